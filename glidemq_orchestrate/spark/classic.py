@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from glidemq_orchestrate.spark.calls import Calls
 from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
 from glidemq_orchestrate.spark.failures import explained, remedy_of
 from glidemq_orchestrate.spark.session import WarmSession, is_alive
@@ -53,9 +54,10 @@ class ClassicEngine:
             if asked.conf:
                 configure(asked.title, spark, asked.conf, dict(spark.sparkContext.getConf().getAll()))
             identify(spark, asked.identity)
+            calls = Calls()
             with (
-                watched(spark, ctx, asked) as watch,
-                active(spark),
+                watched(spark, ctx, asked, calls) as watch,
+                active(spark, calls),
             ):
                 yield _Step(spark, watch)
         except Exception as exc:

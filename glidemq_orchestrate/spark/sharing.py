@@ -1,10 +1,11 @@
 """What PySpark keeps once for a process and each step needs for itself, as steps share one context.
 
 While a step runs, ``SparkSession.getActiveSession()`` and ``builder.getOrCreate()`` return its own session,
-in its thread and in those that it starts; these have its tag, its pool and its description too, so that a
-cancel reaches what they do. ``stop()`` in a step does nothing, as others use the context; what a step caches
-and its global views end with it. PySpark has no public way to any of this, so methods of it and of threads
-are replaced when there is a session.
+in its thread and in those that it starts, also in what it submits to a pool of threads that was there before;
+these have its tag, its pool and its description too, so that a cancel reaches what they do, and call Spark no
+more when it has ended. ``stop()`` in a step does nothing, as others use the context; what a step caches, its
+global views and its streams end with it. PySpark has no public way to any of this, so methods of it, of Py4J
+and of threads are replaced when there is a session.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate.spark.calls import Calls
 from glidemq_orchestrate.spark.release import is_spark_3
 
 if TYPE_CHECKING:
@@ -37,9 +40,10 @@ _SHOWS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step that runs: its session, and what undoes what others would see of it."""
+    """A step that runs: its session, its calls of the JVM, and what undoes what others would see of it."""
 
     spark: SparkSession
+    calls: Calls
     undo: dict[tuple[str, str | int], Callable[[], object]] = field(default_factory=dict)
 
 
@@ -49,17 +53,19 @@ _step: Final[contextvars.ContextVar[_Step | None]] = contextvars.ContextVar("ste
 
 
 @contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
+def active(spark: SparkSession, calls: Calls | None = None) -> Iterator[None]:
     """Make a session that of the step which runs in this block, in this thread and those that it starts.
 
-    At the end, what the step has cached is released, and its global views are dropped.
+    At the end its threads may call Spark no more, what the step has cached is released, its global views are
+    dropped, and its streams are stopped.
     """
-    step = _Step(spark)
+    step = _Step(spark, calls or Calls())
     token = _step.set(step)
     try:
         yield
     finally:
         _step.reset(token)
+        step.calls.end()
         for (kind, name), undo in reversed(list(step.undo.items())):
             if kind == "view" and _views.pop(str(name), step) is not step:
                 continue  # another step has replaced it
@@ -70,6 +76,7 @@ def active(spark: SparkSession) -> Iterator[None]:
 @functools.cache
 def install() -> None:
     """Replace the methods of PySpark and of threads; repeatable."""
+    from py4j.java_gateway import GatewayClient  # noqa: PLC0415  of an extra
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -77,7 +84,10 @@ def install() -> None:
     threads: Any = threading.Thread
     contexts.stop = _unless_in_step(contexts.stop)
     _let_steps_have_their_own(SparkSession)
-    threads.start = _inheriting(threads.start)
+    threads.start = _with(_inherited, threads.start)
+    pools: Any = ThreadPoolExecutor
+    pools.submit = _submitting(_inherited, pools.submit)
+    GatewayClient.send_command = _counted(GatewayClient.send_command)
     _undo_caches_and_views()
 
 
@@ -91,7 +101,9 @@ def install_for_connect() -> None:
     threads: Any = threading.Thread
     for sessions in (SparkSession, OfConnect):
         _let_steps_have_their_own(sessions)
-    threads.start = _with_context(threads.start)
+    threads.start = _with(_in_context, threads.start)
+    pools: Any = ThreadPoolExecutor
+    pools.submit = _submitting(_in_context, pools.submit)
 
 
 def _let_steps_have_their_own(sessions: Any) -> None:
@@ -101,24 +113,69 @@ def _let_steps_have_their_own(sessions: Any) -> None:
     sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
 
 
-def _with_context(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Threads that a step starts know its session."""
+Bind = Callable[[_Step, Callable[..., Any]], Callable[..., Any]]
+"""What lets a function run as a part of a step, in whatever thread."""
+
+
+def _with(bind: Bind, start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Threads that a step starts are a part of it."""
 
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
-        if _step.get() is not None:
-            self.run = functools.partial(contextvars.copy_context().run, self.run)  # type: ignore[method-assign]
+        if (step := _step.get()) is not None:
+            self.run = bind(step, self.run)  # type: ignore[method-assign]
         start(self)
 
     return started
+
+
+def _submitting(bind: Bind, submit: Callable[..., Any]) -> Callable[..., Any]:
+    """What a step submits to a pool is a part of it, whoever has started the threads of the pool."""
+
+    @functools.wraps(submit)
+    def submitted(self: Any, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+        step = _step.get()
+        return submit(self, function if step is None else bind(step, function), *given, **named)
+
+    return submitted
+
+
+def _in_context(step: _Step, run: Callable[..., Any]) -> Callable[..., Any]:
+    del step  # which is in the context
+    return functools.partial(contextvars.copy_context().run, run)
+
+
+def _inherited(step: _Step, run: Callable[..., Any]) -> Callable[..., Any]:
+    """With the properties of the thread of Java too."""
+    from pyspark import inheritable_thread_target
+
+    with suppress(Exception):  # without a JVM, or after the end of the step, there is nothing to inherit
+        inherits: Any = inheritable_thread_target
+        run = inherits(run) if is_spark_3() else inherits(step.spark)(run)
+    return _in_context(step, run)
+
+
+def _counted(send: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls of the JVM by threads of a step begin while it runs."""
+
+    @functools.wraps(send)
+    def sent(self: Any, *given: Any, **named: Any) -> Any:
+        step = _step.get()
+        if step is None:
+            return send(self, *given, **named)
+        return step.calls.run(lambda: send(self, *given, **named))
+
+    return sent
 
 
 def _undo_caches_and_views() -> None:
     from pyspark import RDD
     from pyspark.sql import SparkSession
     from pyspark.sql.catalog import Catalog
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     sets: Any = RDD
+    streams: Any = DataStreamWriter
     catalogs: Any = Catalog
     sessions: Any = SparkSession
     frames = _frame_class()
@@ -132,6 +189,8 @@ def _undo_caches_and_views() -> None:
     for name in ("createGlobalTempView", "createOrReplaceGlobalTempView"):
         setattr(frames, name, _noting(getattr(frames, name), _note_view))
     catalogs.cacheTable = _noting(catalogs.cacheTable, _note_table)
+    for name in ("start", "toTable"):
+        setattr(streams, name, _noting(getattr(streams, name), _note_stream))
     sessions.sql = _noting(sessions.sql, _note_statement)
 
 
@@ -164,6 +223,17 @@ def _note_table(step: _Step, catalog: Any, tableName: str, *_: Any, **__: Any) -
 def _note_view(step: _Step, frame: Any, name: str) -> None:
     _views[name] = step
     step.undo["view", name] = functools.partial(frame.sparkSession.catalog.dropGlobalTempView, name)
+
+
+def _note_stream(step: _Step, *_: Any, **__: Any) -> None:
+    step.undo["streams", 0] = functools.partial(stop_streams, step.spark)
+
+
+def stop_streams(spark: SparkSession) -> None:
+    """Stop the streams of a session."""
+    for query in spark.streams.active:
+        with suppress(Exception):  # it has just ended
+            query.stop()
 
 
 def _note_statement(step: _Step, spark: Any, sqlQuery: str, *_: Any, **__: Any) -> None:  # noqa: N803
@@ -219,22 +289,3 @@ def _or_that_of_step(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return spark
 
     return got
-
-
-def _inheriting(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    from pyspark import inheritable_thread_target
-
-    takes_session = not is_spark_3()
-
-    @functools.wraps(start)
-    def started(self: threading.Thread) -> None:
-        if (step := _step.get()) is not None:
-            with suppress(Exception):  # without a JVM there is nothing to inherit
-                inherits: Any = (
-                    inheritable_thread_target(step.spark) if takes_session else inheritable_thread_target
-                )
-                run = functools.partial(contextvars.copy_context().run, inherits(self.run))
-                self.run = run  # type: ignore[method-assign]
-        start(self)
-
-    return started

@@ -6,6 +6,7 @@ thread, so each step sets its own and removes them afterwards: the thread return
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -14,13 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from glidemq_orchestrate.spark.calls import Calls
 from glidemq_orchestrate.spark.engine import Asked
 from glidemq_orchestrate.spark.facts import facts_of
+from glidemq_orchestrate.spark.sharing import stop_streams
 from glidemq_orchestrate.worker.context import Context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger("glidemq_orchestrate.spark")
 
 LOOK_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
@@ -143,16 +148,18 @@ class Starvation:
 
 
 @contextmanager
-def watched(spark: SparkSession, ctx: Context, asked: Asked) -> Iterator[Starvation]:
+def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> Iterator[Starvation]:
     """Run a block as one step: its Spark jobs get a pool, a tag and a description, and tell whose they are.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
     have changed, with the page of Spark's UI as ``ui`` where there is one, and at the end also what the jobs
     took (``facts_of``) and ``duration_ms``; jobs in a group that the block sets itself are not counted. When
-    ``ctx.cancelled`` is set, the running Spark jobs of the block are cancelled, and so is every later one. So
-    they are when no executor has run anything for ``asked.patience`` seconds; then ``has_given_up`` of what
-    is yielded is true, and before, ``ctx.progress`` gets ``waiting_for_executors_s``.
-    Afterwards the thread has none of these properties, and nothing runs in the background.
+    ``ctx.cancelled`` is set, the running Spark jobs of the block are cancelled, and so is every later one,
+    and its streams are stopped. So they are when no executor has run anything for ``asked.patience`` seconds;
+    then ``has_given_up`` of what is yielded is true, and before, ``ctx.progress`` gets
+    ``waiting_for_executors_s``.
+    Afterwards the thread has none of these properties, and nothing runs in the background: ``calls`` of
+    threads that the block has started have ended.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()
@@ -177,20 +184,23 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked) -> Iterator[Starvat
             with suppress(
                 Exception
             ):  # a dead JVM has no properties to remove, and the error of the block is more useful
-                context.cancelJobsWithTag(tag)  # of threads that the step has left behind
-                _await_end(context, tag)
+                _end(context, tag, calls)
                 context.removeJobTag(tag)
                 for name in (*_THREAD_PROPERTIES, *asked.identity):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
 
 
-def _await_end(context: SparkContext, group: str) -> None:
-    """Wait until Spark has ended the jobs of a group: what comes next must not meet them."""
+def _end(context: SparkContext, tag: str, calls: Calls) -> None:
+    """End what threads of a step still do, and wait for it: what comes next must not meet it."""
+    calls.end()
     tracker, until = context.statusTracker(), time.monotonic() + END_SECONDS
     while time.monotonic() < until:
-        if set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(group)):
+        is_idle = not calls.are_running  # before the jobs that these have begun are looked for
+        context.cancelJobsWithTag(tag)
+        if is_idle and set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(tag)):
             return
         time.sleep(LOOK_SECONDS / 4)
+    logger.warning("Spark still runs something of a step that has ended, after %g s", END_SECONDS)
 
 
 def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation: Starvation) -> None:
@@ -207,6 +217,7 @@ def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation:
             if ctx.cancelled.is_set() or starvation.has_given_up:
                 # Repeated each time: a job that the step submits after this cancel must end too.
                 context.cancelJobsWithTag(tag)
+                stop_streams(spark)
             elif ended or time.monotonic() >= due:
                 due = time.monotonic() + REPORT_SECONDS
                 counts = progress.read()

