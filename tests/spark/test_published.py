@@ -191,6 +191,61 @@ class TestTables:
         found = {row.code: (row.a, row.b) for row in read_published(spark, str(tmp_path)).collect()}
         assert found == {"007": (1, None), "008": (2, "new")}
 
+    def test_a_column_is_the_same_whatever_its_case(self, spark: SparkSession, tmp_path: Path) -> None:
+        one: Any = {"partition_by": ["day"], "replace": "partitions"}
+        written(spark, tmp_path, 1, "select 'a' as v, 1 as day union all select 'b', 2", **one)
+        other: Any = {"partition_by": ["Day"], "replace": "partitions"}
+        told = written(spark, tmp_path, 2, "select 'NEW' as V, 1 as Day", **other)
+        assert told["published"]["columns"] == ["v", "day"]
+        assert sorted(rows(read_published(spark, str(tmp_path)))) == [("NEW", 1), ("b", 2)]
+
+    def test_a_column_keeps_its_type_or_grows(self, spark: SparkSession, tmp_path: Path) -> None:
+        by: Any = {"partition_by": ["day"], "replace": "partitions"}
+        written(
+            spark, tmp_path, 1, "select 7 as n, cast(1 as decimal(5, 2)) as d, array(1) as a, 1 as day", **by
+        )
+        grown = "select 3000000000 as n, cast(2 as decimal(9, 2)) as d, array(2) as a, 2 as day"
+        written(spark, tmp_path, 2, grown, **by)
+        small = "select 8 as n, cast(3 as decimal(5, 2)) as d, null as a, 3 as day"
+        written(spark, tmp_path, 3, small, **by)
+        found = read_published(spark, str(tmp_path))
+        assert dict(found.dtypes) == {"n": "bigint", "d": "decimal(9,2)", "a": "array<int>", "day": "int"}
+        assert [(row.n, row.d, row.a) for row in found.orderBy("day").collect()] == [
+            (7, 1, [1]), (3_000_000_000, 2, [2]), (8, 3, None),
+        ]  # fmt: skip
+        for odd, told in (
+            (
+                "'A7' as n, 1 as day",
+                "column n is string, and the table at .* has n as bigint: cast it to that",
+            ),
+            ("1.5D as N, 1 as day", "column N is double, and the table at .* has n as bigint"),
+            ("1 as n, '01' as day", "column day is string, and the table at .* has day as int"),
+            ("1 as n, array('x') as a, 1 as day", "column a is array<string>, .* has a as array<int>"),
+            ("1 as n, cast(1 as decimal(9, 4)) as d, 1 as day", r"column d is decimal\(9,4\)"),
+        ):
+            with pytest.raises(Unrecoverable, match=told):
+                written(spark, tmp_path, 4, f"select {odd}", **by)
+        assert read_published(spark, str(tmp_path)).count() == 3
+
+    def test_an_empty_version_keeps_the_partitions_of_the_table(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        by: Any = {"partition_by": ["day"], "replace": "partitions"}
+        written(spark, tmp_path, 1, "select 'a' as v, 1 as day", **by)
+        written(spark, tmp_path, 2, "select 'a' as v, 1 as day limit 0", **by)
+        hour: Any = {"partition_by": ["hour"], "replace": "partitions"}
+        with pytest.raises(Unrecoverable, match="is partitioned by day, not by hour"):
+            written(spark, tmp_path, 3, "select 'x' as v, 1 as hour", **hour)
+
+    def test_partitions_by_time_are_the_same_in_every_zone(self, spark: SparkSession, tmp_path: Path) -> None:
+        session = spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        by: Any = {"partition_by": ["at"], "replace": "partitions"}
+        written(session, tmp_path, 1, "select 1 as a, timestamp_seconds(1767229200) as at", **by)
+        for reader in (spark, session):
+            (row,) = read_published(reader, str(tmp_path)).selectExpr("unix_seconds(at) as at").collect()
+            assert row.at == 1767229200
+
     def test_partitions_of_a_table_that_has_none_or_others_are_refused(
         self, spark: SparkSession, tmp_path: Path
     ) -> None:

@@ -20,11 +20,10 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import accepted
-from glidemq_orchestrate.spark.published.contents import versions
+from glidemq_orchestrate.spark.published.columns import fitted
 from glidemq_orchestrate.spark.published.store import Store, store_of
 from glidemq_orchestrate.spark.published.version import (
     ATTEMPTS,
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+TIME_ZONE: Final = "timeZone"
+"""The option of Spark's readers and writers."""
 FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet"})
 """Those that write files, and only where they are told to."""
 
@@ -90,16 +91,20 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
         raise Unrecoverable('replace must be "all", or "partitions" with partition_by')
     store = store_of(location, frame.sparkSession)
     if replace == "partitions":
-        _check_partitions(store, columns)
+        frame, columns = fitted(frame, columns, store)
     place = Publication(store.location, name_of(ctx))
-    rows = write_counted(frame, place.path, format, columns, options or {})
+    given = dict(options or {})
+    if columns and TIME_ZONE.casefold() not in {name.casefold() for name in given}:
+        given[TIME_ZONE] = "UTC"  # of the names of partitions, for readers in any zone
+    rows = write_counted(frame, place.path, format, columns, given)
     version = Version(
         place.name,
         format,
         frame.schema.jsonValue(),
         partitions(store, f"{ATTEMPTS}/{place.name}", len(columns)) if columns else None,
         replace == "all",
-        dict(options or {}),
+        given,
+        partition_by=tuple(columns),
     )
     seal(ctx, store, version, place)
     return place.result(rows=rows, columns=list(frame.columns), schema_digest=digest_of(frame))
@@ -164,20 +169,6 @@ def seal(ctx: Context, store: Store, version: Version, place: Publication) -> No
 def digest_of(frame: DataFrame) -> str:
     """SHA-256 of the names, types and nullability of the columns."""
     return hashlib.sha256(frame.schema.json().encode()).hexdigest()
-
-
-def _check_partitions(store: Store, columns: Sequence[str]) -> None:
-    """Refuse partitions of a table that has none, or others: readers could not put them together."""
-    version = next(versions(store), None)
-    if version is None or version.partitions == ():
-        return
-    parts = version.partitions[0].split("/") if version.partitions else []
-    has = [unquote(part.partition("=")[0]) for part in parts]
-    if [name.casefold() for name in has] != [name.casefold() for name in columns]:
-        raise Unrecoverable(
-            f"the table at {store.location} is partitioned by {', '.join(has) or 'nothing'}, not by "
-            f'{", ".join(columns)}: publish all of it once with partition_by and replace="all"'
-        )
 
 
 def partitions(store: Store, folder: str, levels: int) -> tuple[str, ...]:

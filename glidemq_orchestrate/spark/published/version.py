@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.worker.context import Context
@@ -65,6 +66,7 @@ class Version:
         options: Those of the writer, which the reader gets too.
         replaces_all: Whether it replaces every earlier version, or only their partitions of the same names.
         adds: Whether it replaces nothing: its rows come to those that are there (tables of Iceberg).
+        partition_by: The columns of the partitions; None where it was not written down.
     """
 
     name: str
@@ -74,6 +76,15 @@ class Version:
     replaces_all: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
     adds: bool = False
+    partition_by: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of the partitions, by the names of these where need be; None: not known."""
+        if self.partition_by is not None or self.partitions == ():
+            return self.partition_by
+        parts = self.partitions[0].split("/") if self.partitions else []
+        return tuple(unquote(part.partition("=")[0]) for part in parts)
 
     @property
     def epoch(self) -> int:
@@ -86,6 +97,7 @@ class Version:
         fields = {
             "name": self.name, "format": self.format, "schema": self.schema, "partitions": parts,
             "replaces_all": self.replaces_all, "options": dict(self.options), "adds": self.adds,
+            "partition_by": None if self.partition_by is None else list(self.partition_by),
         }  # fmt: skip
         return json.dumps(fields, separators=(",", ":"))
 
@@ -107,6 +119,7 @@ class Version:
                 fields["replaces_all"],
                 fields["options"],
                 fields.get("adds", False),
+                None if (names := fields.get("partition_by")) is None else tuple(names),
             )
         except (TypeError, KeyError) as exc:
             raise ValueError(f"the file of a version lacks {exc}") from exc
