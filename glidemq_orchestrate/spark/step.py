@@ -50,7 +50,7 @@ def run_step(engine: Engine, ctx: Context) -> Json:
     call.check(leading=2)
     step = None
     try:
-        with engine.step(ctx, asked) as step, captured(ctx), coming_after(ctx.inputs):
+        with engine.step(ctx, asked) as step, captured(ctx), coming_after(ctx.inputs, step.spark):
             result = call.function(step.spark, ctx, **call.arguments)
     except Exception as exc:
         if step is not None and step.has_given_up:

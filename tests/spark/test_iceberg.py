@@ -335,7 +335,7 @@ class TestCommits:
     def test_a_step_reads_at_least_what_the_steps_before_it_have_published(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select 1 as n")
         new = wrote(spark, 2_000, "select id as n from range(5)")
-        with coming_after({"clean": new}):
+        with coming_after({"clean": new}, spark):
             assert read_published(spark, f"iceberg:{TABLE}").count() == 5
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
 from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
-from glidemq_orchestrate.spark.published import acceptance, catching_up
+from glidemq_orchestrate.spark.published import acceptance, before, catching_up
 from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
@@ -52,6 +52,9 @@ STEPS = """
 
     def counted(spark, ctx, *, node):
         return read_published(spark, ctx.inputs[node]).count()
+
+    def looks_away(spark, ctx):
+        return 0
 
     def newest(spark, ctx, *, folder):
         return read_published(spark, folder).count()
@@ -120,11 +123,22 @@ def test_a_step_reads_at_least_what_the_steps_before_it_have_published(
     read_published(spark, old)
     new = publish(context(2_000), location, spark.range(5))
     other = publish(context(3_000), str(tmp_path / "other"), spark.range(7))
-    with coming_after({"clean": {"tables": [new, other]}, "more": {"rows": 1}}):
+    with coming_after({"clean": {"tables": [new, other]}, "more": {"rows": 1}}, spark):
         assert read_published(spark, location).count() == 5
     assert read_published(spark, location).count() == 5, "it counts from now on"
-    with pytest.raises(NotPublished):
-        read_published(spark, str(tmp_path / "other"))
+    assert read_published(spark, str(tmp_path / "other")).count() == 7
+
+
+def test_more_than_are_made_before_a_step_are_made_when_they_are_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(before, "MOST_MADE", 0)
+    new = publish(context(2_000), str(tmp_path), spark.range(5))
+    with coming_after({"clean": new}, spark):
+        with pytest.raises(NotPublished):
+            read_published(spark, str(tmp_path / "other"))
+        assert not versions(tmp_path)
+        assert read_published(spark, str(tmp_path)).count() == 5
 
 
 def test_a_step_of_a_worker_knows_what_came_before_it(
@@ -135,7 +149,9 @@ def test_a_step_of_a_worker_knows_what_came_before_it(
     data: Any = {"callable": "published_steps:table", "arguments": {"rows": 9, "folder": folder}}
     reads: Any = {"callable": "published_steps:newest", "arguments": {"folder": folder}}
     nodes = [FlowNode("t", "spark", "spark.python", data)]
-    nodes += [FlowNode("n", "spark", "spark.python", reads, after=["t"])]
+    looks_away: Any = {"callable": "published_steps:looks_away"}
+    nodes += [FlowNode("m", "spark", "spark.python", looks_away, after=["t"])]
+    nodes += [FlowNode("n", "spark", "spark.python", reads, after=["m"])]
     run_worker(["spark"], handlers, url=url, allow_import=["published_steps"])
     with FlowProducer(url) as flows:
         results: Any = flows.submit(FlowSpec("p", nodes)).result(timeout=timedelta(seconds=120))

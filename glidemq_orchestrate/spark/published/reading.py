@@ -37,7 +37,7 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     Args:
         spark: The session.
         source: A location, or ``iceberg:catalog.namespace.table``: what its newest versions hold, at this
-            moment; in a step at least those of the steps before it. Or the result of a step, such as
+            moment; in a step at least those of the Spark steps before it. Or the result of a step, such as
             ``ctx.inputs["clean"]``: exactly what that attempt has written, whatever was published since;
             where its version is missing it is made, as the result was accepted.
 
