@@ -28,6 +28,8 @@ _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])")  # it has
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
+_NOT_OF_USERS: Final = re.compile(r"[\\/](?:pyspark|py4j)[\\/]")
+_FROM_JAVA: Final = re.compile(r"^py4j\.protocol\.Py4JJavaError: ", re.MULTILINE)
 
 REMEDIES: Final = (
     (
@@ -133,12 +135,15 @@ def explained(text: str) -> str:
 
 
 def _of_python(text: str) -> str:
-    """The last line of the traceback of a Python worker, with the place in the user's code."""
-    _, _, traced = text.rpartition(_TRACEBACK)
-    traced = _STACK.split(traced, 1)[0]
+    """The error of the last traceback, or what Java threw there, with the place in the user's code."""
+    _, _, whole = text.rpartition(_TRACEBACK)
+    traced = _STACK.split(whole, 1)[0]
     errors = _RAISED.findall(traced)
-    places = [frame for frame in _FRAME.finditer(traced) if "pyspark" not in frame["file"]]
-    error = errors[-1] if errors else traced.strip().splitlines()[-1]
+    places = [frame for frame in _FRAME.finditer(traced) if not _NOT_OF_USERS.search(frame["file"])]
+    if found := _FROM_JAVA.search(traced):
+        error = cause_of(whole[found.end() :])
+    else:
+        error = errors[-1] if errors else traced.strip().splitlines()[-1]
     if not places:
         return _short(error)
     place = places[-1]

@@ -58,10 +58,59 @@ org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'a' 
 \tat org.apache.spark.sql.errors.QueryExecutionErrors$.invalidInput(QueryExecutionErrors.scala:141)
 """
 
+MEMORY = """Traceback (most recent call last):
+  File "/srv/prog.py", line 2, in <module>
+    s = SparkSession.builder.getOrCreate()
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/opt/spark/python/lib/pyspark.zip/pyspark/core/context.py", line 447, in _initialize_context
+  File "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/java_gateway.py", line 1627, in __call__
+  File "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py", line 327, in get_return_value
+py4j.protocol.Py4JJavaError: An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor memory: Executor memory 10485760 must be at least 471859200.
+Please increase executor memory using the --executor-memory option or "spark.executor.memory" in Spark configuration. SQLSTATE: F0000
+\tat org.apache.spark.memory.UnifiedMemoryManager$.getMaxMemory(UnifiedMemoryManager.scala:497)
+"""
+NO_DRIVER = """Traceback (most recent call last):
+  File "/srv/prog.py", line 4, in <module>
+    load(SparkSession.builder.getOrCreate())
+  File "/srv/prog.py", line 3, in load
+    s.read.format("jdbc").options(url="jdbc:postgresql://h/d", dbtable="t", driver="org.postgresql.Driver").load()
+  File "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py", line 327, in get_return_value
+py4j.protocol.Py4JJavaError: An error occurred while calling o28.load.
+: java.lang.ClassNotFoundException: org.postgresql.Driver
+\tat java.base/java.net.URLClassLoader.findClass(URLClassLoader.java:445)
+"""
+THERE = """Traceback (most recent call last):
+  File "/srv/prog.py", line 5, in <module>
+    s.sparkContext.parallelize([1]).saveAsTextFile("/lake/there")
+  File "/opt/spark/python/lib/pyspark.zip/pyspark/core/rdd.py", line 3406, in saveAsTextFile
+  File "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py", line 327, in get_return_value
+py4j.protocol.Py4JJavaError: An error occurred while calling o40.saveAsTextFile.
+: org.apache.hadoop.mapred.FileAlreadyExistsException: Output directory file:/lake/there already exists
+\tat org.apache.hadoop.mapred.FileOutputFormat.checkOutputSpecs(FileOutputFormat.java:131)
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
+        (
+            MEMORY,
+            (
+                "SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor "
+                "memory: Executor memory 10485760 must be at least 471859200. Please increase executor memory "
+                'using the --executor-memory option or "spark.executor.memory" in Spark configuration. '
+                "(in <module>, /srv/prog.py:2)"
+            ),
+        ),
+        (NO_DRIVER, "ClassNotFoundException: org.postgresql.Driver (in load, /srv/prog.py:3)"),
+        (
+            THERE,
+            (
+                "FileAlreadyExistsException: Output directory file:/lake/there already exists "
+                "(in <module>, /srv/prog.py:5)"
+            ),
+        ),
         (
             CORRUPT,
             (
