@@ -30,8 +30,27 @@ _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?
 _RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
 _NOT_OF_USERS: Final = re.compile(r"[\\/](?:pyspark|py4j)[\\/]")
 _FROM_JAVA: Final = re.compile(r"^py4j\.protocol\.Py4JJavaError: ", re.MULTILINE)
+_PYTHON_ENDED: Final = re.compile(r"Python worker exited unexpectedly(?: \(crashed\): (?P<why>\S[^\n]*))?")
+_UNANSWERED: Final = re.compile(
+    r"\A(?:An error occurred while calling None\.None|Answer from Java side is empty)\s*\Z"
+)
 
 REMEDIES: Final = (
+    (
+        _PYTHON_ENDED.pattern,
+        (
+            "if it was killed for its memory, use smaller partitions or a larger "
+            "spark.executor.memoryOverhead; if a function or a library crashes in it, "
+            "spark.python.worker.faulthandler.enabled=true tells where"
+        ),
+    ),
+    (
+        _UNANSWERED.pattern,
+        (
+            "it may have run out of memory: raise spark.driver.memory in GLIDEMQ_SPARK_CONF, or collect "
+            "less; the log of the worker has its own words"
+        ),
+    ),
     (
         r"OutOfMemoryError|GC overhead limit|exited with code 137",
         (
@@ -109,6 +128,11 @@ def cause_of(text: str) -> str:
     """The innermost cause in the text of an error from Spark: its class and message, without stacks."""
     if _TRACEBACK in text:
         return _of_python(text)
+    if found := _PYTHON_ENDED.search(text):
+        why = f": {found['why']}" if found["why"] else ""
+        return _short(f"the Python worker of an executor crashed or was killed{why}")
+    if _UNANSWERED.search(text):
+        return f"the JVM of the session gave no answer ({text.strip()})"
     head = _STACK.split(text, 1)[0].strip()
     thrown = [(found["name"], found["text"] or "") for found in _THROWN.finditer(text)]
     if found := _OF_TASK.search(text):

@@ -89,11 +89,56 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o40.saveAsTextFile.
 : org.apache.hadoop.mapred.FileAlreadyExistsException: Output directory file:/lake/there already exists
 \tat org.apache.hadoop.mapred.FileOutputFormat.checkOutputSpecs(FileOutputFormat.java:131)
 """
+PYTHON_ENDED = """An error occurred while calling o46.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (192.0.2.2 executor driver): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback.
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator$$anonfun$1.applyOrElse(PythonRunner.scala:730)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+\t... 24 more
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2898)
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback.
+\t... 1 more
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+\t... 24 more
+"""
+FAULT = PYTHON_ENDED.replace(
+    "(crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback.",
+    """(crashed): Fatal Python error: Segmentation fault
+
+Current thread 0x00007f411c81bb80 (most recent call first):
+  File "/srv/steps.py", line 5 in seg
+""",
+)
+PROGRAM_ENDED = f"""Traceback (most recent call last):
+  File "/srv/prog.py", line 6, in <module>
+    s.range(3).select(udf(boom)("id")).collect()
+  File "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py", line 327, in get_return_value
+py4j.protocol.Py4JJavaError: {PYTHON_ENDED}"""
 
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
+        (PYTHON_ENDED, "the Python worker of an executor crashed or was killed"),
+        (
+            FAULT,
+            "the Python worker of an executor crashed or was killed: Fatal Python error: Segmentation fault",
+        ),
+        (
+            PROGRAM_ENDED,
+            "the Python worker of an executor crashed or was killed (in <module>, /srv/prog.py:6)",
+        ),
+        (
+            "An error occurred while calling None.None",
+            "the JVM of the session gave no answer (An error occurred while calling None.None)",
+        ),
+        (
+            "Answer from Java side is empty",
+            "the JVM of the session gave no answer (Answer from Java side is empty)",
+        ),
         (
             MEMORY,
             (
@@ -151,6 +196,9 @@ def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
         (TASK, "let the user of the worker"),
         (DRIVER, "spark.jars.packages"),
         (EXECUTOR, "more memory"),
+        (PYTHON_ENDED, "spark.executor.memoryOverhead"),
+        ("An error occurred while calling None.None", "raise spark.driver.memory"),
+        ("Answer from Java side is empty", "raise spark.driver.memory"),
         ("java.lang.OutOfMemoryError: Java heap space", "more memory"),
         ("Total size of results is bigger than spark.driver.maxResultSize (1g)", "instead of collecting"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "PYSPARK_PYTHON"),
