@@ -25,6 +25,7 @@ _STACK: Final = re.compile(r"\n\s+at |\n\nJVM stacktrace:|\nDriver stacktrace:")
 _CONDITION: Final = re.compile(r"\[[A-Z_0-9.]+\]")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?")
 _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])")  # it has the values of the statement
+_OVERWRITE: Final = ' Set mode as "overwrite" to overwrite the existing path.'  # the remedy says when
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
@@ -104,6 +105,10 @@ REMEDIES: Final = (
         "see that the step that writes it comes before this one, and that the worker reaches the path",
     ),
     (
+        r"/attempts/\d+-[0-9a-f]{12}\b\S* already exists",
+        "this attempt has published there before: publish once for each location of an attempt",
+    ),
+    (
         r"PATH_ALREADY_EXISTS|FileAlreadyExistsException",
         'an earlier attempt may have written it: write with mode("overwrite"), or to a path of its own',
     ),
@@ -111,7 +116,21 @@ REMEDIES: Final = (
         r"Permission denied|AccessControlException|AccessDenied|Mkdirs failed to create",
         "let the user of the worker and of the executors write there",
     ),
-    (r"No space left on device", "make room on that disk, or let spark.local.dir name another"),
+    (
+        r"ParentNotDirectoryException|NotADirectoryError|Not a directory",
+        "the location, or what it lies in, is a file: name a directory, or take the file away",
+    ),
+    (
+        r"UnknownHostException",
+        "see that the host in the URI is right, and that the worker and the executors find its address",
+    ),
+    (
+        r"No space left on device",
+        (
+            "make room on the disk of the location or of the temporary files, whichever is full; for these "
+            "spark.local.dir may name another"
+        ),
+    ),
     (
         r"Master removed our application|Max number of executor failures",
         "its executors end as they start: their stderr, on the pages of the cluster, says why",
@@ -185,7 +204,8 @@ def _told(message: str) -> str:
     ends = _STATE.search(message)
     message = message[: ends.start()] if ends else message
     message = _PLAN.split(_STACK.split(message, 1)[0].split("\n== SQL", 1)[0], maxsplit=1)[0]
-    return " ".join(message.split())
+    told = " ".join(message.split()).replace(_OVERWRITE, "")
+    return f"{told[:-2]}." if re.search(r"[^.]\.\.$", told) else told
 
 
 def _short(text: str) -> str:

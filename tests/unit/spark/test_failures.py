@@ -89,6 +89,8 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o40.saveAsTextFile.
 : org.apache.hadoop.mapred.FileAlreadyExistsException: Output directory file:/lake/there already exists
 \tat org.apache.hadoop.mapred.FileOutputFormat.checkOutputSpecs(FileOutputFormat.java:131)
 """
+TWICE = '[PATH_ALREADY_EXISTS] Path file:/lake/t/attempts/1795681676056-c3565b1d0a1c already exists. Set mode as "overwrite" to overwrite the existing path. SQLSTATE: 42K04'
+DOTS = '[INCOMPATIBLE_COLUMN_TYPE] UNION can only be performed on tables with compatible column types. The second column of the second table is "STRING" type which is not compatible with "ARRAY<INT>" at the same column of the first table.. SQLSTATE: 42825'
 PYTHON_ENDED = """An error occurred while calling o46.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (192.0.2.2 executor driver): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback.
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator$$anonfun$1.applyOrElse(PythonRunner.scala:730)
@@ -174,6 +176,7 @@ py4j.protocol.Py4JJavaError: {PYTHON_ENDED}"""
         (JVM, "[CAST_INVALID_INPUT] The value 'a' is malformed."),
         ("", ""),
         ("boom", "boom"),
+        ("and so on...", "and so on..."),
     ],
 )
 def test_the_innermost_cause_comes_first_and_no_stack(text: str, cause: str) -> None:
@@ -181,6 +184,12 @@ def test_the_innermost_cause_comes_first_and_no_stack(text: str, cause: str) -> 
     assert found.startswith(cause)
     assert "\tat " not in found
     assert "\n" not in found
+
+
+def test_a_message_ends_with_one_full_stop_and_advises_nothing_that_the_remedy_says() -> None:
+    assert cause_of(DOTS).endswith("at the same column of the first table.")
+    assert cause_of(DOTS)[-2] != "."
+    assert cause_of(TWICE).endswith("1795681676056-c3565b1d0a1c already exists.")
 
 
 def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
@@ -206,9 +215,15 @@ def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
         ("Could not serialize object: TypeError: cannot pickle '_thread.lock' object", "inside the function"),
         ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading", "a path of its own"),
         ("[PATH_ALREADY_EXISTS] Path file:/x already exists.", 'mode("overwrite")'),
+        (TWICE, "publish once for each location"),
+        (
+            "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x/file",
+            "name a directory",
+        ),
+        ("java.net.UnknownHostException: nosuchhost", "the host in the URI"),
         ("All masters are unresponsive! Giving up.", "GLIDEMQ_SPARK_MASTER"),
         ("java.lang.UnsupportedClassVersionError: x has been compiled by a more recent version", "JAVA_HOME"),
-        ("java.io.IOException: No space left on device", "make room"),
+        ("java.io.IOException: No space left on device", "the disk of the location or"),
     ],
 )
 def test_each_error_has_its_remedy(text: str, remedy: str) -> None:
