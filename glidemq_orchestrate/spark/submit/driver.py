@@ -250,7 +250,7 @@ def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) ->
     if code is None:
         raise DriverFailed(f"{title}: the process that kept its driver was killed")
     if code:
-        raise DriverFailed(f"{title} {_how(code)}: {output.cause()}")
+        raise DriverFailed(f"{title} {_how(code)}: {output.cause(code)}")
     return _result(title, folder.result, output)
 
 

@@ -24,6 +24,25 @@ _LOGGED: Final = re.compile(r"^\S+ \S+ (?:WARN|ERROR|FATAL) ", re.MULTILINE)
 _UI: Final = re.compile(r"Successfully started service 'SparkUI' on port (\d+)")
 _RAISED: Final = re.compile(r'Exception in thread "[^"]*" ')
 _BEGINS: Final = re.compile(r'^(?:Traceback \(most recent call last\):|Exception in thread ")', re.MULTILINE)
+_GREETING: Final = re.compile(
+    r"WARNING: Using incubator modules: |(?:NOTE: )?Picked up \w+: |Using Spark's default log4j profile: "
+    r"|\S+ \S+ WARN NativeCodeLoader: "
+)
+"""What a JVM and Spark say whenever they start."""
+_AFTERWORD: Final = re.compile(
+    r"Error: (?:Could not create the Java Virtual Machine\.|A fatal exception has occurred\.)"
+)
+"""What a JVM says after the cause for which it does not start."""
+_ERROR: Final = re.compile(r"error|exception|fatal|\bkilled\b", re.IGNORECASE)
+_NO_JAR: Final = re.compile(r"Local jar (\S+) does not exist, skipping")
+_NO_CLASS: Final = re.compile(r"Error: Failed to load class ")
+_KILLED: Final = {
+    137: "signal 9, maybe as memory ran out",
+    143: "signal 15",
+    -9: "signal 9, maybe as memory ran out",
+    -15: "signal 15",
+}
+"""Exit codes of what was killed, as a shell and as Python has them."""
 
 
 class Output:
@@ -54,7 +73,7 @@ class Output:
     def recall(self, line: Line) -> None:
         """Take a line that an earlier attempt has taken."""
         text = line.text.decode(errors="replace")
-        if not (line.is_log and _CHATTER.match(text)):
+        if not (line.is_log and (_CHATTER.match(text) or _GREETING.match(text))):
             self._last.append(text)
 
     def take(self, line: Line) -> None:
@@ -66,6 +85,8 @@ class Output:
             elif "ui" not in self._facts and (page := _UI.search(text)):
                 self.tell(ui=f"http://{self._facts['host']}:{page[1]}")
             return
+        if line.is_log and _GREETING.match(text):
+            return
         self._last.append(text)  # Spark sends what Python writes as an error to the output
         self._lines += 1
         with suppress(GlideMQError, RuntimeError):
@@ -74,12 +95,16 @@ class Output:
             if self._lines == MOST_LINES:
                 self._ctx.log("what it writes from here on is not kept")
 
-    def cause(self) -> str:
-        """Why it failed, by the last error that it has written."""
+    def cause(self, code: int) -> str:
+        """Why it failed with an exit code, by the last error that it has written."""
         text = "\n".join(self._last)
         begins = [found.start() for found in _BEGINS.finditer(text)]
         if begins:
             told = _LOGGED.split(text[begins[-1] :], 1)[0]
             return explained(_RAISED.sub("Caused by: ", told))
-        last = [line for line in self._last if line.strip()]
+        last = [line for line in self._last if line.strip() and not _AFTERWORD.match(line)]
+        if code in _KILLED and not any(map(_ERROR.search, last)):
+            return f"it has written no error: so ends what is killed by {_KILLED[code]}"
+        if last and _NO_CLASS.match(last[-1]) and (jar := _NO_JAR.search(text)):
+            return f"the JAR {jar[1]} does not exist ({last[-1]})"
         return last[-1] if last else "it has written nothing"
