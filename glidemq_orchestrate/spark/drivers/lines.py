@@ -72,8 +72,15 @@ class Reader:
             with suppress(OSError), _path(self._folder, number).open("rb") as file:
                 yield from _lines(file.read(end))
 
+    def has_new(self) -> bool:
+        """Whether there is something that this has not read."""
+        with suppress(FileNotFoundError):
+            if _path(self._folder, self._number).stat().st_size > self._at:
+                return True
+        return self._following() is not None
+
     def new(self) -> Iterator[Line]:
-        """The whole lines that have come since."""
+        """The whole lines that have come since; one tells of those before it that were not kept."""
         while True:
             following = self._following()  # before this one is read: then it is complete
             data = self._read()
@@ -81,6 +88,9 @@ class Reader:
             yield from _lines(data[:end])
             if following is None:
                 break
+            if lost := following - self._number - 1:
+                size = max(1, lost * FILE_BYTES >> 20)
+                yield Line(b"about %d MiB of lines before the next one were not kept" % size, False)
             self._forward(following)
         if time.monotonic() - self._noted >= NOTE_SECONDS:
             self.note()

@@ -236,16 +236,19 @@ def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) ->
     reader = Reader(folder.path)
     for line in reader.earlier():
         output.recall(line)
-    is_over = False
-    while not is_over:
+    is_told = False
+    while not is_told:
         is_over = folder.code is not None or not folder.is_held("keeper")  # before the lines are read
-        for line in reader.new():
-            output.take(line)
-        if not is_over and ctx.cancelled.wait(LOOK_SECONDS):
+        is_told = output.take_new(reader) and is_over
+        if not is_told and ctx.cancelled.wait(LOOK_SECONDS):
+            if is_over:
+                break
             reader.note()
             if ctx.cancelled.is_stopping:
                 logger.info("%s runs on: the next worker on this machine takes its driver over", title)
             raise DriverCancelled(f"{title} was cancelled")
+    for line in reader.new():  # for the cause; an attempt that has ended logs nothing
+        output.take(line)
     code = folder.code
     if code is None:
         raise DriverFailed(f"{title}: the process that kept its driver was killed")

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.spark.drivers.lines import Line
+from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.spark.drivers.lines import Line, Reader
 from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.worker.captured import MOST_LINES
 from glidemq_orchestrate.worker.context import Context
@@ -49,7 +49,8 @@ class Output:
     """What a driver writes: to the log of the job, without Spark's chatter; the last lines are kept."""
 
     def __init__(self, ctx: Context, facts: Mapping[str, Json]) -> None:
-        self._ctx, self._lines = ctx, 0
+        self._ctx, self._lines, self._is_away = ctx, 0, False
+        self._unsure: list[str] = []  # lines logged since the server last answered
         self._last: deque[str] = deque(maxlen=LINES)
         self._facts: dict[str, Json] = {"host": os.uname().nodename, **facts}
 
@@ -70,6 +71,38 @@ class Output:
         with suppress(GlideMQError, RuntimeError):  # an attempt that has ended reports nothing
             self._ctx.progress(self._facts)
 
+    def take_new(self, reader: Reader) -> bool:
+        """Take the lines that have come, but not while the server is away, which would lose them.
+
+        When it is back, those that were on their way as it went are logged again; some may be there twice.
+
+        Returns:
+            Whether the server has them all.
+        """
+        if not self._can_take(has_new=reader.has_new()):
+            return False
+        for line in reader.new():
+            self.take(line)
+        return not self._unsure
+
+    def _can_take(self, *, has_new: bool) -> bool:
+        if not self._unsure and (not has_new or self._lines >= MOST_LINES):
+            return True
+        try:
+            self._ctx.check_owner()
+        except TransportError:
+            self._is_away = True
+            return False
+        except (GlideMQError, RuntimeError):  # an attempt that has ended logs nothing
+            self._unsure, self._is_away = [], False
+            return True
+        if self._is_away:
+            self._is_away = False
+            self._log(*self._unsure)
+        else:
+            self._unsure = []
+        return True
+
     def recall(self, line: Line) -> None:
         """Take a line that an earlier attempt has taken."""
         text = line.text.decode(errors="replace")
@@ -89,11 +122,16 @@ class Output:
             return
         self._last.append(text)  # Spark sends what Python writes as an error to the output
         self._lines += 1
+        if self._lines <= MOST_LINES:
+            self._unsure.append(text)
+            self._log(text)
+        if self._lines == MOST_LINES:
+            self._log("what it writes from here on is not kept")
+
+    def _log(self, *lines: str) -> None:
         with suppress(GlideMQError, RuntimeError):
-            if self._lines <= MOST_LINES:
-                self._ctx.log(text)
-            if self._lines == MOST_LINES:
-                self._ctx.log("what it writes from here on is not kept")
+            for line in lines:
+                self._ctx.log(line)
 
     def cause(self, code: int) -> str:
         """Why it failed with an exit code, by the last error that it has written."""

@@ -62,7 +62,11 @@ class TestLines:
         for number in range(100):
             writer.write(b"%09d" % number, is_log=False)
         writer.close()
-        assert [line.text for line in reader.new()] == [b"%09d" % number for number in (98, 99)]
+        assert reader.has_new()
+        told, *kept = [line.text for line in reader.new()]
+        assert told == b"about 1 MiB of lines before the next one were not kept"
+        assert kept == [b"%09d" % number for number in (98, 99)]
+        assert not reader.has_new()
         assert list(Reader(tmp_path).new()) == []
 
     @pytest.mark.parametrize("seen", ["", "{", "[1]", "null", '["a", 0]', "[0, 99999]"])

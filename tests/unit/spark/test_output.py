@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from glidemq_orchestrate.spark.drivers.lines import Line
+from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
+from glidemq_orchestrate.spark.drivers.lines import Line, Reader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.worker.context import Context, Unheard
 
@@ -22,12 +25,20 @@ class Server(Unheard):
     """What has the log of the job."""
 
     lines: list[str] = field(default_factory=list)
+    error: Exception | None = None
 
     def progress(self, _value: object) -> None:
         """Keep nothing of it."""
 
     def log(self, line: str) -> None:
-        self.lines.append(line)
+        """Keep it, unless the server is away."""
+        if self.error is None:
+            self.lines.append(line)
+
+    def check_owner(self) -> None:
+        """Fail as the server does."""
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.fixture
@@ -38,6 +49,18 @@ def server() -> Server:
 @pytest.fixture
 def output(server: Server) -> Output:
     return Output(Context("jobs", "1", "spark.submit", 1, None, {}, None, None, server), {})
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Writer]:
+    writer = Writer(tmp_path)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def reader(driver: Writer, tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
 
 
 def taken(output: Output, *lines: str) -> Output:
@@ -88,3 +111,42 @@ def test_greetings_are_not_in_the_log_of_the_job(output: Output, server: Server)
     taken(output, PICKED, GREETING, PROFILE, NATIVE, "a line")
     output.take(Line(GREETING.encode(), False))
     assert server.lines == ["a line", GREETING], "what a program prints is kept"
+
+
+def test_nothing_is_taken_while_the_server_is_away(
+    output: Output, server: Server, driver: Writer, reader: Reader
+) -> None:
+    driver.write(b"one", is_log=False)
+    assert not output.take_new(reader), "it is on its way"
+    assert output.take_new(reader)
+    server.error = ConnectionFailed("refused")
+    driver.write(b"two", is_log=False)
+    assert not output.take_new(reader)
+    driver.write(b"three", is_log=True)
+    server.error = None
+    assert not output.take_new(reader)
+    assert output.take_new(reader)
+    assert server.lines == ["one", "two", "three"]
+
+
+def test_what_was_on_its_way_as_the_server_went_is_logged_again(
+    output: Output, server: Server, driver: Writer, reader: Reader
+) -> None:
+    server.error = ConnectionFailed("refused")
+    output.take(Line(b"one", False))
+    driver.write(b"two", is_log=False)
+    assert not output.take_new(reader)
+    assert server.lines == []
+    server.error = None
+    assert not output.take_new(reader)
+    assert output.take_new(reader)
+    assert server.lines == ["one", "two"]
+
+
+def test_an_attempt_that_has_ended_waits_for_no_server(
+    output: Output, server: Server, driver: Writer, reader: Reader
+) -> None:
+    server.error = LeaseLost("gone")
+    driver.write(b"one", is_log=False)
+    output.take_new(reader)
+    assert output.take_new(reader)
