@@ -9,13 +9,15 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import re
+import shlex
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
@@ -24,14 +26,14 @@ from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master
 from glidemq_orchestrate.spark.failures import explained
 from glidemq_orchestrate.spark.java import require_java
-from glidemq_orchestrate.spark.scratch import Scratch
+from glidemq_orchestrate.spark.properties import write_properties
+from glidemq_orchestrate.spark.scratch import Scratch, patched
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import install
 from glidemq_orchestrate.spark.source.registration import offer
 
 if TYPE_CHECKING:
     import psutil
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ logger = logging.getLogger(__name__)
 JVM_EXIT_SECONDS: Final = 15
 _OF_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # by which spark-submit passes its JVM
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"  # the main class of a JVM that PySpark starts
-_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself redacts
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +174,9 @@ def _build(settings: SparkSettings) -> _Running:
         try:
             if jvm is None and _OF_SUBMIT not in os.environ:
                 _forget_session()  # one of the program whose JVM has ended
-                # PySpark writes what it starts the JVM with into its command line, which every user can read.
-                shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]
                 scratch = Scratch(settings.of_users)
                 with lifeline.marking(), scratch.used():
-                    gateway = _gateway(SparkConf(loadDefaults=False).setAll(shown))
+                    gateway = _gateway({**settings.of_file, **given}, scratch.folder)
                 jvm = gateway.proc
             if jvm is not None:
                 lifeline.watch(jvm.pid)
@@ -196,8 +196,12 @@ def _build(settings: SparkSettings) -> _Running:
     return _Running(spark, jvm, gateway, scratch)
 
 
-def _gateway(conf: SparkConf) -> Any:
+def _gateway(conf: Mapping[str, str], folder: Path) -> Any:
     """A JVM, and the connection to it.
+
+    Args:
+        conf: All settings; none of them is in its command line.
+        folder: For a file with them.
 
     Raises:
         ConfigurationError: There is no Spark to start it, or it ends as it starts, twice: the first time it
@@ -206,9 +210,12 @@ def _gateway(conf: SparkConf) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
+    arguments = os.environ.get(_ARGUMENTS, "pyspark-shell")
+    file = shlex.quote(str(write_properties(conf, folder)))
     for _ in range(2):
         try:
-            return launch_gateway(conf)  # type: ignore[no-untyped-call]
+            with patched({_ARGUMENTS: f"--properties-file {file} {arguments}"}):
+                return launch_gateway()  # type: ignore[no-untyped-call]
         except OSError as exc:
             raise ConfigurationError(
                 f"Spark cannot be started: {exc}; let SPARK_HOME name a folder with Spark, or unset it"

@@ -21,6 +21,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.cluster import settings_of_file
+from glidemq_orchestrate.spark.properties import REDACTED
 
 MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
@@ -93,6 +94,7 @@ class SparkSettings:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.redaction.regex": REDACTED,
             "spark.sql.maxMetadataStringLength": "10000",  # else plans name one of the folders that are read
         }
         if self.master.startswith("local"):

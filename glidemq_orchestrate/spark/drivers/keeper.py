@@ -23,6 +23,7 @@ from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.drivers.folder import DriverFolder
 from glidemq_orchestrate.spark.drivers.lines import Writer
+from glidemq_orchestrate.spark.properties import write_properties
 from glidemq_orchestrate.spark.scratch import Scratch
 
 TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
@@ -83,10 +84,7 @@ class Keeper:
         process: subprocess.Popen[bytes] | None = None
         readers: list[threading.Thread] = []
         try:
-            file = scratch.folder / "spark.conf"  # not in the command line, which every user can read
-            file.write_text(
-                "".join(f"{_escaped(key)} {_escaped(value)}\n" for key, value in self._conf.items())
-            )
+            file = write_properties(self._conf, scratch.folder)
             process = subprocess.Popen(  # noqa: S603  spark-submit, with a program that the worker allows
                 [*self._command, "--properties-file", str(file), *self._arguments],
                 stdin=subprocess.DEVNULL,
@@ -153,10 +151,3 @@ def end_marked(variable: str, value: str, pid: int | None = None) -> bool:
 def _read(stream: IO[bytes], lines: Writer, is_log: bool) -> None:  # noqa: FBT001  of a thread
     for line in iter(lambda: stream.readline(MOST_BYTES), b""):
         lines.write(line.rstrip(b"\n"), is_log=is_log)
-
-
-def _escaped(text: str) -> str:
-    """A key or a value as ``java.util.Properties`` reads it (its method ``load``)."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
-    return "".join(chr(code) if chr(code).isalnum() and code < 127 else f"\\u{code:04x}" for code in codes)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from glidemq_orchestrate.spark.identity import identity_of
+from glidemq_orchestrate.spark.properties import REDACTED
 from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.worker.context import Context
 
@@ -25,6 +26,7 @@ def settings_of(
     """All settings of a driver; ``settings`` are those of the worker and of the payload."""
     name = f"{ctx.queue}: {ctx.node or application.path.rpartition('/')[2]} ({ctx.job_id})"
     conf = {"spark.app.name": name, "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
+    conf["spark.redaction.regex"] = REDACTED
     conf |= {**settings, **identity_of(application.title, ctx)}
     conf["spark.submit.deployMode"] = "client"  # a cluster's own setting may be another
     if conf["spark.master"].startswith("yarn"):
