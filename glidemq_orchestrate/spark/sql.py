@@ -44,6 +44,10 @@ MOST_ROWS: Final = 100
 _PUBLISH: Final = frozenset({"location", "format", "partition_by", "replace", "options"})
 _OF_FILES: Final = frozenset({"format", "options"})
 """Fields of it that tables of Iceberg have not."""
+_LEAST: Final = -(2**63)
+"""The least number that Spark's largest type of integers has."""
+_BITS: Final = 31
+"""Of a number that is an ``int`` of Spark, without its sign; others are a ``bigint``."""
 _FIELDS: Final = frozenset({"sql", "file", "args", "inputs", "tables", "publish"})
 
 
@@ -79,6 +83,8 @@ def statement_of(ctx: Context, fields: Sequence[str]) -> NamedCall:
     put_inputs(title, given, data.get("inputs"), ctx.inputs)
     if not all(name.isidentifier() and _is_plain(value) for name, value in given.items()):
         raise InvalidCall(f"{title}: args must be an object of plain values, or lists of them, by name")
+    for name, value in given.items():
+        _check(title, name, value)
     tables = data.get("tables")
     if tables is not None and not (isinstance(tables, dict) and all(name.isidentifier() for name in tables)):
         raise InvalidCall(f"{title}: tables must be an object of locations, or nodes, by name")
@@ -98,7 +104,8 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
 ) -> Json:
     for name, source in tables.items():
         read_published(spark, _source(ctx, name, source)).createOrReplaceTempView(name)
-    frame = spark.sql(text, args=args) if args else spark.sql(text)
+    values = {name: _parameter(value) for name, value in args.items()}
+    frame = spark.sql(text, args=values) if values else spark.sql(text)
     if wanted is not None:
         more = dict(wanted)
         location = more.pop("location")
@@ -119,7 +126,7 @@ def _read(file: str, allowed: Sequence[str]) -> str:
     if not package or not path.endswith(".sql") or any(part in {"", ".", ".."} for part in parts):
         raise InvalidCall(f"statement {file}: a file must be written package:path/of/file.sql")
     try:
-        return files(import_allowed(package, allowed)).joinpath(*parts).read_text(encoding="utf-8")
+        return files(import_allowed(package, allowed)).joinpath(*parts).read_text(encoding="utf-8-sig")
     except ImportNotAllowed as exc:
         raise InvalidCall(f"statement {file}: {exc}") from exc
     except Exception as exc:
@@ -155,6 +162,35 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, list):
         return all(not isinstance(one, list) and _is_plain(one) for one in value)
     return value is None or isinstance(value, str | int | float)
+
+
+def _check(title: str, name: str, value: Json) -> None:
+    """Refuse what Spark has no literal for."""
+    parts = value if isinstance(value, list) else [value]
+    kinds = {"null" if one is None else type(one).__name__ for one in parts}
+    if len(kinds) > 1 and kinds != {"int", "float"}:
+        raise InvalidCall(
+            f"{title}: the list {name} of args has {' and '.join(sorted(kinds))}: Spark takes lists of "
+            "one type, without null; pass the values one by one, and write array(:a, :b) in the statement"
+        )
+    if any(isinstance(one, int) and not _LEAST <= one < -_LEAST for one in parts):
+        raise InvalidCall(
+            f"{title}: {name} of args has a number of more than 64 bits: pass it as a string, and cast it "
+            "in the statement"
+        )
+
+
+def _parameter(value: Any) -> Any:
+    """A value for Spark, which casts no part of a list: numbers of a list are of one type."""
+    if not isinstance(value, list):
+        return value
+    if any(isinstance(one, float) for one in value):
+        return [float(one) for one in value]
+    if any(isinstance(one, int) and one.bit_length() > _BITS for one in value):
+        from pyspark.sql import functions
+
+        return functions.array(*(functions.expr(f"{one:d}L") for one in value))
+    return value
 
 
 def _json(value: Any) -> Json:

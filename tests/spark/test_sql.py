@@ -34,6 +34,7 @@ def _package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (queries / "half.sql").write_text(
         "-- by parameter\nselect id, :half as half from range(4) where id % 2 = :half"
     )
+    (queries / "marked.sql").write_text("select 1 as one", encoding="utf-8-sig")
     (queries / "total.sql").write_text("select sum(id) as total from halves where id < :most")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
@@ -62,6 +63,27 @@ def test_parameters_are_values_and_never_text(sql: Sql) -> None:
     assert sql({"sql": "select :a as a, :b[1] as b", "args": {"a": odd, "b": [1, 2]}})["rows"] == [[odd, 2]]
     found = sql({"sql": "select :a as a", "inputs": {"node": "n", "to": ["a"]}}, {"n": 7})
     assert found["rows"] == [[7]]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ([1, 2.5], "array<double>"),
+        ([1, -(2**63), 2**63 - 1], "array<bigint>"),
+        ([1, 2], "array<int>"),
+        (["a"], "array<string>"),
+        ([None], "array<void>"),
+        ([], "array<void>"),
+        (2**63 - 1, "bigint"),
+    ],
+)
+def test_numbers_of_a_list_are_of_one_type(sql: Sql, given: Any, kind: str) -> None:
+    found = sql({"sql": "select :a as a, typeof(:a) as kind", "args": {"a": given}})["rows"]
+    assert found == [[given, kind]]
+
+
+def test_the_mark_at_the_beginning_of_a_file_is_no_part_of_the_statement(sql: Sql) -> None:
+    assert sql({"file": "sql_package:queries/marked.sql"})["rows"] == [[1]]
 
 
 def test_values_are_told_as_json_and_no_more_than_a_hundred_rows(sql: Sql) -> None:
@@ -96,6 +118,14 @@ def test_values_are_told_as_json_and_no_more_than_a_hundred_rows(sql: Sql) -> No
         ({"sql": "select 1", "arguments": {}}, "no field arguments; parameters go under args"),
         ({"sql": "select 1", "args": [1]}, "args must be an object"),
         ({"sql": "select 1", "args": {"a": {"b": 1}}}, "args must be an object"),
+        (
+            {"sql": "select :a", "args": {"a": [None, 1]}},
+            r"the list a of args has int and null: .* without null; .* array\(:a, :b\)",
+        ),
+        ({"sql": "select :a", "args": {"a": ["x", 1]}}, "the list a of args has int and str"),
+        ({"sql": "select :a", "args": {"a": [True, 1]}}, "the list a of args has bool and int"),
+        ({"sql": "select :a", "args": {"a": 2**63}}, "a number of more than 64 bits: pass it as"),
+        ({"sql": "select :a", "args": {"a": [1, -(10**30)]}}, "a number of more than 64 bits"),
         ({"sql": "select 1", "args": {"a b": 1}}, "args must be an object"),
         ({"sql": "select 1", "tables": {"a": {"node": "no"}}}, "table a must be a location"),
         ({"sql": "select 1", "tables": ["a"]}, "tables must be an object"),
