@@ -100,8 +100,9 @@ class Keeper:
             ended = process
             if not self._has_worker_until(lambda: ended.poll() is not None):
                 return None
-        except OSError as exc:
-            lines.write(f"spark-submit cannot be started: {exc.strerror}".encode(), is_log=True)
+        except (OSError, ValueError) as exc:  # such as a NUL character
+            why = exc.strerror if isinstance(exc, OSError) else f"{exc} in its arguments"
+            lines.write(f"spark-submit cannot be started: {why}".encode(), is_log=True)
             return NOT_STARTED
         finally:
             self._end(process)

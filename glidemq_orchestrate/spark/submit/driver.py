@@ -286,6 +286,13 @@ def _told(ctx: Context) -> dict[str, str]:
 def _result(title: str, file: Path, output: Output) -> Json:
     if not file.exists():
         return {"application_id": output.application_id}
+    if not file.is_file():
+        raise InvalidCall(f"{title}: what is at the place in {RESULT_VARIABLE} is no file: write JSON to it")
+    if file.stat().st_size == 0:
+        raise InvalidCall(
+            f"{title}: the file in {RESULT_VARIABLE} is empty, which is not JSON: write null for no result, "
+            "or make no file"
+        )
     if file.stat().st_size > MAX_PAYLOAD_BYTES:
         raise InvalidCall(f"{title}: its result has more than {MAX_PAYLOAD_BYTES} bytes")
     try:

@@ -94,6 +94,8 @@ def test_without_a_result_its_id_is_told(make: Callable[..., Run]) -> None:
         ("def f():\n    raise ValueError('no day')\nf()", DriverFailed, r"ValueError: no day \(in f, .*:2\)"),
         ("print('x'); import nowhere_x", DriverFailed, "No module named 'nowhere_x'"),
         ("import os; open(os.environ['GLIDEMQ_RESULT'], 'w').write('{')", InvalidCall, "is not JSON"),
+        ("import os; open(os.environ['GLIDEMQ_RESULT'], 'w')", InvalidCall, "is empty, which is not JSON"),
+        ("import os; os.mkdir(os.environ['GLIDEMQ_RESULT'])", InvalidCall, "is no file: write JSON to it"),
         (
             "import os; open(os.environ['GLIDEMQ_RESULT'], 'w').write('7' * 2_000_000)",
             InvalidCall,
@@ -108,9 +110,11 @@ def test_how_a_program_failed_is_told(
         run_application(make(program).ctx)
 
 
-def test_what_cannot_be_started_is_told(make: Callable[..., Run]) -> None:
+def test_what_cannot_be_started_is_told(make: Callable[..., Run], folder: Path) -> None:
     with pytest.raises(DriverFailed, match=r"exit code 126: .* cannot be started: Argument list too long"):
         run_application(make("", "x" * 200_000).ctx)
+    with pytest.raises(DriverFailed, match=r"exit code 126: .* started: embedded null byte in its arguments"):
+        run_application(make("", application=f"{folder}/a\0.py").ctx)
 
 
 @pytest.mark.long
