@@ -156,8 +156,11 @@ def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Ou
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception; '' if its ``__str__`` raises."""
+    """The text of an exception, of a group with its first; '' if its ``__str__`` raises."""
     try:
-        return str(error)
+        if not isinstance(error, BaseExceptionGroup):
+            return str(error)
+        first: BaseException = error.exceptions[0]
+        return f"{error}, the first of them {type(first).__name__}: {text_of(first)}"
     except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""

@@ -110,6 +110,11 @@ def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
     assert fields_of(judge_error(attempt(made=1), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 200)
     assert fields_of(judge_error(attempt(made=1), ValueError("x"), 0.5)) == failure("ValueError: x", 3, 250)
     assert judge_error(attempt(), KeyError(), 0.0).text == "KeyError"
+    many = ExceptionGroup("many", [ExceptionGroup("some", [ValueError("x")]), KeyError("y")])
+    assert judge_error(attempt(), many, 0.0).text == (
+        "ExceptionGroup: many (2 sub-exceptions), the first of them ExceptionGroup: some (1 sub-exception), "
+        "the first of them ValueError: x"
+    )
 
 
 def test_an_unrecoverable_error_ends_the_job_whatever_its_options_say() -> None:
