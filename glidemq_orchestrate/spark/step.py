@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import inspect
 from collections.abc import Mapping
 from typing import Final
 
@@ -63,14 +65,19 @@ def run_step(engine: Engine, ctx: Context) -> Json:
         if failure := _failure(ctx, exc):
             raise failure from exc
         raise
+    if inspect.iscoroutine(result):
+        result.close()
+        raise InvalidCall(f"{call.title} is async: a Spark step must be a plain function")
     return call.checked(result, "Write data to the location and return its path")
 
 
 def _failure(ctx: Context, exc: Exception) -> StepFailed | None:
-    """The error of Spark in a sentence, with the whole of it in the log of the job; None for any other."""
+    """The error of Spark, or of its disk, in a sentence; None for any other. The job's log has the whole."""
     from py4j.protocol import Py4JError  # noqa: PLC0415  of an extra
     from pyspark.errors import PySparkException
 
+    if isinstance(exc, OSError) and exc.errno in {errno.ENOTDIR, errno.ENOSPC}:
+        return StepFailed(explained(f"{type(exc).__name__}: {exc}"))
     if not isinstance(exc, PySparkException | Py4JError) and type(exc).__name__ != "PicklingError":
         return None
     text = str(exc)

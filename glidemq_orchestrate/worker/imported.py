@@ -12,6 +12,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from numbers import Number
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from glidemq_orchestrate.worker.signals import Unrecoverable
 ALL: Final = "[*]"
 PIPES: Final = "dagster_pipes"
 """What a job carries for ``open_pipes``; functions do without."""
+_DEEPEST: Final = 100
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
 _ONLY_ON_AIRFLOW: Final = (
     "; a DAG file needs Airflow: install airflow-provider-glidemq for the worker too, or move the function "
@@ -90,14 +93,60 @@ class NamedCall:
         """What the function has returned.
 
         Raises:
-            InvalidCall: It is not JSON, or too large; ``remedy`` ends the message.
+            InvalidCall: It is not JSON, or too large. The message has place and type, and ends with how to
+                convert that, or with ``remedy``.
         """
         try:
             encode(result, where=f"result of {self.title}")
         except EncodeError as exc:
-            raise InvalidCall(f"{exc}. {remedy}") from exc
+            found = _not_json(result)
+            if found is None:
+                raise InvalidCall(f"{exc}. {remedy}") from exc
+            place, value = found
+            raise InvalidCall(
+                f"result of {self.title} is not JSON: {place} is of type {_kind(value)}. "
+                f"{_conversion(value) or remedy}"
+            ) from exc
         returned: Json = result
         return returned
+
+
+def _not_json(value: Any, place: Sequence[object] = ()) -> tuple[str, Any] | None:
+    """The first part of a result that is of no type of JSON, with its place; None if there is none."""
+    if value is None or isinstance(value, str | int | float) or len(place) > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                return f"a key{_of(place)}", key
+            if found := _not_json(part, [*place, key]):
+                return found
+        return None
+    if isinstance(value, list | tuple):
+        parts = (_not_json(part, [*place, number]) for number, part in enumerate(value))
+        return next((found for found in parts if found), None)
+    return f"what is at {_shown(place)}" if place else "it", value
+
+
+def _of(place: Sequence[object]) -> str:
+    return f" of {_shown(place)}" if place else ""
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _conversion(value: object) -> str:
+    """How to make JSON of a value; empty where that is not for a line of code."""
+    if value is None or isinstance(value, Number | str):  # a key, or a number of numpy, pandas or decimal
+        return "Convert it by int(...), float(...) or str(...)"
+    if isinstance(value, date | time | timedelta):  # a datetime is a date
+        return "Convert it by str(...)"
+    if isinstance(value, set | frozenset):
+        return "Convert it by sorted(...)"
+    is_single = getattr(value, "shape", None) == () and hasattr(value, "item")  # of numpy
+    return "Convert it by .item() or str(...)" if is_single else ""
 
 
 def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from glidemq_orchestrate.spark.losses import Losses
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
 from glidemq_orchestrate.spark.steps import SessionLost, run_python_step
+from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import RetryLater
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ STEPS = """
     def waits(spark, ctx):
         return slow(spark, 24)
 
+    async def waits_for_nothing(spark, ctx):
+        return 1
+
+    def in_a_file(spark, ctx, *, path):
+        open(path + "/x", "w")
+
     def ends_the_jvm(spark, ctx):
         spark.sparkContext._jvm.java.lang.Runtime.getRuntime().halt(1)
 """
@@ -148,6 +155,18 @@ def test_the_cause_comes_first_and_what_to_do_and_the_stack_is_in_the_log(
     assert "\tat " not in str(caught.value)
     if step in ("corrupt", "driver"):
         assert any(line.startswith("\tat ") for line in run.recorder.lines)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_step_that_is_async_and_a_location_that_is_a_file_are_told(
+    module: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidCall, match=r"is async: a Spark step must be a plain function"):
+        run_python_step(make_run({"callable": f"{module}:waits_for_nothing"}).ctx)
+    (file := tmp_path / "file").touch()
+    run = make_run({"callable": f"{module}:in_a_file", "arguments": {"path": str(file)}})
+    with pytest.raises(StepFailed, match=r"^NotADirectoryError: .*/file/x'\. To mend it: the location"):
+        run_python_step(run.ctx)
 
 
 def test_stop_in_a_step_does_nothing(

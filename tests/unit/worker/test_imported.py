@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import textwrap
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from glidemq_orchestrate import Context, Skip, Unrecoverable
 from glidemq_orchestrate.python.functions import run_function
 from glidemq_orchestrate.worker.context import Unheard
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
 
 WORK = """
     import os
@@ -228,7 +230,7 @@ def test_a_place_that_is_not_there(work: str, inputs: Any, why: str) -> None:
         ({"callable": "WORK:add", "arguments": {"up": 1}}, "does not take these arguments"),
         ({"callable": "WORK:add", "arguments": [1]}, "arguments must be an object"),
         ({"callable": "WORK:add", "kwargs": {}}, "unknown field kwargs"),
-        ({"callable": "WORK:not_json"}, "not JSON.*Write data to a file"),
+        ({"callable": "WORK:not_json"}, "not JSON.*Convert it by sorted"),
     ],
 )
 def test_a_payload_that_describes_no_call_fails_for_good(work: str, data: Any, why: str) -> None:
@@ -243,3 +245,38 @@ def test_a_dag_file_on_a_worker_without_airflow_is_explained(work: str) -> None:
     data = {"callable": f"{work}_dag:load"}
     with pytest.raises(InvalidCall, match="install airflow-provider-glidemq for the worker too, or move"):
         run_function(job(data, f"{work}_dag"))
+
+
+class Single:
+    """As numpy has a single bool."""
+
+    shape = ()
+
+    def item(self) -> bool:
+        return True
+
+
+CIRCULAR: list[Any] = []
+CIRCULAR.append(CIRCULAR)
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (Decimal("1.5"), r"it is of type decimal\.Decimal\. Convert it by int\(\.\.\.\), float"),
+        (
+            {"rows": [{"day": datetime(2026, 1, 1)}]},  # noqa: DTZ001  as it comes from a row
+            r"what is at \['rows'\]\[0\]\['day'\] is of type datetime\.datetime\. Convert it by str",
+        ),
+        ((1, {2}), r"what is at \[1\] is of type set\. Convert it by sorted"),
+        ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by int"),
+        ([Single()], r"what is at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
+        ({"a": object()}, r"what is at \['a'\] is of type object\. Write it elsewhere$"),
+        ([float("nan")], r"NaN and infinity are not JSON\. Write it elsewhere$"),
+        (CIRCULAR, r"\. Write it elsewhere$"),
+    ],
+)
+def test_what_a_result_has_that_is_not_json_is_told_with_its_place(result: Any, told: str) -> None:
+    call = NamedCall("step a:b", lambda: None, {})
+    with pytest.raises(InvalidCall, match=f"^result of step a:b is not JSON: .*{told}"):
+        call.checked(result, "Write it elsewhere")
