@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.ordering import Ordering
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
-from glidemq_orchestrate.spark.source import registration
 from glidemq_orchestrate.spark.source.tables import TABLES
 from glidemq_orchestrate.spark.steps import run_python_step
 from tests.conftest import Eventually, RunWorker
@@ -261,24 +258,6 @@ def test_flows_and_nodes_are_tables_with_their_generations(
         assert read("nodes").where("flow_id = 'w' and flow_state = 'running'").count() == 1
         assert read("nodes").count() == 4
         waiting.cancel("over")
-
-
-def test_threads_of_a_session_may_name_it_at_once(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look whether the name is taken, and taking it, another thread would come."""
-    inside, most = [0], [0]
-
-    def register(_: Any, __: Any) -> None:
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        time.sleep(0.05)
-        inside[0] -= 1
-
-    monkeypatch.setattr(type(spark.dataSource), "register", register)
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda _: registration.register(spark), range(6)))
-    assert most == [1]
 
 
 def test_events_are_a_table(read: Read, queue: Queue) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.clients.queue import NewJob
-from glidemq_orchestrate.errors import ConfigurationError, EventsLost
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.source.stream import EventStreamReader
 from tests.spark.conftest import forget_last_commit
@@ -96,47 +95,4 @@ def test_a_stream_without_queues_finds_them_and_begins_with_what_comes(url: str,
     redis_removed = {"etl": "0-0 0"}
     assert len(reader.partitions({"etl": end["etl"]}, redis_removed)) == 1
     reader.stop()
-    reader.stop()
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"table": "jobs"}, "only the table events can be read as a stream"),
-        ({"table": "events", "since": "2026-01-01T00:00:00Z"}, "has no option since"),
-    ],
-)
-def test_what_is_wrong_with_its_options_is_told(
-    spark: SparkSession, url: str, tmp_path: Path, options: dict[str, str], told: str
-) -> None:
-    spark.dataSource.register(GlideMQDataSource)
-    stream = spark.readStream.format("glidemq").options(url=url, **options).load()
-    writing = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    with pytest.raises(Exception, match=f"ConfigurationError: .*{told}") as caught:
-        writing.trigger(availableNow=True).start().awaitTermination(60)
-    assert "UnboundLocalError" not in str(caught.value)
-
-
-def test_a_queue_that_is_left_out_later_is_not_forgotten(url: str, queue: Queue) -> None:
-    given = {"url": url, "table": "events", "startingOffsets": "earliest"}
-    both, one = (EventStreamReader.of({**given, "queue": names}) for names in ('["etl", "bi"]', "etl"))
-    queue.add("a")
-    start = both.latestOffset()
-    with pytest.raises(ConfigurationError, match="has read queue bi, which its option queue has left out"):
-        one.partitions(start, one.latestOffset())
-    everything = EventStreamReader.of(given)
-    assert everything.partitions(start, {"etl": start["etl"]}) == [], "a queue may be gone"
-    for reader in (both, one):
-        reader.stop()
-
-
-def test_a_queue_that_is_new_to_a_stream_and_lost_events_is_told_so(
-    url: str, queue: Queue, redis_client: Any
-) -> None:
-    queue.add_many(NewJob("a") for _ in range(10))
-    redis_client.xtrim("glide:{etl}:events", maxlen=4, approximate=False)
-    reader = EventStreamReader.of({"url": url, "table": "events", "queue": "etl"})
-    [partition] = reader.partitions({}, reader.latestOffset())
-    with pytest.raises(EventsLost, match=r"6 events of queue etl .*: the queue is new to this stream"):
-        list(reader.read(partition))
     reader.stop()

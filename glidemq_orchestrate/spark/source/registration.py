@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 
-_registering_one: Final = threading.Lock()
 _USES: Final = re.compile(rf"\busing\s+`?{NAME}\b", re.IGNORECASE)
 
 
@@ -53,10 +51,9 @@ def register(spark: SparkSession) -> None:
         ConfigurationError: PySpark is missing, or too old.
     """
     found = source_class()
-    with _registering_one:  # Spark looks whether the name is taken, and then takes it
-        if hasattr(spark, "_jvm"):  # a session with a JVM: it asks the active one
-            spark.createDataFrame([], "one int")
-        spark.dataSource.register(found)
+    if hasattr(spark, "_jvm"):  # a session with a JVM: Spark asks the active one whether the name is taken
+        spark.createDataFrame([], "one int")
+    spark.dataSource.register(found)
 
 
 @functools.cache

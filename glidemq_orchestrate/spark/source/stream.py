@@ -121,17 +121,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         return {**self.__dict__, "_link": None}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
-        """The parts of a batch. A queue that is not in the offset is new: all its events are.
-
-        Raises:
-            ConfigurationError: The stream has read a queue that the option ``queue`` has left out since: its
-                place would be forgotten, and all its events be new when it is named again.
-        """
-        if self._reading.queues is not None and (left := sorted(set(start) - set(end))):
-            raise ConfigurationError(
-                f"this stream has read queue {', '.join(left)}, which its option queue has left out since: "
-                "begin with another checkpoint"
-            )
+        """The parts of a batch. A queue that is not in the offset is new: all its events are."""
         parts = [_Part(queue, _mark(start.get(queue)), _mark(high)) for queue, high in end.items()]
         parts = [part for part in parts if part.low != part.high]
         groups = packed(parts, [max(part.count, 0) for part in parts], self._reading.rows)
@@ -159,38 +149,10 @@ class EventStreamReader(api.DataSourceStreamReader):
         lost = f"{part.count - read:,} events" if part.count > read else "events"
         text = f"{lost} of queue {part.queue} were trimmed, or removed with it, before they were read"
         if not self._reading.may_lose:
-            advice = "read more often"
-            if part.low == START:
-                advice = "the queue is new to this stream, which wants all its events"
             raise EventsLost(
-                f"{text}: {advice}, or set the option failOnDataLoss to false to go on without them"
+                f"{text}: read more often, or set the option failOnDataLoss to false to go on without them"
             )
         logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})
-
-
-class RefusedStream(api.DataSourceStreamReader):
-    """Raises what is wrong with the options when Spark first asks: PySpark hides what is raised before."""
-
-    def __init__(self, error: ConfigurationError) -> None:
-        self._error = error
-
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's
-        """See the class."""
-        raise self._error
-
-    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
-        """See the class."""
-        raise self._error
-
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
-        """See the class."""
-        del start, end
-        raise self._error
-
-    def read(self, partition: api.InputPartition) -> Iterator[Any]:
-        """See the class."""
-        del partition
-        raise self._error
 
 
 def _text(mark: Mark) -> str:
