@@ -8,7 +8,9 @@ methods that take a format are replaced when there is a session.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +24,27 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 
 _USES: Final = re.compile(rf"\busing\s+`?{NAME}\b", re.IGNORECASE)
+
+
+class _Registering:
+    """Registers for one thread at a time: when two do it at once, Spark tells one that the name is taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def register(self, spark: SparkSession, source: type[GlideMQDataSource]) -> None:
+        with self._lock:
+            if hasattr(spark, "_jvm"):  # a session with a JVM: Spark asks the active one for the name
+                spark.createDataFrame([], "one int")
+            spark.dataSource.register(source)
+
+    def after_fork(self) -> None:
+        """A thread that has the lock is not in the child."""
+        self._lock = threading.Lock()
+
+
+_registry: Final = _Registering()
+os.register_at_fork(after_in_child=_registry.after_fork)
 
 
 @functools.cache
@@ -45,15 +68,12 @@ def source_class() -> type[GlideMQDataSource]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session. Repeatable.
+    """Make the data source known to a session. Repeatable, also by several threads at once.
 
     Raises:
         ConfigurationError: PySpark is missing, or too old.
     """
-    found = source_class()
-    if hasattr(spark, "_jvm"):  # a session with a JVM: Spark asks the active one whether the name is taken
-        spark.createDataFrame([], "one int")
-    spark.dataSource.register(found)
+    _registry.register(spark, source_class())
 
 
 @functools.cache

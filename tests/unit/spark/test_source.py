@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -228,6 +230,30 @@ def test_an_old_pyspark_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
     with pytest.raises(ConfigurationError, match="the data source glidemq needs PySpark 4 and pyarrow: pip"):
         registration.source_class()
+
+
+def test_threads_of_a_step_register_the_data_source_one_after_the_other() -> None:
+    inside: list[int] = []
+    together: list[int] = []
+
+    class Session:
+        """Notes how many threads register at once."""
+
+        @property
+        def dataSource(self) -> Session:  # noqa: N802  Spark's
+            return self
+
+        def register(self, source: type[api.DataSource]) -> None:
+            assert source is GlideMQDataSource
+            inside.append(1)
+            time.sleep(0.02)
+            together.append(len(inside))
+            inside.pop()
+
+    session: Any = Session()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(registration.register, [session] * 4))
+    assert together == [1, 1, 1, 1]
 
 
 def test_importing_the_package_imports_no_pyspark() -> None:
