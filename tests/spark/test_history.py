@@ -14,6 +14,7 @@ import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOptions
 from glidemq_orchestrate.spark import read_published
+from glidemq_orchestrate.spark.charts import canvas
 from glidemq_orchestrate.spark.history import build, report, transforms
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ SCHEMA = (
     "finished_at timestamp, flow_created_at timestamp, flow_finished_at timestamp, collected_at timestamp, "
     "day date"
 )
+QUEUE_TIMEOUT = "queue timeout: no worker of queue nobody began it within N s"
 NAMES = [part.split()[0] for part in SCHEMA.split(", ")]
 
 
@@ -52,10 +54,16 @@ def table(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     return spark.createDataFrame([tuple(row[name] for name in NAMES) for row in rows], SCHEMA)
 
 
+def unstarted(flow: str, name: str, begins: float, waits: float, reason: str, **given: Any) -> dict[str, Any]:
+    """A node that was ready so many seconds after the flow began, waited, and failed before it had begun."""
+    row = node(flow, name, begins, waits, 0, state="failed", attempts=0, worker=None, failed_reason=reason)
+    return {**row, "started_at": None, **given}
+
+
 def random_rows(seed: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     states = ["completed"] * 8 + ["failed"]
-    return [
+    rows = [
         node(
             f"f{number // 10}",
             draw.choice([f"clean[{number}]", f"load-{number % 10}"]),
@@ -68,26 +76,51 @@ def random_rows(seed: int) -> list[dict[str, Any]]:
             day=(START + timedelta(days=draw.randrange(3))).date(),
             generation=number,
             failed_reason=draw.choice(
-                [None, "Timeout: after 30 s\nat x", "Timeout: after 5 s", "OOM 0xff", " "]
+                [None, "Timeout: after 30 s\nat x", "Timeout: after 5 s", "OOM 0xff", " ", "cancelled: "]
             ),
         )
         for number in range(400)
     ]
+    reasons = [
+        QUEUE_TIMEOUT.replace("N", "2"),
+        "expired",
+        "upstream failed: a",
+        "upstream skipped: ",
+        "cancelled: ",
+    ]
+    return rows + [
+        unstarted(
+            f"g{number}", "lonely", draw.uniform(0, 50), draw.expovariate(0.1), draw.choice(reasons),
+            queue=draw.choice(["etl", "nobody"]), day=(START + timedelta(days=draw.randrange(3))).date(),
+        )
+        for number in range(60)
+    ]  # fmt: skip
+
+
+def counted_by_pandas(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """The nodes that the tables count, with what is known of each, by pandas."""
+    frame = pd.DataFrame(rows)
+    reason = frame["failed_reason"].fillna("")
+    follows = reason.str.startswith(("cancelled: ", "upstream "))
+    frame["has_failed"] = (frame["state"] == "failed") & ~follows
+    frame = frame[frame["started_at"].notna() | frame["has_failed"]].copy()
+    frame["step"] = frame["node"].str.replace(r"\[\d+\]", "[*]", regex=True)
+    begun = frame["started_at"].fillna(frame["finished_at"])
+    frame["wait"] = (begun - frame["queued_at"]).dt.total_seconds()
+    frame["run"] = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
+    return frame
 
 
 class TestTables:
     def test_durations_are_those_of_pandas(self, spark: SparkSession) -> None:
         rows = random_rows(1)
         found = transforms.durations(transforms.timed(table(spark, rows))).toPandas()
-        frame = pd.DataFrame(rows)
-        frame["step"] = frame["node"].str.replace(r"\[\d+\]", "[*]", regex=True)
-        frame["wait"] = (frame["started_at"] - frame["queued_at"]).dt.total_seconds()
-        frame["run"] = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
+        frame = counted_by_pandas(rows)
         keys = ["day", "queue", "flow_name", "step"]
         grouped = frame.groupby(keys)
         expected = grouped.agg(
             nodes=("node", "size"),
-            failed=("state", lambda states: (states == "failed").sum()),
+            failed=("has_failed", "sum"),
             retried=("attempts", lambda attempts: (attempts > 1).sum()),
             run_total_s=("run", "sum"),
         )
@@ -100,18 +133,65 @@ class TestTables:
     def test_causes_of_retries_are_those_of_pandas(self, spark: SparkSession) -> None:
         rows = random_rows(2)
         found = transforms.retries(transforms.timed(table(spark, rows))).toPandas()
-        frame = pd.DataFrame(rows)
-        frame = frame[(frame["attempts"] > 1) | (frame["state"] == "failed")].copy()
-        frame["step"] = frame["node"].str.replace(r"\[\d+\]", "[*]", regex=True)
-        causes = {"Timeout": "Timeout: after N s", "OOM 0xf": "OOM N"}
+        frame = counted_by_pandas(rows)
+        frame = frame[(frame["attempts"] > 1) | frame["has_failed"]]
+        causes = {
+            "Timeout": "Timeout: after N s", "OOM 0xf": "OOM N", "expired": "expired",
+            "queue t": QUEUE_TIMEOUT,
+        }  # fmt: skip
         none = "(no reason is kept)"
         frame["cause"] = [causes.get((text or "")[:7], none) for text in frame["failed_reason"]]
         counted = frame.groupby(["queue", "step", "cause"]).agg(
-            nodes=("node", "size"), more_attempts=("attempts", lambda attempts: (attempts - 1).sum())
+            nodes=("node", "size"),
+            failed=("has_failed", "sum"),
+            more_attempts=("attempts", lambda attempts: (attempts - 1).clip(lower=0).sum()),
         )
-        shown = found.set_index(["queue", "step", "cause"])[["nodes", "more_attempts"]]
+        shown = found.set_index(["queue", "step", "cause"])[list(counted.columns)]
         pd.testing.assert_frame_equal(shown.sort_index(), counted.sort_index(), check_dtype=False)
         assert list(found["nodes"]) == sorted(found["nodes"], reverse=True)
+
+    def test_nodes_that_failed_before_they_began_count_as_failed_with_their_wait(
+        self, spark: SparkSession
+    ) -> None:
+        late, after = QUEUE_TIMEOUT.replace("N", "2"), START + timedelta(seconds=9)
+        rows = [
+            node("f", "a", 0, 1, 4),
+            unstarted("f", "lonely", 5, 2, late, queued_at=None, after=["a"], queue="nobody"),
+            unstarted("f", "old", 1, 3, "expired", queue="nobody"),
+            unstarted("f", "next", 7, 0, "upstream failed: lonely", queue="nobody"),
+            unstarted("f", "other", 7, 0, "upstream skipped: a", queue="nobody"),
+            unstarted("f", "stopped", 7, 0, "cancelled: deadline: late", queue="nobody"),
+            unstarted("f", "skipped", 7, 0, "", state="skipped", queue="nobody"),
+            node("f", "halted", 0, 1, 2, state="failed", failed_reason="cancelled: "),
+            node("f", "again", 0, 1, 2, state="failed", attempts=3, failed_reason="cancelled: "),
+            node("f", "own", 0, 1, 2, state="failed", failed_reason="upstream failed: says the handler"),
+            node("f", "passed", 0, 1, 2, state="skipped", attempts=2, failed_reason="nothing new"),
+            node("f", "odd", 0, 1, 2, started_at=after, finished_at=START),
+        ]
+        times = transforms.timed(table(spark, rows)).cache()
+        counts = {
+            row.step: (row.nodes, row.failed, row.retried, row.wait_p99_s, row.run_p99_s, row.run_total_s)
+            for row in transforms.durations(times).collect()
+        }
+        assert counts == {
+            "a": (1, 0, 0, 1, 4, 4), "lonely": (1, 1, 0, 2, None, 0), "old": (1, 1, 0, 3, None, 0),
+            "halted": (1, 0, 0, 1, 2, 2), "again": (1, 0, 1, 1, 2, 2), "own": (1, 1, 0, 1, 2, 2),
+            "passed": (1, 0, 1, 1, 2, 2),
+        }  # fmt: skip
+        causes = {row.step: (row.cause, row.failed) for row in transforms.retries(times).collect()}
+        assert causes == {
+            "lonely": (QUEUE_TIMEOUT, 1), "old": ("expired", 1), "again": ("(no reason is kept)", 0),
+            "own": ("upstream failed: says the handler", 1), "passed": ("(no reason is kept)", 0),
+        }  # fmt: skip
+        ran = {"a", "halted", "again", "own", "passed"}
+        assert {row.node for row in transforms.slowest(times).collect()} == ran
+        assert {row.node for row in transforms.critical_paths(times).collect()} == {"a"}
+
+    def test_no_node_is_ready_before_its_flow_began(self, spark: SparkSession) -> None:
+        early = START - timedelta(milliseconds=2)
+        rows = [node("f", "a", 0, 0, 4, queued_at=early, started_at=early)]
+        [found] = transforms.critical_paths(transforms.timed(table(spark, rows))).collect()
+        assert (found.begins_s, found.wait_s) == (0, 0)
 
     def test_the_critical_path_goes_back_from_the_last_end(self, spark: SparkSession) -> None:
         rows = [
@@ -189,10 +269,21 @@ def test_a_chart_is_drawn_also_of_nothing(spark: SparkSession, tmp_path: Path) -
         report.write_chart(given, 30, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     said: Any = report.summary(tables)
-    assert said["nodes"] == 400
+    assert said["nodes"] == sum(row["nodes"] for row in tables["durations"]) > 400
+    assert said["failed"] == sum(row["failed"] for row in tables["retries"])
     assert said["slowest_node"]["run_s"] == round(tables["slowest"][0]["run_s"], 1)
     empty: Any = report.summary({name: [] for name in tables})
     assert (empty["nodes"], empty["longest_flow"], empty["commonest_cause"]) == (0, None, None)
+
+
+def test_axes_begin_at_zero_and_no_dot_is_cut(spark: SparkSession) -> None:
+    times = transforms.timed(table(spark, [node("f", "a", 50, 3, 7)]))
+    axes = canvas().add_axes((0.1, 0.1, 0.8, 0.8))
+    report._draw_path(axes, [row.asDict() for row in transforms.critical_paths(times).collect()])
+    assert axes.get_xlim()[0] == 0
+    axes = canvas().add_axes((0.1, 0.1, 0.8, 0.8))
+    report._draw_days(axes, [row.asDict() for row in transforms.durations(times).collect()])
+    assert (axes.get_ylim(), [line.get_clip_on() for line in axes.lines]) == ((0, 3.24), [False, False])
 
 
 @pytest.fixture

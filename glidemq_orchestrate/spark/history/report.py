@@ -31,9 +31,11 @@ PANELS: Final = {
 def summary(tables: Tables) -> dict[str, Json]:
     """A few numbers: ``nodes``, ``failed``, ``retried``, ``run_total_s``, and the worst of each table.
 
-    ``slowest_step`` is that with the largest run time in all, ``slowest_node`` the node that ran longest,
-    ``commonest_cause`` the cause of the most retries, ``longest_flow`` the flow that took longest, with the
-    node on its critical path that took most of it. Null where there is none. Seconds have one decimal.
+    ``nodes`` ran and ended, or failed without having run; ``failed`` failed for good by themselves
+    (``transforms.timed``). ``slowest_step`` is that with the largest run time in all, ``slowest_node`` the
+    node that ran longest, ``commonest_cause`` the cause of the most retries and failures, ``longest_flow``
+    the flow that took longest, with the node on its critical path that took most of it. Null where there is
+    none. Seconds have one decimal.
     """
     rows, path = tables["durations"], tables["path"]
     steps = _by_step(rows)
@@ -103,8 +105,9 @@ def _draw_days(axes: Axes, rows: Sequence[Row]) -> None:
     known = sorted(worst)
     labels = [f"{day:%d %b}" for day in known]
     for place, (name, colour) in enumerate((("median", COOL), ("p90", WARM))):
-        axes.plot(labels, [worst[day][place] for day in known], color=colour, marker="o", label=name)
-    axes.set_ylim(bottom=0)
+        found = [worst[day][place] for day in known]
+        axes.plot(labels, found, color=colour, marker="o", label=name, clip_on=False, zorder=3)
+    axes.set_ylim(0, 1.08 * max((found[1] for found in worst.values()), default=0.0) or 1.0)
     step = max(1, len(labels) // 8)
     axes.set_xticks(range(0, len(labels), step), labels[::step])
     if known:
@@ -120,6 +123,7 @@ def _draw_path(axes: Axes, path: Sequence[Row]) -> None:
     axes.barh(places, [row["wait_s"] for row in ranked], left=begins, color=BAND, height=0.74)
     starts = [row["begins_s"] + row["wait_s"] for row in ranked]
     axes.barh(places, [row["run_s"] for row in ranked], left=starts, color=WARM, height=0.74)
+    axes.set_xlim(left=0)
     _rows(axes, [_label(row["node"]) for row in ranked], MOST_BARS)
     flow = f"flow {_label(path[0]['flow_id'])}: seconds since its submission" if path else "no flow has ended"
     dress(axes, "The critical path of the longest flow", flow)
@@ -140,7 +144,7 @@ def _by_step(rows: Sequence[Row]) -> list[tuple[str, tuple[float, float, float]]
     for row in rows:
         total, wait, run = found.get(row["step"], (0.0, 0.0, 0.0))
         found[row["step"]] = (
-            total + row["run_total_s"], max(wait, row["wait_p90_s"]), max(run, row["run_p90_s"]),
+            total + row["run_total_s"], max(wait, row["wait_p90_s"]), max(run, row["run_p90_s"] or 0.0),
         )  # fmt: skip
     return sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
 

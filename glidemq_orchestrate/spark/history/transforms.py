@@ -24,6 +24,9 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MOST_SLOWEST: Final = 100
 MOST_CAUSES: Final = 100
 CAUSE_CHARACTERS: Final = 200
+CANCELLED: Final = "cancelled: "
+UPSTREAM: Final = r"^upstream \w+: "
+"""How the reason of a node begins that was cancelled, or that ended without having run as others did."""
 PATH_SCHEMA: Final = (
     "flow_id string, generation int, flow_name string, day date, flow_s double, place int, node string, "
     "queue string, begins_s double, wait_s double, run_s double"
@@ -40,39 +43,50 @@ def newest(nodes: DataFrame) -> DataFrame:
 
 
 def timed(nodes: DataFrame) -> DataFrame:
-    """The nodes that ran and ended, with ``step``, ``ready_at``, ``wait_s`` and ``run_s``.
+    """The nodes that ran and ended, or failed without having run: with times, ``step`` and ``has_failed``.
+
+    Others that did not run are left out: they were skipped or cancelled, their flow was stopped, or those
+    before them ended so that they could not run. ``has_failed``: the node failed for good by itself; one that
+    was cancelled while it ran did not.
 
     ``step`` is the node without its place in a fan-out: ``clean[*]`` for ``clean[17]``. ``ready_at`` is when
     it could have started: when it became ready for a worker, where the server keeps that; else when the last
     node before it ended, else when the flow was submitted. ``wait_s`` is from then to the start of its last
-    attempt, 0 or more, and ``run_s`` from there to its end.
+    attempt, 0 or more, and ``run_s`` from there to its end. Where no worker began it, as by its queue
+    timeout, ``wait_s`` is until its end and ``run_s`` null.
     """
-    ended = nodes.where("started_at is not null and finished_at is not null and finished_at >= started_at")
+    ended = nodes.withColumn("has_failed", (fn.col("state") == "failed") & ~_follows()).where(
+        "finished_at >= started_at or (has_failed and started_at is null and finished_at is not null)"
+    )
+    begun = fn.coalesce("started_at", "finished_at")
+    return (
+        ended.join(_last_before(ended, nodes), list(KEY), "left")
+        .withColumn("ready_at", fn.least(fn.coalesce("queued_at", "_last", "created_at"), begun))
+        .withColumn("step", fn.regexp_replace("node", r"\[\d+\]", "[*]"))
+        .withColumn("wait_s", _seconds(fn.col("ready_at"), begun))
+        .withColumn("run_s", _seconds(fn.col("started_at"), fn.col("finished_at")))
+        .drop("_last")
+    )
+
+
+def _last_before(ended: DataFrame, nodes: DataFrame) -> DataFrame:
+    """When the last node before each ended, as ``_last``, of those of which is not known when they joined."""
     edges = ended.where("queued_at is null").select(*KEY, fn.explode("after").alias("_before"))
     ends = nodes.select(
         "flow_id", "generation", fn.col("node").alias("_before"), fn.col("finished_at").alias("_end")
     )
-    last = (
-        edges.join(ends, ["flow_id", "generation", "_before"])
-        .groupBy(*KEY)
-        .agg(fn.max("_end").alias("_last"))
-    )
-    joined = ended.join(last, list(KEY), "left")
-    ready = fn.coalesce("queued_at", "_last", "created_at")
-    return (
-        joined.withColumn("ready_at", fn.least(ready, "started_at"))
-        .withColumn("step", fn.regexp_replace("node", r"\[\d+\]", "[*]"))
-        .withColumn("wait_s", _seconds("ready_at", "started_at"))
-        .withColumn("run_s", _seconds("started_at", "finished_at"))
-        .drop("_last")
-    )
+    known = edges.join(ends, ["flow_id", "generation", "_before"])
+    return known.groupBy(*KEY).agg(fn.max("_end").alias("_last"))
 
 
 def durations(times: DataFrame) -> DataFrame:
     """How long nodes waited and ran: a row for each ``day``, ``queue``, ``flow_name`` and ``step``.
 
     Columns: these, ``nodes``, ``failed``, ``retried`` (nodes), ``run_total_s``, and for ``wait`` and ``run``
-    the quantiles ``_p50_s``, ``_p90_s`` and ``_p99_s``, exact, between two values in proportion.
+    the quantiles ``_p50_s``, ``_p90_s`` and ``_p99_s``, exact, between two values in proportion. ``nodes``
+    are those of ``timed``, ``failed`` those that failed for good by themselves, with those that no worker
+    began, such as by a queue timeout. These waited and did not run: where none ran, the quantiles of ``run``
+    are null, and ``run_total_s`` is 0.
     """
     quantiles = [
         fn.percentile(f"{what}_s", share).alias(f"{what}_{name}_s")
@@ -81,35 +95,39 @@ def durations(times: DataFrame) -> DataFrame:
     ]
     return times.groupBy("day", "queue", "flow_name", "step").agg(
         fn.count("*").alias("nodes"),
-        fn.count_if(fn.col("state") == "failed").alias("failed"),
+        fn.count_if("has_failed").alias("failed"),
         fn.count_if(fn.col("attempts") > 1).alias("retried"),
-        fn.sum("run_s").alias("run_total_s"),
+        fn.coalesce(fn.sum("run_s"), fn.lit(0.0)).alias("run_total_s"),
         *quantiles,
     )
 
 
 def slowest(times: DataFrame) -> DataFrame:
     """The hundred nodes that ran longest, the longest first."""
+    ran = times.where("started_at is not null")
     columns = (*KEY, "day", "flow_name", "step", "queue", "state", "attempts", "worker", "wait_s", "run_s")
-    return times.select(*columns).orderBy(fn.col("run_s").desc(), *KEY).limit(MOST_SLOWEST)
+    return ran.select(*columns).orderBy(fn.col("run_s").desc(), *KEY).limit(MOST_SLOWEST)
 
 
 def retries(times: DataFrame) -> DataFrame:
     """Why nodes ran more than once, or failed: the hundred causes with the most nodes.
 
     A cause is the first line of the reason that the last failure gave, with ``N`` for each number in it, so
-    that those which differ in an id only are one; ``(no reason is kept)`` where there is none. Columns:
-    ``queue``, ``step``, ``cause``, ``nodes``, ``failed`` (nodes), ``more_attempts``, ``example`` (a flow id).
+    that those which differ in an id only are one; ``(no reason is kept)`` where there is none. Nodes that
+    were cancelled or skipped, or ended as others did, are in it only if they had run more than once: why, is
+    not kept. Columns: ``queue``, ``step``, ``cause``, ``nodes``, ``failed`` (nodes, as in ``durations``),
+    ``more_attempts``, ``example`` (a flow id).
     """
     line = fn.split_part(fn.col("failed_reason"), fn.lit("\n"), fn.lit(1))
     plain = fn.regexp_replace(line, r"\b0x[0-9a-fA-F]+\b|\d+", "N")
-    told = fn.when(fn.trim(plain) != "", fn.substring(plain, 1, CAUSE_CHARACTERS))
-    again = times.where("attempts > 1 or state = 'failed'").withColumn(
+    is_cause = (fn.trim(plain) != "") & ~_follows() & (fn.col("state") != "skipped")
+    told = fn.when(is_cause, fn.substring(plain, 1, CAUSE_CHARACTERS))
+    again = times.where("attempts > 1 or has_failed").withColumn(
         "cause", fn.coalesce(told, fn.lit("(no reason is kept)"))
     )
     counted = again.groupBy("queue", "step", "cause").agg(
         fn.count("*").alias("nodes"),
-        fn.count_if(fn.col("state") == "failed").alias("failed"),
+        fn.count_if("has_failed").alias("failed"),
         fn.sum(fn.greatest(fn.col("attempts") - 1, fn.lit(0))).alias("more_attempts"),
         fn.min("flow_id").alias("example"),
     )
@@ -119,13 +137,15 @@ def retries(times: DataFrame) -> DataFrame:
 def critical_paths(times: DataFrame) -> DataFrame:
     """The nodes that each flow had to wait for: a row for each node on the path, from the first to the last.
 
-    The path ends with the node that ended last; before each is the one of its dependencies that ended last
-    (of several, the first by name). To make a flow faster, make one of these faster. Columns:
-    ``PATH_SCHEMA``; ``flow_s`` is from the submission to the end of the flow, ``begins_s`` from the
-    submission until the node was ready. The nodes of one flow are in the memory of one task.
+    Only nodes that ran are on it. The path ends with the one that ended last; before each is the one of its
+    dependencies that ended last (of several, the first by name). To make a flow faster, make one of these
+    faster. Columns: ``PATH_SCHEMA``; ``flow_s`` is from the submission to the end of the flow, ``begins_s``
+    from the submission until the node was ready, 0 or more. The nodes of one flow are in the memory of one
+    task.
     """
     columns = (*KEY, "flow_name", "day", "queue", "after", "flow_created_at", "flow_finished_at")
-    known = times.select(*columns, "ready_at", "finished_at", "wait_s", "run_s")
+    ran = times.where("started_at is not null")
+    known = ran.select(*columns, "ready_at", "finished_at", "wait_s", "run_s")
     return known.groupBy("flow_id", "generation").applyInPandas(_critical_path, PATH_SCHEMA)
 
 
@@ -144,11 +164,17 @@ def _critical_path(nodes: pd.DataFrame) -> pd.DataFrame:
     rows = by_name.loc[list(path)[::-1]].reset_index()
     submitted = rows["flow_created_at"]
     rows["flow_s"] = (rows["flow_finished_at"] - submitted).dt.total_seconds()
-    rows["begins_s"] = (rows["ready_at"] - submitted).dt.total_seconds()
+    rows["begins_s"] = (rows["ready_at"] - submitted).dt.total_seconds().clip(lower=0)  # clocks differ
     rows["place"] = range(1, len(rows) + 1)
     names = [part.split()[0] for part in PATH_SCHEMA.split(", ")]
     return rows[names]
 
 
-def _seconds(start: str, end: str) -> Column:
+def _follows() -> Column:
+    """Whether a node ended because of others, or as it or its flow was stopped: its reason says no cause."""
+    reason = fn.coalesce("failed_reason", fn.lit(""))
+    return reason.startswith(CANCELLED) | (reason.rlike(UPSTREAM) & fn.isnull("started_at"))
+
+
+def _seconds(start: Column, end: Column) -> Column:
     return (fn.unix_micros(end) - fn.unix_micros(start)) / 1_000_000
