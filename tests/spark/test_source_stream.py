@@ -10,6 +10,7 @@ import pytest
 
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate.errors import ConfigurationError, EventsLost
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.source.stream import EventStreamReader
 from tests.spark.conftest import forget_last_commit
@@ -62,6 +63,52 @@ def test_each_event_comes_once_also_after_a_restart_and_what_is_lost_is_told(
     with pytest.raises(Exception, match="6 events of queue etl were trimmed, or removed with it, before"):
         run()
     assert run(failOnDataLoss="false") == sorted([*expected, *(("etl", number) for number in range(11, 15))])
+
+
+def test_a_queue_of_the_checkpoint_that_is_named_no_more_is_refused_so_that_it_is_not_read_again(
+    run: Run, queue: Queue, url: str
+) -> None:
+    queue.add("a")
+    with Queue("bi", url=url) as other:
+        other.add("a")
+    assert run() == [("bi", 1), ("etl", 1)]
+    why = "the checkpoint of this stream reads queue etl, which the option queue leaves out: name it again"
+    with pytest.raises(Exception, match=why):
+        run(queue="bi")
+    queue.add("a")
+    assert run() == [("bi", 1), ("etl", 1), ("etl", 2)]
+
+
+def test_a_stream_of_all_queues_goes_on_without_one_that_is_gone(url: str) -> None:
+    start, end = {"a": "1-0 1", "b": "1-0 1"}, {"b": "2-0 2"}
+    named = {"url": url, "table": "events", "queue": "b"}
+    [part] = EventStreamReader.of({"url": url, "table": "events"}).partitions(start, end)
+    assert [one.queue for one in part.value] == ["b"]
+    with pytest.raises(ConfigurationError, match="reads queue a, which the option queue leaves out"):
+        EventStreamReader.of(named).partitions(start, end)
+    with pytest.raises(ConfigurationError, match=r"reads queue a \(and 2 more\), which"):
+        EventStreamReader.of(named).partitions({"b": "1-0 1", "c": "1-0 1", "d": "1-0 1", **start}, end)
+
+
+def test_events_that_are_gone_of_a_queue_that_is_new_to_the_checkpoint_are_told_as_such(
+    url: str, queue: Queue, redis_client: Any
+) -> None:
+    queue.add_many(NewJob("a") for _ in range(10))
+    redis_client.xtrim("glide:{etl}:events", maxlen=4, approximate=False)
+    given = {"url": url, "table": "events", "queue": '["bi", "etl"]'}
+    reader = EventStreamReader.of(given)
+    [part] = reader.partitions({"bi": "0-0 0"}, reader.latestOffset())
+    with pytest.raises(EventsLost) as told:
+        list(reader.read(part))
+    assert str(told.value) == (
+        "6 older events of queue etl, which is new to this checkpoint, are gone: "
+        "set the option failOnDataLoss to false to go on with what is there"
+    )
+    reader.stop()
+    reader = EventStreamReader.of({**given, "failOnDataLoss": "false"})
+    [part] = reader.partitions({"bi": "0-0 0"}, reader.latestOffset())
+    assert [batch.num_rows for batch in reader.read(part)] == [4]
+    reader.stop()
 
 
 @pytest.mark.long

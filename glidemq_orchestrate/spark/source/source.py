@@ -51,7 +51,8 @@ class GlideMQDataSource(api.DataSource):
     **Streaming**: ``spark.readStream`` with the table ``events``, and ``queue``, ``startingOffsets``
     (``latest`` or ``earliest``) and ``failOnDataLoss``. Each event comes once, also after a restart from the
     checkpoint. The server keeps about 1,000 events of a queue: where some were trimmed before they were read,
-    the query fails with ``EventsLost``, unless ``failOnDataLoss`` is false.
+    the query fails with ``EventsLost``, unless ``failOnDataLoss`` is false. A queue that the checkpoint does
+    not know yet is read from its first event. One that it knows must not be left out of the option ``queue``.
 
     **Writing**: ``frame.write.format("glidemq").option("queue", ...).option("name",
     ...).mode("append").save()`` adds a job for each row, for the handler ``name``.

@@ -45,11 +45,12 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Part:
-    """Events of a queue after a place and up to another."""
+    """Events of a queue after a place and up to another. ``is_new``: the checkpoint had no place in it."""
 
     queue: str
     low: Mark
     high: Mark
+    is_new: bool = False
 
     @property
     def count(self) -> int:
@@ -121,11 +122,35 @@ class EventStreamReader(api.DataSourceStreamReader):
         return {**self.__dict__, "_link": None}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
-        """The parts of a batch. A queue that is not in the offset is new: all its events are."""
-        parts = [_Part(queue, _mark(start.get(queue)), _mark(high)) for queue, high in end.items()]
+        """The parts of a batch. A queue that is not in the offset is new: all its events are.
+
+        Raises:
+            ConfigurationError: The option ``queue`` leaves out one that was read so far. Its place would be
+                forgotten, and its events come again once it is named again.
+        """
+        self._check_queues(start)
+        parts = [
+            _Part(queue, _mark(start.get(queue)), _mark(high), queue not in start)
+            for queue, high in end.items()
+        ]
         parts = [part for part in parts if part.low != part.high]
         groups = packed(parts, [max(part.count, 0) for part in parts], self._reading.rows)
         return [api.InputPartition(group) for group in groups]
+
+    def _check_queues(self, start: Mapping[str, str]) -> None:
+        """Refuse to forget the place in a queue.
+
+        When a query starts again, Spark asks for the parts of an empty batch at the last offset, before it
+        notes a new one: so the checkpoint stays as it was.
+        """
+        named = self._reading.queues
+        left = [] if named is None else sorted(set(start) - set(named))
+        if left:
+            more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+            raise ConfigurationError(
+                f"the checkpoint of this stream reads queue {left[0]}{more}, which the option queue leaves "
+                "out: name it again, or begin a new checkpoint"
+            )
 
     def read(self, partition: api.InputPartition) -> Iterator[Any]:
         """The events of some queues, as record batches.
@@ -146,12 +171,14 @@ class EventStreamReader(api.DataSourceStreamReader):
         """Tell of events that are missing, or fail."""
         if read >= part.count >= 0:
             return
-        lost = f"{part.count - read:,} events" if part.count > read else "events"
-        text = f"{lost} of queue {part.queue} were trimmed, or removed with it, before they were read"
+        lost = f"{part.count - read:,} " if part.count > read else ""
+        text = f"{lost}events of queue {part.queue} were trimmed, or removed with it, before they were read"
+        remedy = "read more often, or set the option failOnDataLoss to false to go on without them"
+        if part.is_new:
+            text = f"{lost}older events of queue {part.queue}, which is new to this checkpoint, are gone"
+            remedy = "set the option failOnDataLoss to false to go on with what is there"
         if not self._reading.may_lose:
-            raise EventsLost(
-                f"{text}: read more often, or set the option failOnDataLoss to false to go on without them"
-            )
+            raise EventsLost(f"{text}: {remedy}")
         logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})
 
 
