@@ -111,6 +111,25 @@ def test_events_that_are_gone_of_a_queue_that_is_new_to_the_checkpoint_are_told_
     reader.stop()
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"table": "jobs"}, "only the table events can be read as a stream; read the others again"),
+        ({"since": "2026-01-01T00:00:00Z"}, "a stream of glidemq has no option since; it has ca, cert"),
+        ({"url": "no"}, "the URL does not name a server: it must begin with one of valkey://"),
+    ],
+)
+def test_options_that_no_stream_has_are_told_by_its_last_error(
+    spark: SparkSession, url: str, tmp_path: Path, options: dict[str, str], why: str
+) -> None:
+    spark.dataSource.register(GlideMQDataSource)
+    stream = spark.readStream.format("glidemq").options(**{"url": url, "table": "events"} | options).load()
+    writing = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match="glidemq") as told:
+        writing.trigger(availableNow=True).start().awaitTermination(60)
+    assert why in [line for line in str(told.value).splitlines() if "Error: " in line][-1]
+
+
 @pytest.mark.long
 def test_trimmed_events_that_were_read_are_not_lost(run: Run, queue: Queue, redis_client: Any) -> None:
     queue.add_many(NewJob("a") for _ in range(20))

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType  # noqa: TID253
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.reader import TableReader
+from glidemq_orchestrate.spark.source.refused import RefusedStream
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
 from glidemq_orchestrate.spark.source.stream import STREAM, EventStreamReader
 from glidemq_orchestrate.spark.source.tables import NAME, TABLES, ddl
@@ -92,10 +93,14 @@ class GlideMQDataSource(api.DataSource):
         _check_schema(schema, wanted.table)
         return TableReader(options.settings(), wanted)
 
-    def streamReader(self, schema: StructType) -> EventStreamReader:  # noqa: N802  Spark's
-        """Read events as they come."""
-        _check_schema(schema, "events")
-        return EventStreamReader.of(self.options)
+    def streamReader(self, schema: StructType) -> EventStreamReader | RefusedStream:  # noqa: N802  Spark's
+        """Read events as they come; see ``RefusedStream`` for options that are not valid."""
+        try:
+            reader = EventStreamReader.of(self.options)
+            _check_schema(schema, "events")
+        except ConfigurationError as exc:
+            return RefusedStream(exc)
+        return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:  # noqa: FBT001  Spark's
         """Add rows as jobs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -207,9 +208,25 @@ def test_every_column_has_a_meaning_and_empty_rows_their_types() -> None:
 
 def test_the_columns_of_a_table_are_its_own() -> None:
     source = GlideMQDataSource(api.CaseInsensitiveDict({"url": URL, "table": "events"}))
-    for made in (source.reader, lambda schema: source.streamReader(schema).initialOffset()):
-        with pytest.raises(ConfigurationError, match=r"glidemq table events are its own: leave out \.schema"):
-            made(SCHEMA)
+    why = r"glidemq table events are its own: leave out \.schema"
+    with pytest.raises(ConfigurationError, match=why):
+        source.reader(SCHEMA)
+    with pytest.raises(ConfigurationError, match=why):
+        source.streamReader(SCHEMA).initialOffset()
+
+
+def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first() -> None:
+    stream = GlideMQDataSource(api.CaseInsensitiveDict({"url": URL, "table": "jobs"})).streamReader(SCHEMA)
+    stream.stop()
+    asking: list[Callable[[], Any]] = [
+        stream.initialOffset,
+        stream.latestOffset,
+        lambda: stream.partitions({}, {}),
+        lambda: stream.read(api.InputPartition(None)),
+    ]
+    for ask in asking:
+        with pytest.raises(ConfigurationError, match="only the table events can be read as a stream"):
+            ask()
 
 
 def test_only_events_are_a_stream() -> None:
