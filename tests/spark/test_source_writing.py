@@ -164,7 +164,18 @@ def test_without_a_key_equal_rows_are_one_job(patient: SparkSession, write: Writ
         ("if(id = 1, null, id) as id", {"key": "id"}, "has null in its key, in column id"),
         ("'{' as d", {"data": "d"}, "column d is not JSON: JSONDecodeError, in the row of job row-"),
         ("repeat('x', 1048576) as d", {"key": "d"}, "the limit is 1,048,576. Write the data to a file"),
-        ("5000 as p", {"priority": "p"}, "priority must be at most 2048, got 5000"),
+        (
+            "5000 as p",
+            {"priority": "p"},
+            "priority must be at most 2048, got 5000, in column p of the row of",
+        ),
+        (
+            "-1 as d",
+            {"delay": "d"},
+            "delay in seconds must be a whole number of at least 0, got -1, in column",
+        ),
+        ("1000000000000000 as d", {"delay": "d"}, "delay in seconds must be at most 864000000, got 10000000"),
+        ("id", {"write_id": ""}, "the option write_id of a write to glidemq must be 1 to 256 characters"),
     ],
 )
 def test_what_cannot_be_added_is_told_in_a_sentence_and_adds_nothing(  # noqa: PLR0917  a case
@@ -174,6 +185,12 @@ def test_what_cannot_be_added_is_told_in_a_sentence_and_adds_nothing(  # noqa: P
     with pytest.raises(Exception, match="glidemq") as told:
         write(frame, **options)
     assert why in str(told.value)
+    assert queue.counts(indexed_only=True)[JobState.WAITING] == 0
+
+
+def test_a_frame_without_columns_is_refused(patient: SparkSession, write: Write, queue: Queue) -> None:
+    with pytest.raises(Exception, match="the frame has no columns: its rows would all be one job"):
+        write(patient.range(3).select())
     assert queue.counts(indexed_only=True)[JobState.WAITING] == 0
 
 

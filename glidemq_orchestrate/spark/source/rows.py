@@ -16,7 +16,8 @@ from glidemq_orchestrate._ops.queue.remembered import deduplication, job_id
 from glidemq_orchestrate.codec import Json, decode
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.spec import FlowSpec
-from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.jobs.bounds import MAX_DURATION, whole
+from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.jobs.ordering import Ordering
 from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.names import JOB_NAME, REQUEST, described
@@ -25,6 +26,7 @@ from glidemq_orchestrate.spark.source.values import Form, form_of, is_exact, is_
 
 REMEMBER: Final = timedelta(days=7)
 MOST_REMEMBER: Final = timedelta(days=365)
+MOST_DELAY: Final = MAX_DURATION // timedelta(seconds=1)
 WRITE: Final = (
     "queue", "name", "key", "write_id", "remember", "data", "options", "attempts", "priority", "delay",
     "ordering_key",
@@ -116,23 +118,43 @@ class RowJobs:
             "deduplication": deduplication(digest, self.remember),
         }
         for option, column in self.columns.items():
-            value: Any = values[column]
-            if value is None:
+            if values[column] is None:
                 continue
-            if option == "ordering_key":
-                own["ordering"] = replace(self.options.ordering or Ordering(value), key=value)
-            else:
-                own[option] = timedelta(seconds=value) if option == "delay" else value
+            try:
+                own |= self._option(option, values[column])
+            except InvalidJob as exc:
+                raise InvalidJob(
+                    f"{exc}, in column {column} of the row of job {own['job_id']} for queue {self.queue}"
+                ) from None
         return replace(self.options, **own)
+
+    def _option(self, option: str, value: Any) -> dict[str, Any]:
+        """The field of ``JobOptions`` that a value of a column sets."""
+        if option == "ordering_key":
+            return {"ordering": replace(self.options.ordering or Ordering(value), key=value)}
+        if option == "delay":
+            whole("delay in seconds", value, 0, MOST_DELAY)
+            return {"delay": timedelta(seconds=value)}
+        whole(option, value, 0, MAX_PRIORITY)
+        return {option: value}
 
 
 def write_id_of(options: Options, made: str) -> str:
     """The id of a write: that of the option, or the one that was made for it."""
     given = options.text("write_id")
-    return made if given is None else REQUEST.check(given)
+    if given is None:
+        return made
+    try:
+        return REQUEST.check(given)
+    except ConfigurationError:
+        raise options.refused("write_id", REQUEST.rule) from None
 
 
 def _check_columns(schema: StructType) -> None:
+    if not schema.fields:
+        raise ConfigurationError(
+            "the frame has no columns: its rows would all be one job; select what the handler needs"
+        )
     for one in schema.fields:
         form_of(one.dataType, one.name)
     if len(set(schema.names)) < len(schema.names):

@@ -16,12 +16,12 @@ from pyspark.sql import types
 
 from glidemq_orchestrate._ops.queue.remembered import is_over, job_id
 from glidemq_orchestrate._ops.spans.span import ALL_TIMES, Times, packed
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings
 from glidemq_orchestrate.spark.source import registration
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.reader import TableReader
-from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
+from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
 from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 from glidemq_orchestrate.spark.source.stream import EventStreamReader
 from glidemq_orchestrate.spark.source.tables import TABLES, record_batch
@@ -104,6 +104,11 @@ def test_a_read_that_cannot_be_is_refused_in_a_sentence(options: dict[str, str],
         ),
         ({"data": "none"}, "the option data names a column 'none'"),
         ({"remember": "P900D"}, "must be seconds, or a duration such as P7D, at most 365 days, got 'P900D'"),
+        ({"delay": "inf"}, "the options of a write to glidemq: options.delay: "),
+        ({"delay": "1e300"}, "the options of a write to glidemq: options.delay: "),
+        ({"delay": "nan"}, "the options of a write to glidemq: options.delay: "),
+        ({"delay": "-5"}, "the options of a write to glidemq: options: delay must not be negative, got"),
+        ({"priority": "-5"}, "the options of a write to glidemq: options: priority must be a whole number"),
         ({"remember": "soon"}, "the option remember of a write to glidemq must be seconds, or a duration"),
     ],
 )
@@ -111,6 +116,44 @@ def test_a_write_that_cannot_be_is_refused_in_a_sentence(options: dict[str, str]
     with pytest.raises(ConfigurationError) as told:
         rows_of(**options)
     assert why in str(told.value)
+
+
+def test_an_empty_write_id_is_refused_by_its_name() -> None:
+    options = Options(PLACE | {"write_id": ""}, WRITE, "a write to glidemq")
+    why = "the option write_id of a write to glidemq must be 1 to 256 characters, no control characters, got"
+    with pytest.raises(ConfigurationError, match=why):
+        write_id_of(options, "made")
+    assert write_id_of(Options(PLACE, WRITE, "a write"), "made") == "made"
+
+
+def test_a_frame_without_columns_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="the frame has no columns: its rows would all be one job"):
+        RowJobs.read(Options(PLACE, WRITE, "a write"), types.StructType([]))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("priority", -1, "priority must be a whole number of at least 0, got -1"),
+        ("priority", 2049, "priority must be at most 2048, got 2049"),
+        ("delay", -5, "delay in seconds must be a whole number of at least 0, got -5"),
+        ("delay", 10**15, "delay in seconds must be at most 864000000, got 1000000000000000"),
+    ],
+)
+def test_a_value_that_no_job_can_have_is_told_with_its_column_and_row(
+    option: str, value: int, why: str
+) -> None:
+    rows = rows_of(key="text", **{option: "id"})
+    [good] = rows.jobs("w", [(7, 0.5, "a")])
+    with pytest.raises(InvalidJob) as told:
+        list(rows.jobs("w", [(value, 0.5, "a")]))
+    assert str(told.value) == f"{why}, in column id of the row of job {good.options.job_id} for queue etl"
+
+
+def test_an_ordering_key_that_no_job_can_have_is_told_with_its_column_and_row() -> None:
+    why = r"ordering\.key '' is not valid.*, in column text of the row of job row-"
+    with pytest.raises(InvalidJob, match=why):
+        list(rows_of(key="id", ordering_key="text").jobs("w", [(1, 0.5, "")]))
 
 
 @pytest.mark.parametrize(
