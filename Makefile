@@ -62,7 +62,7 @@ providers: setup  ## Run the tests of the Airflow and Dagster packages.
 	$(PYTEST) $(PARALLEL) tests/providers
 
 airflow: java  ## Run all tests of a real Airflow, also those that make test leaves out (some 20 minutes).
-	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system tests/providers/airflow/task_groups/test_run.py -k airflow
+	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system tests/docker tests/providers/airflow/task_groups/test_run.py -k airflow
 
 dagster: java  ## Run all tests of a real Dagster, also those that make test leaves out (some 10 minutes).
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system -k dagster

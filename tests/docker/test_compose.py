@@ -259,6 +259,7 @@ def ask_airflow(compose: checks.Compose, lines: list[list[str]], home: Path) -> 
     return answer
 
 
+@pytest.mark.long
 def test_airflow_knows_every_option_and_command_and_reads_the_connection(
     compose: checks.Compose, lines: list[list[str]], tmp_path: Path
 ) -> None:

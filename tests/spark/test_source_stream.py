@@ -65,6 +65,7 @@ def test_each_event_comes_once_also_after_a_restart_and_what_is_lost_is_told(
     assert run(failOnDataLoss="false") == sorted([*expected, *(("etl", number) for number in range(11, 15))])
 
 
+@pytest.mark.long
 def test_a_queue_of_the_checkpoint_that_is_named_no_more_is_refused_so_that_it_is_not_read_again(
     run: Run, queue: Queue, url: str
 ) -> None:
