@@ -12,11 +12,8 @@ from glidemq_orchestrate._ops.flows import generations
 from glidemq_orchestrate._ops.server import library as of_the_package
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
-from glidemq_orchestrate.spark.drivers import folder as folders
-from glidemq_orchestrate.spark.drivers.folder import DriverFolder
 from glidemq_orchestrate.spark.published import publish as publishing
 from glidemq_orchestrate.spark.published.folder import Folder
-from glidemq_orchestrate.spark.submit import driver as submitting
 from glidemq_orchestrate.worker import judge
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
@@ -118,15 +115,6 @@ def _makes_nothing(*_: Any) -> bool:
     return True
 
 
-def _never(*_: Any) -> None:
-    """Find no driver of an earlier attempt."""
-
-
-def _hour(*_: Any) -> float:
-    """How long drivers may be without a worker."""
-    return 3_600.0
-
-
 _OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
 _REQUEUED = "L.stream.append(r.prefix .. 'stream', job_id, job.name)\n"
 _KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
@@ -201,10 +189,6 @@ DEFECTS: Final = (
            patched=((publishing, "seal", _seal_and_count),), faults="kill_spark_worker", size=WITH_SPARK),
     Defect("what a Spark step has published never counts", "staged",
            patched=((Folder, "make", _makes_nothing),), faults="kill_spark_worker", size=WITH_SPARK),
-    Defect("the drivers of a killed worker live on", "staged",
-           patched=((folders, "patience", _hour), (DriverFolder, "taken_over", _never),
-                    (submitting, "end_marked", _never)),
-           faults="kill_spark_worker", size=replace(WITH_SPARK, spark=6, spark_pause=1.5)),
 )  # fmt: skip
 
 BY_NAME: Final = {defect.name: defect for defect in DEFECTS}
