@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class EmbeddedServer:
                 unix_socket_path=self._socket,
                 config=CONFIG | {"databases": self._databases},
             )
-            with lifeline.marking():  # should this process be killed before the next line
+            with patched(lifeline.mark):  # should this process be killed before the next line
                 server.start(timeout=30.0)
         except (ValkeyServerError, OSError) as exc:
             raise ConfigurationError(

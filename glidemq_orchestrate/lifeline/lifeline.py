@@ -13,8 +13,8 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,19 +84,6 @@ class Lifeline:
         with suppress(OSError):
             if self._guard is not None:
                 self._guard.send(".\n")
-
-    @contextmanager
-    def marking(self) -> Iterator[None]:
-        """Mark the processes started in this block: for libraries that do not accept an environment.
-
-        A process that another thread starts in the meantime gets it as well.
-        """
-        name = next(iter(self.mark))
-        os.environ[name] = "1"
-        try:
-            yield
-        finally:
-            os.environ.pop(name, None)
 
     def _send(self, line: str) -> None:
         guard = self._started()

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
-
-REDACTED: Final = (
-    r"(?i)secret|password|passphrase|token|(access|account|api|private)[._-]?key|credential|\.sas\."
-    r"|://[^/@\s]+:[^/@\s]+@"
-)
-"""What Spark's pages do not show: its own pattern, keys of Azure and others, and passwords in URIs."""
 
 
 def write_properties(conf: Mapping[str, str], folder: Path) -> Path:

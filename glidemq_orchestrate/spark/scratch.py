@@ -13,8 +13,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -63,31 +63,12 @@ class Scratch:
         options = f'"-Djava.io.tmpdir={temporary}" {os.environ.get(_OPTIONS, "")}'.strip()
         return {_DIRECTORIES: ",".join(map(str, self.folders)), _OPTIONS: options}
 
-    def used(self) -> AbstractContextManager[None]:
-        """Let what this process starts in the block use them: for libraries that accept no environment."""
-        return patched(self.environment())
-
     def close(self) -> None:
         """Remove them, once the JVM has ended. Repeatable."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
         while self._held:
             os.close(self._held.pop())
-
-
-@contextmanager
-def patched(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have variables of the environment in the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def directories(conf: Mapping[str, str]) -> list[Path]:

@@ -17,17 +17,17 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master
 from glidemq_orchestrate.spark.failures import explained
 from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.properties import write_properties
-from glidemq_orchestrate.spark.scratch import Scratch, patched
+from glidemq_orchestrate.spark.scratch import Scratch
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import install
 from glidemq_orchestrate.spark.source.registration import offer
@@ -175,8 +175,7 @@ def _build(settings: SparkSettings) -> _Running:
             if jvm is None and _OF_SUBMIT not in os.environ:
                 _forget_session()  # one of the program whose JVM has ended
                 scratch = Scratch(settings.of_users)
-                with lifeline.marking(), scratch.used():
-                    gateway = _gateway({**settings.of_file, **given}, scratch.folder)
+                gateway = _gateway({**settings.of_file, **given}, scratch)
                 jvm = gateway.proc
             if jvm is not None:
                 lifeline.watch(jvm.pid)
@@ -187,8 +186,10 @@ def _build(settings: SparkSettings) -> _Running:
             install()
             offer()
         except BaseException as exc:
-            why = _refused(exc)  # which asks the JVM
-            _end_jvm(jvm, gateway, scratch)
+            try:
+                why = _refused(exc)
+            finally:
+                _end_jvm(jvm, gateway, scratch)
             if why is not None:
                 raise why from exc
             raise
@@ -196,12 +197,12 @@ def _build(settings: SparkSettings) -> _Running:
     return _Running(spark, jvm, gateway, scratch)
 
 
-def _gateway(conf: Mapping[str, str], folder: Path) -> Any:
+def _gateway(conf: Mapping[str, str], scratch: Scratch) -> Any:
     """A JVM, and the connection to it.
 
     Args:
         conf: All settings; none of them is in its command line.
-        folder: For a file with them.
+        scratch: For its temporary files, and one with the settings.
 
     Raises:
         ConfigurationError: There is no Spark to start it, or it ends as it starts, twice: the first time it
@@ -210,11 +211,11 @@ def _gateway(conf: Mapping[str, str], folder: Path) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
-    arguments = os.environ.get(_ARGUMENTS, "pyspark-shell")
-    file = shlex.quote(str(write_properties(conf, folder)))
+    file = shlex.quote(str(write_properties(conf, scratch.folder)))
+    arguments = f"--properties-file {file} {os.environ.get(_ARGUMENTS, 'pyspark-shell')}"
     for _ in range(2):
         try:
-            with patched({_ARGUMENTS: f"--properties-file {file} {arguments}"}):
+            with patched({**lifeline.mark, **scratch.environment(), _ARGUMENTS: arguments}):
                 return launch_gateway()  # type: ignore[no-untyped-call]
         except OSError as exc:
             raise ConfigurationError(
@@ -229,7 +230,7 @@ def _gateway(conf: Mapping[str, str], folder: Path) -> Any:
 
 
 def _refused(exc: BaseException) -> ConfigurationError | None:
-    """What Spark has against the settings of a session; None for any other error."""
+    """What Spark has against the settings of a session, as its JVM tells it; None for any other error."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415  of an extra
     from pyspark.errors import PySparkException
 

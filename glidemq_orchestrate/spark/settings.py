@@ -21,12 +21,16 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.cluster import settings_of_file
-from glidemq_orchestrate.spark.properties import REDACTED
 
 MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
 PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_EXECUTOR_TIMEOUT"
 PATIENCE_SECONDS: Final = 300.0
+REDACTED: Final = (
+    r"(?i)secret|password|passphrase|token|(access|account|api|private)[._-]?key|credential|\.sas\."
+    r"|://[^/@\s]+:[^/@\s]+@"
+)
+"""What Spark's pages do not show: its own pattern, keys of Azure and others, and passwords in URIs."""
 
 
 @dataclass(frozen=True, slots=True)

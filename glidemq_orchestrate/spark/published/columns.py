@@ -42,16 +42,17 @@ def fitted(frame: DataFrame, columns: Sequence[str], store: Store) -> tuple[Data
     is_plain = len({name.casefold() for name in frame.columns}) == len(frame.columns)
     found = []
     for field in frame.schema.fields:
-        name, of_table = known.get(field.name.casefold() if is_plain else field.name, (field.name, None))
-        if of_table is not None and (grown := wider(field.dataType, of_table)) is None:
+        kind = field.dataType
+        name, of_table = known.get(field.name.casefold() if is_plain else field.name, (field.name, kind))
+        grown = wider(kind, of_table)
+        if grown is None:
             raise Unrecoverable(
-                f"column {field.name} is {field.dataType.simpleString()}, and the table at {store.location} "
+                f"column {field.name} is {kind.simpleString()}, and the table at {store.location} "
                 f"has {name} as {of_table.simpleString()}: cast it to that, or publish all of the table once "
                 'with replace="all"'
             )
         column = frame[f"`{field.name.replace('`', '``')}`"]
-        changes = of_table is not None and grown != field.dataType and not _is_same(grown, field.dataType)
-        found.append((column.cast(grown) if changes and grown else column).alias(name))
+        found.append((column if _is_same(kind, grown) else column.cast(grown)).alias(name))
     return frame.select(*found), list(there.columns)
 
 
@@ -73,9 +74,9 @@ def wider(one: DataType, other: DataType) -> DataType | None:
     return None
 
 
-def _is_same(one: DataType | None, other: DataType) -> bool:
+def _is_same(one: DataType, other: DataType) -> bool:
     """Whether two types hold the same values, whether or not these may be null."""
-    return one is not None and one.simpleString().casefold() == other.simpleString().casefold()
+    return one.simpleString().casefold() == other.simpleString().casefold()
 
 
 def _types(store: Store, names: Sequence[str]) -> Iterator[tuple[str, tuple[str, DataType]]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from glidemq_orchestrate.spark.identity import identity_of
-from glidemq_orchestrate.spark.properties import REDACTED
+from glidemq_orchestrate.spark.settings import REDACTED
 from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.worker.context import Context
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.spark.scratch import Scratch, directories, sweep
 
 OWNER = """
@@ -56,7 +57,7 @@ def test_a_driver_is_told_and_what_the_user_has_set_comes_later(
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Djava.io.tmpdir=/mine")
     odd = tmp_path / 'a "b" \\c'
     kept = Scratch({"spark.local.dir": f"{odd},{tmp_path}"})
-    with kept.used():
+    with patched(kept.environment()):
         given = dict(os.environ)
     assert given["SPARK_LOCAL_DIRS"] == ",".join(map(str, kept.folders))
     assert shlex.split(given["SPARK_SUBMIT_OPTS"]) == [
