@@ -13,6 +13,7 @@ from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, Fallback, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.started import START_FIELDS, started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.keys import read_generation
@@ -118,7 +119,7 @@ class Job:
             max_attempts=max(number(fields.get("maxAttempts")), 1),
             progress=read_progress(fields.get("progress")),
             created_at=moment(fields.get("timestamp")),
-            started_at=moment(fields.get("processedOn")),
+            started_at=moment(started(*map(fields.get, START_FIELDS))),
             finished_at=moment(fields.get("finishedOn")),
             flow_id=read_generation(flow)[0] if (flow := fields.get(FIELD_FLOW)) else flow,
             node=fields.get(FIELD_NODE),

@@ -93,6 +93,11 @@ local function count_attempt(f, key)
   return attempts
 end
 
+-- On the wire a failure replaces the time at which the attempt began; with `keeps_start` it stays.
+local function start_of(f)
+  return f.keeps_start and {} or { 'processedOn', L.numbers.text(f.now) }
+end
+
 local function retry(f, job, key, attempts)
   local prefix, now, text = f.prefix, f.now, L.numbers.text
   local opts = redis.call('HGET', key, 'opts')
@@ -101,7 +106,7 @@ local function retry(f, job, key, attempts)
   end
   local due = L.numbers.score(L.numbers.int(job.priority, 0), now + f.backoff)
   redis.call('ZADD', prefix .. 'scheduled', due, f.broadcast and f.job_id .. '||' .. f.group or f.job_id)
-  redis.call('HSET', key, 'state', 'delayed', 'failedReason', f.reason, 'processedOn', text(now))
+  redis.call('HSET', key, 'state', 'delayed', 'failedReason', f.reason, unpack(start_of(f)))
   -- Ordered jobs keep their slot through retries.
   if L.numbers.int(job.orderingSeq, 0) <= 0 then
     L.groups.leave(prefix, job, now)
@@ -113,7 +118,7 @@ end
 
 local function fail_for_good(f, job)
   local prefix, now = f.prefix, f.now
-  L.jobs.set_failed(prefix, f.job_id, f.reason, now, 'processedOn', L.numbers.text(now))
+  L.jobs.set_failed(prefix, f.job_id, f.reason, now, unpack(start_of(f)))
   L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(prefix, job, now)
   L.events.emit(prefix .. 'events', 'failed', f.job_id, 'failedReason', f.reason)
@@ -126,7 +131,7 @@ local function fail_for_good(f, job)
 end
 
 -- f: prefix job_id entry_id group reason now max_attempts backoff remove_mode remove_count remove_age
--- broadcast; `job` when the caller has it. Returns 'retrying' or 'failed'. The argument `max_attempts`
+-- broadcast; `job` when the caller has it; keeps_start. Returns 'retrying' or 'failed'. The argument `max_attempts`
 -- decides, not the hash. Parents are not told. Second result: false when there was nothing to fail.
 function M.fail(f)
   local key = f.prefix .. 'job:' .. f.job_id

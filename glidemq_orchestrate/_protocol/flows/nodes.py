@@ -12,6 +12,7 @@ from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.started import started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.keys import QueueKeys
@@ -92,7 +93,8 @@ def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> Tim
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
     """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
-    state, attempts, started, finished, reason, progress, skipped, run, token = fields
+    state, attempts, begun, finished, reason, progress, skipped, run, token = fields
+    begun = started(state, begun, finished, token) or ""
     if skipped:
         state, reason = JobState.SKIPPED, skipped
     elif not state:  # retention removes completed jobs only
@@ -109,7 +111,7 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         attempts=number(attempts) + (now in (JobState.ACTIVE, JobState.COMPLETED)),
         reason=readable(reason),
         progress=read_progress(progress),
-        started_at=moment(started),
+        started_at=moment(begun),
         finished_at=moment(finished),
         broken=place is None or now is JobState.UNKNOWN,
         run=max(number(run), 0),

@@ -13,6 +13,7 @@ from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate.codec import decode, encode, readable
 from glidemq_orchestrate.errors import CodecError
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
+from glidemq_orchestrate.jobs.started import START_FIELDS, started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.keys import read_generation
@@ -93,7 +94,8 @@ def _row(queue: str, job_id: str, fields: Mapping[str, str], *, with_payload: bo
         text(get("failedReason")), count(get("attemptsMade")), max(count(get("maxAttempts")), 1),
         count(get("stalledCount")), progress_text(get("progress")), count(get("priority")),
         text(get("groupKey") or get("orderingKey")), number(get("delay")), ms(get("timestamp")),
-        ms(get("processedOn")), ms(get("finishedOn")), ms(get("expireAt")), worker_of(get("gmo:token", "")),
+        ms(started(*map(get, START_FIELDS))), ms(get("finishedOn")), ms(get("expireAt")),
+        worker_of(get("gmo:token", "")),
         text(flow), generation if flow else None, text(get(FIELD_NODE)), text(get("schedulerName")),
         text(get("parentQueue")), text(get("parentId")), get("revoked") == "1", broken,
     )  # fmt: skip

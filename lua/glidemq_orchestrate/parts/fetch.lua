@@ -78,7 +78,7 @@ local function pass_gates(x, job_id, entry_id)
       redis.call('INCR', x.prefix .. 'list-active')
     end
     L.finish.fail { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, reason = 'revoked',
-      now = x.now, max_attempts = 0, backoff = 0, remove_mode = '0', remove_count = 0, remove_age = 0 }
+      now = x.now, max_attempts = 0, backoff = 0, remove_mode = '0', remove_count = 0, remove_age = 0, keeps_start = true }
   end
   local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
   if after[1] == 'failed' then

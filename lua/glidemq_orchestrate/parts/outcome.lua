@@ -120,7 +120,7 @@ local function fail(x, o, job)
   end
   local verdict = L.finish.fail { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group,
     reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = mode,
-    remove_count = count, remove_age = age, job = job }
+    remove_count = count, remove_age = age, job = job, keeps_start = true }
   if verdict == 'retrying' then
     redis.call('HDEL', key, 'gmo:entry')
     return verdict

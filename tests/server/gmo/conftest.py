@@ -101,7 +101,7 @@ class Bench:
     ) -> Answer:
         """Hand in outcomes and begin jobs; the attempts of each exchange have a token of their own."""
         self.tokens += not again
-        request = wire.Request(outcomes, wanted, f"t{self.tokens}", again)
+        request = wire.Request(outcomes, wanted, f"w/t{self.tokens}", again)
         answer: Answer = self.call(wire.finish_and_fetch(queue or self.etl, "w", request, self.now))
         return answer
 
