@@ -14,7 +14,6 @@ import pickle
 import socket
 import struct
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -22,6 +21,7 @@ from typing import Any, Final
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
 from glidemq_orchestrate.errors import LeaseLost, PayloadTooLarge
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.raised import ProcessTraceback, traceback_text
 
 HEAD: Final = struct.Struct(">cI")
 TASK: Final = b"T"
@@ -141,16 +141,12 @@ class HandlerRaised(Exception):
     """Base of the stand-in for an exception that cannot be pickled: a class of the same name."""
 
 
-class ProcessTraceback(Exception):
-    """The traceback in the process, as text."""
-
-
 def pack(error: BaseException) -> bytes:
     """An exception of any kind as bytes."""
     fields = {
         "name": type(error).__name__,
         "text": _text(error)[:_MAX_TEXT],
-        "trace": "".join(traceback.format_exception(error))[-_MAX_TEXT:],
+        "trace": traceback_text(error),
         "whole": _whole(error) if isinstance(error, Exception) else "",
     }
     return json.dumps(fields).encode()

@@ -22,6 +22,7 @@ from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.log import about
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, inside_out, wrap
+from glidemq_orchestrate.worker.raised import traceback_text
 from glidemq_orchestrate.worker.signals import BatchError
 from glidemq_orchestrate.worker.unhandled import Unhandled
 
@@ -98,7 +99,14 @@ class Judge:
     def judge_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
         """The outcome of an attempt that raised."""
         chance = _jitter.random()
-        return judge_error(attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs)
+        outcome = judge_error(
+            attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs
+        )
+        if outcome.kind is Kind.FAIL and (trace := traceback_text(exc)):
+            self.contexts.messenger.send(
+                "log", attempt, f"attempt {attempt.attempts_made + 1} failed: {trace}"
+            )
+        return outcome
 
     async def _judge_lost(self, attempt: Attempt) -> Outcome | None:
         """Refuse a job that runs once and was lost with a worker; None when it may run."""
