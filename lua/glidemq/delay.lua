@@ -15,7 +15,7 @@
 local change = {}
 
 local function schedule(keys, job_id, priority, now, delay)
-  redis.call('ZADD', keys[3], L.numbers.score(priority, now + delay), job_id)
+  L.priorities.schedule(keys[3], job_id, priority, now + delay)
   redis.call('HSET', keys[1], 'state', 'delayed', 'delay', L.numbers.text(delay))
   return 'ok'
 end
@@ -29,7 +29,7 @@ function change.delayed(keys, job_id, job, now, delay)
   if delay > 0 then
     return schedule(keys, job_id, priority, now, delay)
   elseif priority > 0 then
-    redis.call('ZADD', keys[3], L.numbers.score(priority, 0), job_id)
+    L.priorities.schedule(keys[3], job_id, priority, 0)
     redis.call('HSET', keys[1], 'state', 'prioritized', 'delay', '0')
     return 'ok'
   end

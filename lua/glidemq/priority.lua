@@ -16,14 +16,14 @@ function change.waiting(keys, args, job, priority)
   if not L.jobs.remove_entry(prefix, keys[2], args[3], args[1], job) then
     return 'error:not_in_stream'
   end
-  redis.call('ZADD', keys[3], L.numbers.score(priority, 0), args[1])
+  L.priorities.schedule(keys[3], args[1], priority, 0)
   redis.call('HSET', keys[1], 'state', 'prioritized', 'priority', L.numbers.text(priority))
   return 'ok'
 end
 
 function change.prioritized(keys, args, job, priority)
   if priority > 0 then
-    redis.call('ZADD', keys[3], L.numbers.score(priority, 0), args[1])
+    L.priorities.schedule(keys[3], args[1], priority, 0)
     redis.call('HSET', keys[1], 'priority', L.numbers.text(priority))
     return 'ok'
   end
@@ -38,7 +38,7 @@ function change.delayed(keys, args, _, priority)
   if not score then
     return 'error:not_in_scheduled'
   end
-  redis.call('ZADD', keys[3], L.numbers.score(priority, L.numbers.time_of(score)), args[1])
+  L.priorities.schedule(keys[3], args[1], priority, L.numbers.time_of(score))
   redis.call('HSET', keys[1], 'priority', L.numbers.text(priority))
   return 'ok'
 end

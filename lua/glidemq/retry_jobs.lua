@@ -23,7 +23,7 @@ local function retry_jobs(keys, args)
     for _, job_id in ipairs(ids) do
       local job = L.jobs.read(prefix, job_id)
       if job then
-        redis.call('ZADD', keys[2], L.numbers.score(L.numbers.int(job.priority, 0), now), job_id)
+        L.priorities.schedule(keys[2], job_id, L.numbers.int(job.priority, 0), now)
         L.retry.reset(prefix, job_id, job, now, 'delayed')
         count = count + 1
       end

@@ -17,7 +17,6 @@
 -- EVENT failed {failedReason}
 
 local BATCH = 100
-local REASON = 'Suspend timeout exceeded'
 
 local function suspend(keys, args)
   local job_id, entry_id = args[1], args[2] or ''
@@ -49,28 +48,14 @@ local function signal(keys, args)
   return 'ok'
 end
 
-local function time_out(keys, prefix, job_id, job, now)
-  L.jobs.set_failed(prefix, job_id, REASON, now, 'processedOn', L.numbers.text(now))
-  L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
-  L.groups.leave(prefix, job, now)
-  L.events.emit(keys[2], 'failed', job_id, 'failedReason', REASON)
-  L.metrics.record(keys[4] or prefix .. 'metrics:failed', now, L.jobs.duration(job, now))
-end
-
 local function sweep_suspended(keys, args)
-  local now, prefix, count = L.numbers.int(args[1], 0), args[2] or '', 0
+  local prefix = args[2] or ''
   if prefix == '' then
     prefix = L.hashes.prefix(keys[1], 'suspended')
   end
-  for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', keys[1], 0, now, 'LIMIT', 0, BATCH)) do
-    local job = L.jobs.read(prefix, job_id)
-    if job and job.state == 'suspended' then
-      time_out(keys, prefix, job_id, job, now)
-      count = count + 1
-    end
-    redis.call('ZREM', keys[1], job_id)
-  end
-  return count
+  local p = { prefix = prefix, now = L.numbers.int(args[1], 0), suspended_key = keys[1], events_key = keys[2],
+    metrics_key = keys[4] }
+  return L.park.expire(p, BATCH)
 end
 
 redis.register_function({ function_name = 'glidemq_suspend', callback = suspend, flags = { 'allow-oom' } })

@@ -104,8 +104,8 @@ local function retry(f, job, key, attempts)
   if opts and string.find(opts, '"fallbacks"', 1, true) then
     L.hashes.add(key, 'fallbackIndex', 1)
   end
-  local due = L.numbers.score(L.numbers.int(job.priority, 0), now + f.backoff)
-  redis.call('ZADD', prefix .. 'scheduled', due, f.broadcast and f.job_id .. '||' .. f.group or f.job_id)
+  L.priorities.schedule(prefix .. 'scheduled', f.broadcast and f.job_id .. '||' .. f.group or f.job_id,
+    L.numbers.int(job.priority, 0), now + f.backoff)
   redis.call('HSET', key, 'state', 'delayed', 'failedReason', f.reason, unpack(start_of(f)))
   -- Ordered jobs keep their slot through retries.
   if L.numbers.int(job.orderingSeq, 0) <= 0 then

@@ -90,10 +90,9 @@ end
 -- Puts a new job where its delay, priority and order say. Takes the fields of `write`.
 function M.route(job)
   if job.delay > 0 then
-    local due = L.numbers.score(job.priority, job.timestamp + job.delay)
-    redis.call('ZADD', job.prefix .. 'scheduled', due, job.id)
+    L.priorities.schedule(job.prefix .. 'scheduled', job.id, job.priority, job.timestamp + job.delay)
   elseif job.priority > 0 then
-    redis.call('ZADD', job.prefix .. 'scheduled', L.numbers.score(job.priority, 0), job.id)
+    L.priorities.schedule(job.prefix .. 'scheduled', job.id, job.priority, 0)
   elseif job.lifo then
     redis.call('RPUSH', job.prefix .. 'lifo', job.id)
   else

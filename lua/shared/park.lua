@@ -72,8 +72,7 @@ end
 function M.postpone(p, job)
   local key, delay = p.prefix .. 'job:' .. p.job_id, L.numbers.text(p.due - p.now)
   L.stream.ack(p.prefix .. 'stream', p.group, p.entry_id, p.broadcast)
-  redis.call('ZADD', p.scheduled_key or p.prefix .. 'scheduled',
-    L.numbers.score(L.numbers.int(job.priority, 0), p.due), p.job_id)
+  L.priorities.schedule(p.scheduled_key or p.prefix .. 'scheduled', p.job_id, L.numbers.int(job.priority, 0), p.due)
   if p.data ~= '' then
     redis.call('HSET', key, 'data', p.data, 'state', 'delayed', 'delay', delay)
   else
@@ -81,4 +80,32 @@ function M.postpone(p, job)
   end
   let_go(p, job)
   L.events.emit(p.events_key or p.prefix .. 'events', 'delay-changed', p.job_id, 'delay', delay)
+end
+
+local TIMED_OUT = 'Suspend timeout exceeded'
+
+local function time_out(p, job_id, job)
+  L.jobs.set_failed(p.prefix, job_id, TIMED_OUT, p.now, 'processedOn', L.numbers.text(p.now))
+  L.ordering.mark_done(p.prefix, job.orderingKey, job.orderingSeq)
+  L.groups.leave(p.prefix, job, p.now)
+  L.events.emit(p.events_key or p.prefix .. 'events', 'failed', job_id, 'failedReason', TIMED_OUT)
+  L.metrics.record(p.metrics_key or p.prefix .. 'metrics:failed', p.now, L.jobs.duration(job, p.now))
+end
+
+-- Fails suspended jobs past their deadline, at most `most`; returns how many. p: prefix now; where the caller names them
+-- suspended_key, events_key and metrics_key. `on_failed`, if given, hears of each with its reason.
+function M.expire(p, most, on_failed)
+  local key, count = p.suspended_key or p.prefix .. 'suspended', 0
+  for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', key, 0, p.now, 'LIMIT', 0, most)) do
+    local job = L.jobs.read(p.prefix, job_id)
+    redis.call('ZREM', key, job_id)
+    if job and job.state == 'suspended' then
+      time_out(p, job_id, job)
+      count = count + 1
+      if on_failed then
+        on_failed(job_id, TIMED_OUT)
+      end
+    end
+  end
+  return count
 end

@@ -1,26 +1,12 @@
 -- scheduled: delayed and prioritised jobs until they are due.
 -- A score is priority * 2^42 + due time, so each priority is a class of its own, ordered by due time.
+-- Our calls look at the nearest classes and at those that the index `L.priorities` names, glide-mq's at all of them.
 
 local M = {}
 L.scheduled = M
 
--- Calls `visit(class, time of its first member)` from the lowest class up until it returns true.
-local function each_class(scheduled_key, visit)
-  local from = '-inf'
-  while true do
-    local first = redis.call('ZRANGEBYSCORE', scheduled_key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    local score = tonumber(first[2])
-    if not score then
-      return
-    end
-    local is_finite = score - score == 0 -- a job with an endless priority has an endless score: due at once
-    local class = is_finite and L.numbers.class_of(score) or score
-    if visit(class, is_finite and L.numbers.time_of(score) or 0) or score > 0 and not is_finite then
-      return
-    end
-    from = is_finite and L.numbers.score(class + 1, 0) or '(-inf'
-  end
-end
+-- How many classes our calls look at without the index: so many need no entry there.
+M.NEAREST = 16
 
 -- Job id, its fields and the retry group of a member. A custom id may hold the bars that mark a retry group,
 -- so a member that names a job is taken as it is.
@@ -63,30 +49,42 @@ local function promote_member(prefix, member, class, now, on_expired)
 end
 
 -- Moves at most `budget` due members to where workers find them; returns how many were taken out. `on_expired`, if
--- given, hears of the jobs that were too old.
-function M.promote(prefix, now, budget, on_expired)
-  local count, trouble = 0, nil
-  each_class(prefix .. 'scheduled', function(class)
-    local members = redis.call('ZRANGEBYSCORE', prefix .. 'scheduled', L.numbers.score(class, 0),
-      L.numbers.score(class, now), 'LIMIT', 0, budget - count)
+-- given, hears of the jobs that were too old. `nearest`: how many classes to look at; nil for all, without the index.
+function M.promote(prefix, now, budget, on_expired, nearest)
+  local key, count, trouble = prefix .. 'scheduled', 0, nil
+  local function promote_class(class)
+    local members = count < budget and redis.call('ZRANGEBYSCORE', key, L.numbers.score(class, 0),
+      L.numbers.score(class, now), 'LIMIT', 0, budget - count) or {}
     for _, member in ipairs(members) do
       trouble = promote_member(prefix, member, class, now, on_expired) or trouble
     end
     count = count + #members
+  end
+  L.priorities.each(key, '-inf', function(class, time)
+    if time <= now then
+      promote_class(class)
+    end
     return count >= budget
-  end)
+  end, nearest)
+  if nearest and count < budget then
+    L.priorities.each_due(prefix, now, budget - count, promote_class)
+  end
   if trouble then
     error(trouble, 0)
   end
   return count
 end
 
--- When the next job or group becomes due: ms since the epoch (0 = at once), or -1.
-function M.next_due(scheduled_key, ratelimited_key)
+-- When the next job or group becomes due: ms since the epoch (0 = at once), or -1. `prefix`: use the index.
+function M.next_due(scheduled_key, ratelimited_key, prefix)
   local due = tonumber(redis.call('ZRANGE', ratelimited_key, 0, 0, 'WITHSCORES')[2])
-  each_class(scheduled_key, function(_, time)
-    due = math.min(due or time, time)
+  local function note(time)
+    due = time and math.min(due or time, time) or due
+  end
+  note(prefix and L.priorities.next_due(prefix))
+  L.priorities.each(scheduled_key, '-inf', function(_, time)
+    note(time)
     return due <= 0
-  end)
+  end, prefix and M.NEAREST)
   return due and math.floor(due) or -1
 end

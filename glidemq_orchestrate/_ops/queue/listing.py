@@ -315,15 +315,22 @@ def _held(queue: QueueKeys) -> Op[int]:
 
 
 def _prioritized(queue: QueueKeys) -> Op[int]:
-    """Jobs that wait by priority: their scores hold no time, but one class of scores for each priority."""
+    """Jobs that wait by priority: their scores hold no time, but one class of scores for each priority.
+
+    A page of scores counts all its classes but the last, which may go on.
+    """
     total, score = 0, SHIFT
     for _ in range(MAX_CLASSES):
-        lowest = yield from ask(reads.next_class(queue, score))
-        if lowest is None or not math.isfinite(lowest):
+        found = yield from ask(reads.scheduled_scores(queue, score, PAGE))
+        scores = [int(some) for some in found if math.isfinite(some)]
+        if len(found) < PAGE:
+            return total + sum(some % SHIFT == 0 for some in scores)
+        if not scores:
             break
-        start = int(lowest // SHIFT) * SHIFT
-        total += yield from ask(reads.with_score(queue, start))
-        score = start + SHIFT
+        last = scores[-1] // SHIFT * SHIFT
+        total += sum(some % SHIFT == 0 for some in scores if some < last)
+        total += yield from ask(reads.with_score(queue, last))
+        score = last + SHIFT
     return total
 
 

@@ -17,7 +17,6 @@ from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
-from glidemq_orchestrate._protocol.queue import due as due_calls
 from glidemq_orchestrate._protocol.server import confirm
 from glidemq_orchestrate._protocol.worker import consumers, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
@@ -235,28 +234,23 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
 
 
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
-    """Release due delayed jobs, continue unsettled flows, and end what has passed its deadline.
+    """Sweep, continue unsettled flows, and do what is due: delays, limits, timeouts, deadlines.
 
-    Returns when the next of these is due, or -1.
+    Returns when something is due next, or -1.
     """
-    now_ms = clock.now_ms()
     names = ", ".join(queue.queue for queue in queues)
     yield from apart(index.sweep(queues, clock), f"the sweep of {names}")
-    yield from ask_all([due_calls.promote_rate_limited(queue, now_ms) for queue in queues])
     todo = yield from ask_all([flow.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
             ref = staged.FlowRef(queue, flow_id)
             yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
-    late = yield from _expire(queues, clock)
-    # After that call, which notes jobs that have expired for a dead letter.
-    steps = (due_calls.sweep_suspended(queue, now_ms) for queue in queues)
-    due = (yield from ask_all([*steps, *(due_calls.next_due(queue) for queue in queues)]))[len(queues) :]
-    return min((at for at in (*due, *late) if at >= 0), default=-1)
+    due = yield from _expire(queues, clock)
+    return min((at for at in due if at >= 0), default=-1)
 
 
 def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
-    """Release due jobs, end those past their deadline. Returns the next deadline in each queue, or -1."""
+    """Do what is due in slices. Returns when something is due next in each queue, or -1."""
     replies: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
         replies = yield from ask_all([flow.expire_due(queue, clock.now_ms()) for queue in queues])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.apart import apart
@@ -22,7 +22,6 @@ from glidemq_orchestrate._ops.worker import attempt
 from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS, OURS
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.flows import stalled
-from glidemq_orchestrate._protocol.queue import due
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
 from glidemq_orchestrate._protocol.worker import supervision
 from glidemq_orchestrate._protocol.worker.supervision import Ended, Position
@@ -72,7 +71,7 @@ class Tick:
     Attributes:
         leading: This supervisor leads the queue; otherwise it did nothing.
         foreign: Workers that are not ours serve the queue, so its events are worth waiting for.
-        due_ms: When the next delayed job is due, ms since the epoch; -1 for never.
+        due_ms: When something is due next, ms since the epoch; -1 for never.
     """
 
     leading: bool
@@ -84,10 +83,11 @@ def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
     """Do what the queue needs now, unless another one leads. Repeatable; a refused step stops no other."""
     if not (yield from lead(watch)):
         return Tick(leading=False)
-    refused: Exception | None = None
+    refused, due_ms = None, -1
     for step in STEPS:
         try:
-            yield from step(watch, clock)
+            if (reached := (yield from step(watch, clock))) is not None:
+                due_ms = reached
         except TransportError:
             raise
         except Exception as exc:  # noqa: BLE001  raised in the end
@@ -95,7 +95,7 @@ def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
     if refused is not None:
         raise refused
     foreign = yield from has_foreign_workers(watch.queue)
-    return Tick(leading=True, foreign=foreign, due_ms=(yield from ask(due.next_due(watch.queue))))
+    return Tick(leading=True, foreign=foreign, due_ms=due_ms)
 
 
 def lead(watch: Supervision) -> Op[bool]:
@@ -167,7 +167,7 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
 
 
 def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
-    """Release due jobs, sweep, and continue unsettled flows."""
+    """Do what is due, sweep, and continue unsettled flows. Returns when something is due next, or -1."""
     return (yield from attempt.upkeep([watch.queue], clock))
 
 
@@ -230,6 +230,6 @@ def advance_portable(watch: Supervision, clock: Clock) -> Op[None]:
     yield from sweep.sweep(watch.queue, clock)
 
 
-Step = Callable[[Supervision, Clock], Op[Any]]
+Step = Callable[[Supervision, Clock], Op[int | None]]
 
 STEPS: Final[tuple[Step, ...]] = (settle_ended, check_open, upkeep, reclaim, advance_portable)

@@ -112,10 +112,10 @@ def score(queue: QueueKeys, name: KeyName, member: str) -> Call[float | None]:
     return command(*words, decode=lambda reply: None if reply is None else float(reply))
 
 
-def next_class(queue: QueueKeys, score: int) -> Call[float | None]:
-    """The lowest score of the scheduled set from ``score`` on."""
-    words = ("ZRANGEBYSCORE", queue.key("scheduled"), score, "+inf", "WITHSCORES", "LIMIT", 0, 1)
-    return command(*words, decode=lambda reply: float(reply[1]) if reply else None)
+def scheduled_scores(queue: QueueKeys, score: int, count: int) -> Call[list[float]]:
+    """The lowest scores of the scheduled set from ``score`` on, at most ``count``."""
+    words = ("ZRANGEBYSCORE", queue.key("scheduled"), score, "+inf", "WITHSCORES", "LIMIT", 0, count)
+    return command(*words, decode=lambda reply: [float(score) for score in reply[1::2]])
 
 
 def with_score(queue: QueueKeys, score: int) -> Call[int]:

@@ -11,10 +11,10 @@
 --       number of this activation, which grows with each of the job
 --       The two positions and the due time are given when fewer jobs than wanted started, else '' and -1: a client that
 --       reads both streams from there on misses nothing that makes a job ready.
--- EFFECTS those of glidemq_complete, glidemq_fail and so on; of glidemq_promote; of glidemq_moveToActive. Outcomes are
+-- EFFECTS those of glidemq_complete, glidemq_fail and so on; of gmo_expire_due; of glidemq_moveToActive. Outcomes are
 --       accepted or refused one by one. A repeat refuses the accepted outcomes (stale) and starts further jobs;
 --       mode `again` returns the jobs of a lost reply.
-local BUDGET, PROMOTED, MOST_WANTED = 200, 100, 100
+local BUDGET, DEADLINES, MOST_WANTED = 200, 2, 100
 
 local function last_id(stream_key)
   local newest = redis.call('XREVRANGE', stream_key, '+', '-', 'COUNT', 1)[1]
@@ -48,6 +48,10 @@ end
 -- and until when.
 local function fetch(x, wanted, max, duration)
   local int = L.numbers.int
+  local _, flows = L.due_work.slice(x.prefix, x.now, DEADLINES)
+  for _, flow_id in ipairs(flows) do
+    x.flows[#x.flows + 1] = flow_id
+  end
   local meta = redis.call('HMGET', x.prefix .. 'meta', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
   if meta[1] == '1' then
     return false, 'paused', -1
@@ -64,10 +68,6 @@ local function fetch(x, wanted, max, duration)
   if starts and starts < count then
     held, count, until_ms = 'rate', starts, start + duration
   end
-  L.scheduled.promote(x.prefix, x.now, PROMOTED, function(job_id)
-    L.dead_letters.note(x.prefix, job_id, x.now)
-    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, 'expired', x.now)
-  end)
   local is_full = count > 0 and L.fetch.jobs(x, count)
   if starts and #x.jobs > 0 then
     redis.call('HSET', x.prefix .. 'rate', 'windowStart', L.numbers.text(start), 'count', used + #x.jobs)
@@ -126,7 +126,7 @@ local function finish_and_fetch(keys, args)
   if is_full then
     return { verdicts, distinct(x.flows), x.jobs, '', '', -1, held, x.troubles }
   end
-  local due = L.scheduled.next_due(x.prefix .. 'scheduled', x.prefix .. 'ratelimited')
+  local due = L.due_work.next(x.prefix)
   if until_ms >= 0 and (due < 0 or until_ms < due) then
     due = until_ms
   end

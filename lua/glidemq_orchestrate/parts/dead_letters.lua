@@ -5,7 +5,7 @@
 --                         before: as it fails, or by the retention of others; '' for a large job that stays.
 -- Not noted: nodes that end because of others, cancelled nodes, and jobs that were revoked before an attempt.
 L.dead_letters = {}
-local SUSPENDED, LARGE = 100, 65536
+local LARGE = 65536
 
 -- The queue for letters, or false.
 local function is_wanted(prefix)
@@ -38,14 +38,4 @@ function L.dead_letters.note(prefix, job_id, now, copy, is_revoked)
     copy = cjson.encode({ v[1] or '', v[2] or 'null', v[3] or '', L.numbers.int(v[4], 0) })
   end
   return write(prefix, job_id, now, copy)
-end
-
--- Notes suspended jobs past their timeout, which glidemq_sweepSuspended is about to fail without a note.
-function L.dead_letters.note_suspended(prefix, now)
-  if redis.call('EXISTS', prefix .. 'suspended') == 0 or not is_wanted(prefix) then
-    return
-  end
-  for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'suspended', 0, now, 'LIMIT', 0, SUSPENDED)) do
-    write(prefix, job_id, now, nil)
-  end
 end

@@ -249,3 +249,13 @@ def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
 def test_an_invalid_bound_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a whole number"):
         queue.search(**wrong)
+
+
+def test_jobs_of_many_priorities_are_counted_in_pages(queue: Queue, redis_client: Any) -> None:
+    members = {f"a{number}": number * 2**42 for number in range(1, 700)}  # one of each priority
+    members |= {f"b{number}": 5 * 2**42 for number in range(600)}  # more than a page of one
+    members |= {f"c{number}": number * 2**42 + 1_000 for number in range(600)}  # delayed
+    redis_client.zadd(P + "scheduled", members)
+    counts = queue.counts(indexed_only=True)
+    assert counts[JobState.PRIORITIZED] == 699 + 600
+    assert counts[JobState.DELAYED] == 600

@@ -37,6 +37,7 @@ DOCUMENTED = [
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
     QUEUE + r"(meta|rate|lifo|priority|list-active|group:k|w:gmo-worker-[\w-]+)",
+    QUEUE + r"(suspended|ratelimited|groupq:k|gmo:priorities)",
 ]
 
 

@@ -18,10 +18,12 @@ COUNT, DURATION = "m:1699999980000:c", "m:1699999980000:d"
 
 
 def effects(q: Queue, call: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """The reply and what changed."""
+    """The reply and what changed, but for the index of priorities, which is ours (``priorities.lua``)."""
     before = q.dump()
     reply = call()
-    return reply, q.changes(before)
+    changed = q.changes(before)
+    changed.pop("gmo:priorities", None)
+    return reply, changed
 
 
 def entries(*jobs: str, pending: tuple[str, ...] = ()) -> dict[str, Any]:

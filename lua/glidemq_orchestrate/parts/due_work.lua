@@ -1,0 +1,94 @@
+-- due_work: does what is due in a queue. Jobs whose delay, suspension or wait for a group is over; in a home, deadlines.
+-- Both the call that fetches and the upkeep do it, so that a worker that wakes for something due also releases it.
+L.due_work = {}
+local PROMOTED, GROUPS, RELEASED, EXPIRED, PASSING = 100, 20, 100, 20, 500
+local HOLDERS = { 'scheduled', 'ratelimited', 'suspended', 'gmo:due' }
+
+local function seconds(ms)
+  return L.numbers.text(L.numbers.int(ms, 0) / 1000) .. ' s'
+end
+
+-- Stops a flow that is still running at its deadline.
+local function end_flow(home, flow_id, now)
+  local key = L.record.key(home, flow_id)
+  local record = redis.call('HMGET', key, 'state', 'deadline')
+  if record[1] == 'running' then
+    L.settle.stop(home, flow_id, 'failed', 'deadline: it has not ended within ' .. seconds(record[2] or 0))
+    L.advance.slice(home, flow_id, now)
+  end
+end
+
+local STARTED = { active = true, suspended = true, completed = true, failed = true, ['waiting-children'] = true }
+
+-- Fails a node that no worker has started by its queue timeout.
+local function end_node(ref, now)
+  local prefix, job_id = L.record.split(ref)
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'attemptsMade', 'gmo:queue_timeout',
+    'gmo:unhandled')
+  local flow = L.record.of_job(prefix, job_id)
+  -- A worker without its handler holds it for a moment, and gives it back.
+  local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[2], 0) == 0
+  if is_passing then
+    L.due.node(flow and flow.home or prefix, ref, now + PASSING)
+  end
+  local has_begun = L.due.has_begun(prefix .. 'job:' .. job_id)
+  if not flow or not job[3] or STARTED[job[1]] or has_begun then
+    return
+  end
+  local queue = prefix:match('{(.*)}:$')
+  local reason = 'queue timeout: no worker of queue ' .. queue .. ' began it within ' .. seconds(job[3])
+    .. (job[4] and ': ' .. job[4] or '')
+  L.end_nodes.fail_and_notify(flow, ref, reason, now)
+  L.dead_letters.note(prefix, job_id, now)
+  L.advance.slice(flow.home, flow.id, now)
+end
+
+-- Meets at most `most` deadlines of a home.
+local function meet_deadlines(home, now, most)
+  local members = redis.call('ZRANGEBYSCORE', home .. 'gmo:due', '-inf', now, 'LIMIT', 0, most)
+  for _, member in ipairs(members) do
+    local kind, name = member:match('^(%a+)\n(.*)$')
+    redis.call('ZREM', home .. 'gmo:due', member)
+    if kind == 'flow' then
+      end_flow(home, name, now)
+    elseif kind == 'node' then
+      end_node(name, now)
+    elseif kind == 'owner' or kind == 'silent' then
+      L.owners.look(home, name, kind == 'silent', now)
+    end
+  end
+  return #members
+end
+
+-- Does a slice of what is due, with at most `deadlines` deadlines. Returns how much was due, and the ids of flows that
+-- need gmo_advance_flow.
+function L.due_work.slice(prefix, now, deadlines)
+  local keys, flows = {}, {}
+  for i, name in ipairs(HOLDERS) do
+    keys[i] = prefix .. name
+  end
+  if redis.call('EXISTS', unpack(keys)) == 0 then
+    return 0, flows
+  end
+  local function on_failed(job_id, reason)
+    L.dead_letters.note(prefix, job_id, now)
+    flows[#flows + 1] = L.settle.job_failed(prefix, job_id, reason or 'expired', now)
+  end
+  local done = L.park.expire({ prefix = prefix, now = now }, EXPIRED, on_failed)
+    + L.limited.release(prefix, now, GROUPS, RELEASED)
+    + meet_deadlines(prefix, now, deadlines)
+    + L.scheduled.promote(prefix, now, PROMOTED, on_failed, L.scheduled.NEAREST) -- last: it may raise
+  return done, flows
+end
+
+-- When something is due next: ms since the epoch (0 = at once), or -1.
+function L.due_work.next(prefix)
+  local due = L.scheduled.next_due(prefix .. 'scheduled', prefix .. 'ratelimited', prefix)
+  for _, name in ipairs({ 'suspended', 'gmo:due' }) do
+    local first = tonumber(redis.call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2])
+    if first and (due < 0 or first < due) then
+      due = math.max(math.floor(first), 0)
+    end
+  end
+  return due
+end

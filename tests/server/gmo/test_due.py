@@ -1,0 +1,189 @@
+"""What falls due is done by the call that wakes for it; many priorities make no call slower."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._protocol.flows import flow
+from glidemq_orchestrate._protocol.queue import jobs
+from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs.ordering import Ordering, RateLimit, TokenBucket
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+P = "glide:{etl}:"
+SHIFT = 2**42
+SECOND = timedelta(seconds=1)
+
+
+def add(bench: Bench, options: JobOptions | None = None) -> str:
+    return str(bench.call(jobs.add_job(bench.etl, "work", "1", options or JobOptions(), bench.now)))
+
+
+def wake(bench: Bench, last: Answer, *outcomes: Outcome) -> Answer:
+    """The next call, at the time that the last one named."""
+    assert last.due_ms > bench.now, "nothing is due later"
+    bench.now = last.due_ms
+    return bench.exchange(*outcomes, wanted=9)
+
+
+def scans(bench: Bench) -> int:
+    stats = bench.client.info("commandstats").get("cmdstat_zrangebyscore", {"calls": 0})
+    return int(stats["calls"])
+
+
+class TestOnTime:
+    """No upkeep runs here: only the calls of a worker that sleeps until the time in the last reply."""
+
+    @pytest.mark.parametrize(
+        "limit", [{"rate_limit": RateLimit(1, SECOND / 10)}, {"token_bucket": TokenBucket(1, 10)}]
+    )
+    def test_jobs_of_a_limited_key(self, bench: Bench, limit: dict[str, RateLimit]) -> None:
+        ids = [add(bench, JobOptions(ordering=Ordering("k", **limit))) for _ in range(5)]  # type: ignore[arg-type]
+        started, begin = [], bench.now
+        answer = bench.exchange(wanted=9)
+        while True:
+            started += [attempt.job_id for attempt in answer.begun]
+            outcomes = [Outcome(attempt, Kind.DONE, "1") for attempt in answer.begun]
+            answer = bench.exchange(*outcomes, wanted=9)
+            assert not answer.begun
+            if len(started) == len(ids):
+                break
+            answer = wake(bench, answer)
+        assert started == ids
+        assert bench.now - begin == 400
+
+    def test_a_suspended_job_that_nobody_signals(self, bench: Bench) -> None:
+        bench.submit(FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"]))
+        answer = bench.exchange(Outcome(bench.begin(), Kind.SUSPEND, "", first=500), wanted=9)
+        start = bench.now
+        wake(bench, answer)
+        assert bench.now - start == 500
+        assert bench.job("f~a")["failedReason"] == "Suspend timeout exceeded"
+        assert bench.record()["state"] == "failed"
+        assert bench.job("f~b")["failedReason"] == "upstream failed: a"
+
+    def test_one_that_leaves_a_dead_letter(self, bench: Bench) -> None:
+        bench.client.hset(P + "meta", "deadLetterQueueName", "spark")
+        job_id = add(bench)
+        wake(bench, bench.exchange(Outcome(bench.begin(), Kind.SUSPEND, "", first=500), wanted=9))
+        assert bench.client.hkeys(P + "gmo:letters") == [job_id]
+
+    def test_the_deadline_of_a_flow(self, bench: Bench) -> None:
+        checked = check_flow(FlowSpec("n", [FlowNode("a", "etl", "work")], deadline=SECOND))
+        bench.hand.run(backend.submit("glide", checked, "f", "attach", bench))
+        bench.begin()
+        start = bench.now
+        wake(bench, bench.exchange(wanted=9))
+        assert bench.now - start == 1000
+        assert bench.record()["state"] == "failed"
+
+    def test_a_queue_timeout_in_another_queue(self, bench: Bench) -> None:
+        unserved = FlowNode("b", "spark", "work", queue_timeout=SECOND / 2)
+        bench.submit(FlowNode("a", "etl", "work"), unserved)
+        start = bench.now
+        wake(bench, bench.exchange(wanted=9))
+        assert bench.now - start == 500
+        assert bench.job("f~b", "spark")["state"] == "failed"
+
+    def test_a_large_group_is_released_in_parts(self, bench: Bench) -> None:
+        many = Ordering("k", concurrency=150, rate_limit=RateLimit(150, SECOND))
+        for _ in range(300):
+            add(bench, JobOptions(ordering=many))
+        for wanted in (100, 50):
+            done = bench.exchange(wanted=wanted).begun
+            bench.exchange(*(Outcome(attempt, Kind.DONE, "1") for attempt in done))
+        answer = bench.exchange(wanted=100)
+        assert not answer.begun
+        bench.now = answer.due_ms
+        assert len(bench.exchange(wanted=100).begun) == 100
+        assert len(bench.exchange(wanted=100).begun) == 50
+
+
+class TestManyPriorities:
+    def delay(self, bench: Bench, count: int) -> None:
+        """Jobs that are due in an hour, each with a priority of its own."""
+        pipe = bench.client.pipeline(transaction=False)
+        for priority in range(1, count + 1):
+            options = JobOptions(priority=priority, delay=timedelta(hours=1))
+            pipe.execute_command(*jobs.add_job(bench.etl, "work", "1", options, bench.now).words)
+        pipe.execute()
+
+    def test_a_call_costs_the_same_with_a_thousand_as_with_twenty(self, bench: Bench) -> None:
+        cost = []
+        for count in (20, 1_000):
+            self.delay(bench, count)
+            before = scans(bench)
+            bench.exchange(wanted=1)
+            add(bench)
+            bench.exchange(wanted=1)
+            cost.append(scans(bench) - before)
+        assert cost[0] == cost[1] < 100
+
+    def test_upkeep_visits_a_part_of_them(self, bench: Bench) -> None:
+        self.delay(bench, 700)
+        before = scans(bench)
+        bench.call(flow.expire_due(bench.etl, bench.now))
+        assert scans(bench) - before < 560
+
+    def test_one_that_is_due_behind_many_starts_in_time(self, bench: Bench) -> None:
+        self.delay(bench, 40)
+        late = add(bench, JobOptions(priority=900, delay=SECOND))
+        answer = wake(bench, bench.exchange(wanted=1))
+        assert [attempt.job_id for attempt in answer.begun] == [late]
+        assert answer.due_ms == 1_000_000 + 3_600_000
+
+    def test_the_first_priority_starts_first(self, bench: Bench) -> None:
+        self.delay(bench, 40)
+        ids = {priority: add(bench, JobOptions(priority=priority)) for priority in (900, 70, 2000, 800)}
+        begun = [attempt.job_id for attempt in bench.exchange(wanted=9).begun]
+        assert begun == [ids[priority] for priority in sorted(ids)]
+
+    def test_a_retry_is_found(self, bench: Bench) -> None:
+        self.delay(bench, 40)
+        add(bench, JobOptions(priority=900))
+        answer = bench.exchange(Outcome(bench.begin(), Kind.FAIL, "x", "", 3, 700), wanted=9)
+        assert [attempt.attempts_made for attempt in wake(bench, answer).begun] == [1]
+
+    def test_removed_jobs_leave_nothing(self, bench: Bench) -> None:
+        self.delay(bench, 40)
+        bench.client.delete(P + "scheduled")
+        bench.call(flow.expire_due(bench.etl, bench.now))
+        assert not bench.client.exists(P + "gmo:priorities")
+
+    def test_removed_jobs_wake_a_worker_once(self, bench: Bench) -> None:
+        self.delay(bench, 1)
+        bench.client.zrem(P + "scheduled", "1")
+        add(bench, JobOptions(priority=2, delay=timedelta(hours=2)))
+        answer = wake(bench, bench.exchange(wanted=9))
+        assert not answer.begun
+        assert answer.due_ms == 1_000_000 + 2 * 3_600_000
+
+    def test_upkeep_finds_what_upstreams_library_has_scheduled(self, bench: Bench) -> None:
+        """It knows nothing of the index."""
+        self.delay(bench, 700)
+        bench.client.delete(P + "gmo:priorities")
+        late = add(bench, JobOptions(priority=650, delay=SECOND))
+        bench.client.delete(P + "gmo:priorities")
+        bench.now += 1_000
+        assert not bench.exchange(wanted=9).begun
+        for _ in range(2):  # 500 priorities a time
+            bench.call(flow.expire_due(bench.etl, bench.now))
+        assert [attempt.job_id for attempt in bench.exchange(wanted=9).begun] == [late]
+
+    def test_an_endless_priority_is_no_obstacle(self, bench: Bench) -> None:
+        self.delay(bench, 40)
+        ready = add(bench, JobOptions(priority=45))
+        job_id = add(bench)
+        bench.client.zadd(P + "scheduled", {job_id: "inf"})
+        bench.call(flow.expire_due(bench.etl, bench.now))
+        begun = [attempt.job_id for attempt in bench.exchange(wanted=9).begun]
+        assert ready in begun
+        assert not bench.client.zrangebyscore(P + "scheduled", "inf", "inf")
