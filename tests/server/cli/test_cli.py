@@ -17,6 +17,7 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.cli import app
 from tests.processes import spawned
 
@@ -167,6 +168,13 @@ def test_a_taken_port_is_named_with_what_to_do(project: Path, url: str) -> None:
 
     assert code == 2
     assert "is taken; stop what listens there or choose another with --port" in stderr
+
+
+def test_a_data_directory_in_use_is_named_with_what_to_do(project: Path, url: str) -> None:
+    with EmbeddedServer(data_dir=project / "data") as first:
+        code, _, stderr = run(url, project, "server", "--data", "data")
+        assert code == 2
+        assert f"is in use by another server ({first.url}, pid {first.pid}, " in " ".join(stderr.split())
 
 
 def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[..., object]) -> None:
