@@ -7,17 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import BusyLoadingError, ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import async_pool, opened_async
 from glidemq_orchestrate._io.packing import outcome, pieces, put_back, sort_out
-from glidemq_orchestrate._io.pool import Pool
-from glidemq_orchestrate._io.repeats import PAUSES, Delivered
-from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
-from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
+from glidemq_orchestrate._io.pool import Link, Pool
+from glidemq_orchestrate._io.repeats import PAUSES, Delivered, is_timeout
+from glidemq_orchestrate._io.topology import (
+    Parcel,
+    Received,
+    Replies,
+    Single,
+    Topology,
+    is_stale,
+    topology_of,
+)
+from glidemq_orchestrate._io.translate import broken, loading, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 T = TypeVar("T")
@@ -116,16 +124,20 @@ class AsyncDriver:
             return exc
 
     async def _exchange(self, parcel: Parcel) -> Replies:
-        """Send a parcel on one connection and read its replies; closes the connection if that fails."""
+        """Send a parcel on one connection and read its replies; closes what leads nowhere (see ``Link``)."""
         pool = self._pool(parcel)
         connection = pool.take()
-        is_sound = False
+        link = Link.BROKEN  # also when cancelled: half a reply may be on its way
         try:
             await self._open(connection, parcel)
             replies = await self._converse(connection, parcel)
-            is_sound = self._has_replied = True
-        finally:  # also when cancelled: half a reply may be on its way
-            for unwanted in pool.put(connection, is_sound=is_sound):
+            self._has_replied = True
+            link = Link.MISLED if any(map(is_stale, replies)) else Link.SOUND
+        except OutcomeUnknown as exc:
+            link = Link.MISLED if is_timeout(exc) else Link.BROKEN
+            raise
+        finally:
+            for unwanted in pool.put(connection, link):
                 await unwanted.disconnect(nowait=True)
         return replies
 
@@ -140,12 +152,17 @@ class AsyncDriver:
     async def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
         settings = self._settings
         limit = settings.socket_timeout + sum(call.blocks_for or 0 for call in parcel.calls)
+        replies: Replies = []
         try:
             async with asyncio.timeout(limit):
                 await connection.send_packed_command(pieces(parcel.calls))
-                return [await self._reply(connection) for _ in parcel.calls]
+                for _ in parcel.calls:
+                    replies.append(await self._reply(connection))
+        except BusyLoadingError as exc:
+            return [*replies, *loading(len(parcel.calls) - len(replies), exc)]
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
+        return replies
 
     async def _reply(self, connection: AbstractConnection) -> Any:
         try:

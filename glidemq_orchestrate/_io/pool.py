@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
 C = TypeVar("C")
 
 IDLE_SECONDS: Final = 60.0
+
+
+class Link(Enum):
+    """What an exchange has shown of its connection.
+
+    ``SOUND``: it may be used again. ``BROKEN``: it may not, and nothing is known of the others. ``MISLED``:
+    nor may the others, as it leads to a server that is stuck or no longer the primary. Where one address
+    stands for several servers, only a new connection finds the present one.
+    """
+
+    SOUND = "sound"
+    BROKEN = "broken"
+    MISLED = "misled"
 
 
 class Pool(Generic[C]):
@@ -23,6 +37,7 @@ class Pool(Generic[C]):
         self._make = make
         self._idle: deque[tuple[float, C]] = deque()
         self._in_use: set[C] = set()
+        self._condemned: set[C] = set()
 
     def take(self) -> C:
         """The connection that was used last, or a new one that is not connected yet."""
@@ -33,13 +48,20 @@ class Pool(Generic[C]):
         self._in_use.add(connection)
         return connection
 
-    def put(self, connection: C, *, is_sound: bool) -> list[C]:
-        """Keep a connection for later calls, unless its last call went wrong.
+    def put(self, connection: C, link: Link) -> list[C]:
+        """Keep a connection for later calls, if it is good for them.
 
-        Returns the connections to close: one that is not sound, and those that nobody needed for a minute.
+        Returns the connections to close: this one if it is not, those that nobody needed for a minute, and
+        after ``MISLED`` all that are idle. Those in use then follow at the end of their calls.
         """
         self._in_use.discard(connection)
-        if not is_sound:
+        if link is Link.MISLED:
+            self._condemned.update(list(self._in_use))
+        is_condemned = connection in self._condemned
+        self._condemned.discard(connection)
+        if link is Link.MISLED:
+            return [connection, *self._emptied()]
+        if link is Link.BROKEN or is_condemned:
             return [connection]
         now = monotonic()
         self._idle.append((now, connection))
@@ -48,6 +70,14 @@ class Pool(Generic[C]):
     def every(self) -> list[C]:
         """All connections, idle and in use."""
         return [connection for _, connection in list(self._idle)] + list(self._in_use)
+
+    def _emptied(self) -> list[C]:
+        found: list[C] = []
+        while True:
+            try:
+                found.append(self._idle.pop()[1])
+            except IndexError:
+                return found
 
     def _unneeded(self, since: float) -> list[C]:
         found: list[C] = []

@@ -30,14 +30,22 @@ def target(words: Sequence[Word]) -> Target:
     name = str(words[0]).upper()
     if name in _ANY:
         return "any"
-    if name == "FUNCTION":
-        return "any" if str(words[1]).upper() == "LIST" else "all"
+    if name == "FUNCTION" and not is_for_all(words):
+        return "any"
     if name == "SCAN":
         tag = _scanned_tag(words)
         return "scan" if tag is None else _slot(tag)
-    if name in {"FCALL", "FCALL_RO"} and not int(words[2]):
+    if is_for_all(words):
         return "all"
     return _slot(first_key(words))
+
+
+def is_for_all(words: Sequence[Word]) -> bool:
+    """Whether every primary of a cluster gets a call."""
+    name = str(words[0]).upper()
+    if name == "FUNCTION":
+        return str(words[1]).upper() != "LIST"
+    return name in {"FCALL", "FCALL_RO"} and not int(words[2])
 
 
 def first_key(words: Sequence[Word]) -> Word:

@@ -8,17 +8,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from redis.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import BusyLoadingError, ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import opened, sync_pool
 from glidemq_orchestrate._io.packing import outcome, pieces, put_back, sort_out
-from glidemq_orchestrate._io.pool import Pool
-from glidemq_orchestrate._io.repeats import PAUSES, Delivered
-from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
-from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
+from glidemq_orchestrate._io.pool import Link, Pool
+from glidemq_orchestrate._io.repeats import PAUSES, Delivered, is_timeout
+from glidemq_orchestrate._io.topology import (
+    Parcel,
+    Received,
+    Replies,
+    Single,
+    Topology,
+    is_stale,
+    topology_of,
+)
+from glidemq_orchestrate._io.translate import broken, loading, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 T = TypeVar("T")
@@ -114,16 +122,20 @@ class SyncDriver:
             return exc
 
     def _exchange(self, parcel: Parcel) -> Replies:
-        """Send a parcel on one connection and read its replies; closes the connection if that fails."""
+        """Send a parcel on one connection and read its replies; closes what leads nowhere (see ``Link``)."""
         pool = self._pool(parcel)
         connection = pool.take()
-        is_sound = False
+        link = Link.BROKEN
         try:
             self._open(connection, parcel)
             replies = self._converse(connection, parcel)
-            is_sound = self._has_replied = True
+            self._has_replied = True
+            link = Link.MISLED if any(map(is_stale, replies)) else Link.SOUND
+        except OutcomeUnknown as exc:
+            link = Link.MISLED if is_timeout(exc) else Link.BROKEN
+            raise
         finally:
-            for unwanted in pool.put(connection, is_sound=is_sound):
+            for unwanted in pool.put(connection, link):
                 unwanted.disconnect()  # type: ignore[no-untyped-call]
         return replies
 
@@ -134,11 +146,16 @@ class SyncDriver:
             raise not_connected(self._settings, parcel.place, exc) from exc
 
     def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
+        replies: Replies = []
         try:
             connection.send_packed_command(pieces(parcel.calls))  # type: ignore[no-untyped-call]
-            return [self._reply(connection, call) for call in parcel.calls]
+            for call in parcel.calls:  # what came before an error counts
+                replies.append(self._reply(connection, call))
+        except BusyLoadingError as exc:
+            return [*replies, *loading(len(parcel.calls) - len(replies), exc)]
         except Exception as exc:
             raise broken(self._settings, parcel.place, exc) from exc
+        return replies
 
     def _reply(self, connection: AbstractConnection, call: Call[Any]) -> Any:
         try:

@@ -5,8 +5,8 @@ in the place of a refused call) or the error that prevented all of them. The dri
 call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome is unknown:
 ``repeats`` decides about that.
 
-Primaries and slots are looked up on first use, and again after a connection broke, a server replied READONLY,
-or a slot moved. Threads may share a topology: its knowledge is replaced, not changed.
+Primaries and slots are looked up on first use, and again after a connection broke, a server replied READONLY
+or the like, or a slot moved. Threads may share a topology: its knowledge is replaced, not changed.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class Cluster:
             merged.append(order.merge(replies[at:end]))
             at = end
         lost = [reply for reply in merged if isinstance(reply, ConnectionFailed | OutcomeUnknown)]
-        if lost and len(lost) == len(merged):
-            raise lost[0]
+        if lost and len(lost) == len(merged):  # of some nothing was sent, but that is not true of all
+            raise next((one for one in lost if isinstance(one, OutcomeUnknown)), lost[0])
         return merged
 
     def _try_elsewhere(self, parts: Sequence[Part], replies: Replies) -> Delivery:
@@ -199,7 +199,9 @@ class Cluster:
             again = [_redirected(parts[i], replies[i]) for i in moved]
             for i, reply in zip(moved, (yield from self._send(again)), strict=True):
                 is_moving = isinstance(reply, Redirected)
-                replies[i] = ServerBusy("the cluster is moving the slot of the key") if is_moving else reply
+                replies[i] = (
+                    _busy("TRYAGAIN the cluster is moving the slot of the key") if is_moving else reply
+                )
         for part, reply in zip(parts, replies, strict=True):
             if is_stale(reply) and part.place is not None:
                 self._forget(part.place)
@@ -220,7 +222,7 @@ class Cluster:
         for place, some in numbers.items():
             pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in some]
             parcels.append(Parcel(place, tuple(call for pair in pairs for call in pair)))
-        replies: Replies = [ServerBusy("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
+        replies: Replies = [_busy("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
         all_received = (yield parcels) if parcels else []
         for parcel, some, received in zip(parcels, numbers.values(), all_received, strict=True):
             each: Replies
@@ -262,7 +264,7 @@ class Cluster:
             if slots.covered:
                 self._map, self._known = slots, slots.primaries
                 return slots
-            failed = failed or ServerBusy(f"CLUSTERDOWN none of the {SLOTS} slots is served")
+            failed = failed or _busy(f"CLUSTERDOWN none of the {SLOTS} slots is served")
         self._known = ()
         raise _nothing_sent(failed)
 
@@ -284,14 +286,19 @@ class Order:
     merge: Callable[[Replies], Any]
 
 
+_STALE: Final = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS", "LOADING"})
+
+
 def is_stale(reply: object) -> bool:
-    """Whether a refusal means that the server is no longer the primary."""
-    return isinstance(reply, ServerBusy | NotConfirmed) and reply.code in {
-        "READONLY",
-        "CLUSTERDOWN",
-        "MASTERDOWN",
-        "UNBLOCKED",
-    }
+    """Whether a refusal means that the server may no longer be the primary."""
+    return isinstance(reply, ServerBusy | NotConfirmed) and reply.code in _STALE
+
+
+def _busy(text: str) -> ServerBusy:
+    """As if a server had refused the call."""
+    error = ServerBusy(text)
+    error.code = text.partition(" ")[0]
+    return error
 
 
 def _redirected(part: Part, moved: Redirected) -> Part:

@@ -51,7 +51,7 @@ def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception)
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
     if "max number of clients" in text:
-        return ConnectionFailed(f"{where} has as many clients as its maxclients allows. Raise it there")
+        return _too_many(where)
     if isinstance(exc, exceptions.ResponseError):
         return _login_failed(settings, where, exc)
     return ConnectionFailed(f"cannot connect to {where}: {text}. {_advice(settings, text)}")
@@ -62,11 +62,21 @@ def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> Gli
     where = settings.node(place)
     if not isinstance(exc, _DRIVER_ERRORS):
         return unread(where, exc)
-    if isinstance(exc, exceptions.BusyLoadingError):
-        return error_from(f"LOADING {exc}")
     if (unknown := _unauthenticated(settings, place, exc)) is not None:
         return unknown
+    if "max number of clients" in str(exc):  # the first line of the connection: no call was read
+        return _too_many(where)
     return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_message(exc)}")
+
+
+def loading(count: int, exc: exceptions.BusyLoadingError) -> list[GlideMQError]:
+    """For so many calls, the first of which found a server that loads its data; the driver then hangs up."""
+    behind = "the connection ended at the call before, as the server was loading its data"
+    return [error_from(f"LOADING {exc}"), *(OutcomeUnknown(behind) for _ in range(count - 1))]
+
+
+def _too_many(where: str) -> ConnectionFailed:
+    return ConnectionFailed(f"{where} has as many clients as its maxclients allows. Raise it there")
 
 
 def unread(where: str, exc: Exception) -> GlideMQError:

@@ -86,6 +86,8 @@ def error_from(text: str) -> GlideMQError:
         code = "NOKEY" if "access" in text else "NOPERM"
     elif "access a non local key" in text:  # a slot is moving to another node
         error = ServerBusy(text)
+    elif "cannot be used with replica instances" in text:  # WAIT and WAITAOF, of a primary that is no more
+        error, code = ServerBusy(text), "READONLY"
     elif code in _CODES:
         error = _CODES[code](message if code.startswith("GMO_") else text)
     else:

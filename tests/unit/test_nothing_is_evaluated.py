@@ -56,6 +56,7 @@ REVIEWED: Final = {
     f"{CORE}/named.py: import importlib": "imports functions that the user names, such as --check",
     f"{CORE}/named.py: .import_module": "the same",
     f"{CORE}/testing/chaos/stage.py: import subprocess": "starts the workers of a campaign, fixed arguments",
+    f"{CORE}/lifeline/directory.py: import subprocess": "ps where there is no /proc, with a number",
     f"{CORE}/demo/preflight.py: import importlib": "looks for packages of a fixed list",
     f"{CORE}/demo/preflight.py: import subprocess": "installs Java, with fixed arguments",
     f"{CORE}/demo/airflow_stack.py: import importlib": "reads the version of Airflow",

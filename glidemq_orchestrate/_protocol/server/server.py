@@ -67,8 +67,9 @@ def slots_served() -> Call[int]:
 
 
 def load_library(source: str, *, replace: bool = False) -> Call[None]:
-    """Load a function library."""
-    return command("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source, decode=replies.anything)
+    """Load a function library. Repeatable; without ``replace`` a repeat is told that it exists already."""
+    words = ("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source)
+    return command(*words, decode=replies.anything, repeatable=True)
 
 
 def library_code(name: str) -> Call[str | None]:

@@ -1,0 +1,75 @@
+"""What is sent again, and which connections are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.exceptions import BusyLoadingError
+
+from glidemq_orchestrate._io.pool import Link, Pool
+from glidemq_orchestrate._io.repeats import Delivered
+from glidemq_orchestrate._io.topology import is_stale
+from glidemq_orchestrate._io.translate import loading
+from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol.replies import anything, error_from
+from glidemq_orchestrate.errors import ConnectionFailed, OutcomeUnknown, ServerBusy
+
+WRITE: Call[Any] = function("gmo_add_jobs", ["{q}"], (), anything)
+READ: Call[Any] = command("GET", "x", decode=anything)
+EVERYWHERE: Call[Any] = command("FUNCTION", "DELETE", "x", decode=anything)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "READONLY You can't write against a read only replica.",
+        "UNBLOCKED force unblock from blocking operation",
+        "MASTERDOWN Link with MASTER is down",
+        "NOREPLICAS Not enough good replicas to write.",
+        "CLUSTERDOWN The cluster is down",
+        "LOADING the dataset is in memory",
+        "ERR WAIT cannot be used with replica instances. Please also note",
+        "ERR WAITAOF cannot be used with replica instances.",
+    ],
+)
+def test_a_refusal_of_a_former_primary_is_repeated_whatever_was_asked(text: str) -> None:
+    refusal = error_from(text)
+    assert is_stale(refusal)
+    assert isinstance(refusal, ServerBusy)
+    calls = [WRITE, READ, EVERYWHERE]
+    assert Delivered([refusal, "fine", refusal]).again(calls, is_known=True) == [0]
+
+
+def test_what_may_have_been_done_is_repeated_only_where_that_is_safe() -> None:
+    unknown = OutcomeUnknown("cut")
+    assert Delivered([unknown, unknown]).again([WRITE, READ], is_known=True) == [1]
+    assert Delivered([], unknown).again([WRITE, READ], is_known=True) == []
+    unsent = ConnectionFailed("no")
+    assert Delivered([], unsent).again([WRITE, READ], is_known=True) == [0, 1]
+    assert Delivered([], unsent).again([WRITE, READ], is_known=False) == []
+
+
+@pytest.mark.parametrize("text", ["OOM command not allowed", "MISCONF x", "BUSY x", "GMO_STALE", "ERR x"])
+def test_other_refusals_are_the_callers(text: str) -> None:
+    refusal = error_from(text)
+    assert not is_stale(refusal)
+    assert Delivered([refusal]).again([WRITE], is_known=True) == []
+
+
+def test_what_is_behind_a_call_that_found_a_loading_server_may_have_been_done() -> None:
+    first, *others = loading(3, BusyLoadingError("the dataset is in memory"))
+    assert (type(first), first.code) == (ServerBusy, "LOADING")
+    assert [type(other) for other in others] == [OutcomeUnknown] * 2
+
+
+def test_a_connection_that_was_misled_takes_the_others_along() -> None:
+    pool = Pool(object)
+    one, two, three, busy = (pool.take() for _ in range(4))
+    assert pool.put(one, Link.SOUND) == []
+    assert pool.put(two, Link.BROKEN) == [two]
+    assert set(pool.put(three, Link.MISLED)) == {three, one}
+    assert pool.put(busy, Link.SOUND) == [busy]
+    fresh = pool.take()
+    assert pool.put(fresh, Link.SOUND) == []
+    assert pool.every() == [fresh]
