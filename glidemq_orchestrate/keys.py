@@ -34,7 +34,8 @@ KeyName = Literal[
     "id", "meta", "stream", "scheduled", "priority", "lifo", "list-active", "suspended", "ratelimited",
     "completed", "failed", "events", "ordering", "dedup", "metrics:completed", "metrics:failed",
     "schedulers", "schedulers:lock:__tick__",
-    "gmo:schedulers", "gmo:schedulers:last", "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
+    "gmo:schedulers", "gmo:schedulers:last", "gmo:schedulers:finished",
+    "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities",
 ]  # fmt: skip
 """The keys of which a queue has one each. Those with ``gmo:`` are ours, the others glide-mq's."""

@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 def scheduler_list(
     queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the schedulers of a queue, including those made by Node."""
+    """List the schedulers of a queue, including those made by Node and finished ones."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         rows = [_row(entry) for entry in schedulers.list()]
     if as_json:
@@ -32,7 +32,8 @@ def scheduler_list(
         return
     for row in rows:
         broken = f"  broken: {row['broken']}" if row["broken"] else ""
-        say(f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}{broken}")
+        due = "finished" if row["finished"] else f"next run {row['next_run'] or 'unknown'}"
+        say(f"{row['name']}  {due}  runs {row['iterations']}{broken}")
 
 
 @scheduler_app.command("show")
@@ -71,6 +72,7 @@ def _row(entry: SchedulerEntry) -> dict[str, Any]:
         "last_run": _time(entry.last_run),
         "next_run": _time(entry.next_run),
         "python_only": entry.python_only,
+        "finished": entry.finished,
         "broken": entry.broken,
     }
 

@@ -41,12 +41,14 @@ class Schedulers(SyncFacade):
         """Write a scheduler and return it as stored. Safe to repeat.
 
         With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
-        otherwise both start again. Limit and template are always replaced. A schedule that Node workers
+        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
+        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
+        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
         cannot compute (see ``Schedule``) is fired by Python workers only.
 
         Raises:
-            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or would never
-                run; nothing was written.
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
+                between its start and end; nothing was written.
             SchedulerBusy: A worker held the lock for ten seconds; nothing was written.
         """
         for left in range(TRIES, 0, -1):
@@ -82,7 +84,7 @@ class Schedulers(SyncFacade):
         return self._run(ops.get(self._keys, name))
 
     def list(self) -> list[SchedulerEntry]:
-        """All schedulers of the queue by name, including those written by Node."""
+        """All schedulers of the queue by name, including those written by Node and finished ones."""
         return self._run(ops.find_all(self._keys))
 
 

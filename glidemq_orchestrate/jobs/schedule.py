@@ -43,6 +43,11 @@ class Schedule:
     Six-field patterns, ``catch_up`` other than ``SKIP``, ``overlap=False`` and ``logical_time`` are unknown
     to glide-mq: such schedules are stored apart from its own, and only Python workers fire them.
 
+    Where clocks change, ``cron`` follows local time. A time that the change leaves out is skipped that day:
+    ``30 2 * * *`` in Berlin does not run on the last Sunday of March. One that comes twice runs once, at its
+    first pass; so an hourly pattern leaves out the repeated hour in autumn. Use UTC, or ``every``, where each
+    interval counts.
+
     Attributes:
         every: A fixed interval, at least a millisecond.
         cron: Minute, hour, day of month, month, day of week; with six fields, seconds come first. Both day
@@ -50,7 +55,7 @@ class Schedule:
         repeat_after_complete: The interval between the end of a run and the next one.
         time_zone: IANA name of the time zone of ``cron``; UTC when left out.
         start, end: Bounds of the slots; aware datetimes.
-        limit: The total number of runs.
+        limit: The total number of runs, also over restarts of the program that upserts it.
         catch_up: What happens to missed slots; not for ``repeat_after_complete``.
         catch_up_limit: For ``CatchUp.ALL``, 1 to 100.
         overlap: False: a slot waits until the job of the previous one has ended.
@@ -175,7 +180,11 @@ class SchedulerEntry:
         job: The handler that its jobs are for.
         data, options: Those of its jobs, as stored.
         iterations: Runs so far.
-        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run has not ended.
+        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run has not ended, and
+            when no run follows.
+        finished: Whether its limit is reached or its end has passed. It stays for a year after it was last
+            upserted (of more than 10,000 the newest), and upserting the same schedule starts nothing.
+            ``Schedulers.remove`` forgets it; a higher limit goes on, another schedule starts anew.
         python_only: Whether only Python workers fire it.
         broken: Why no worker can fire it; empty when one can. Upserting it again repairs it.
     """
@@ -189,6 +198,7 @@ class SchedulerEntry:
     last_run: datetime | None
     next_run: datetime | None
     python_only: bool
+    finished: bool = False
     broken: str = ""
 
 
@@ -268,6 +278,11 @@ class Stored:
         limit, end, due = self.number("limit"), self.number("endDate"), self.number("nextRun")
         return bool(limit and self.number("iterationCount") >= limit) or bool(end and due > end)
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has no further run, so that it is kept among the finished ones."""
+        return self.wire.get("nextRun") is None
+
     def with_values(self, **values: Any) -> Stored:
         """A copy with other values."""
         return replace(self, wire={**self.wire, **values})
@@ -343,6 +358,7 @@ class Stored:
             last_run=moment(str(self.number("lastRun") or "")),
             next_run=moment(str(self.number("nextRun") or "")),
             python_only=python_only,
+            finished=self.is_finished,
             broken=self.flaw(name, self.text),
         )
 

@@ -37,28 +37,26 @@ _IDENTITY: Final = ("pattern", "every", "repeatAfterComplete", "tz", "startDate"
 def upsert(
     queue: QueueKeys, name: str, schedule: Schedule, template: JobTemplate, now_ms: int
 ) -> Op[SchedulerEntry]:
-    """Write a scheduler; with an unchanged schedule it keeps its place in time.
+    """Write a scheduler; with an unchanged schedule it keeps its place in time, or stays finished.
 
     Raises:
-        ConfigurationError: The schedule has no slot, or the template does not fit it.
+        ConfigurationError: The schedule can have no slot, or the template does not fit it.
         SchedulerBusy: A worker is firing; nothing was written.
     """
     made = _fresh(name, schedule, template)
-    seen = yield from _both(queue, name)
-    old = Stored.parse(seen[0] or seen[1])
-    if old is not None and all(old.wire.get(key) == made.wire.get(key) for key in _IDENTITY) and _lives(old):
-        stored = made.with_values(
-            iterationCount=old.number("iterationCount"),
-            lastRun=old.wire.get("lastRun"),
-            nextRun=old.wire.get("nextRun"),
-        )
+    seen = yield from _texts(queue, name)
+    old = Stored.parse(next(filter(None, seen), ""))
+    if old is not None and any(old.wire.get(key) != made.wire.get(key) for key in _IDENTITY):
+        old = None
+    if old is not None:
+        made = made.with_values(iterationCount=old.number("iterationCount"), lastRun=old.wire.get("lastRun"))
+    keeps = old is not None and _lives(old)
+    stored = made.with_values(nextRun=old.wire.get("nextRun") if old and keeps else made.first_run(now_ms))
+    if stored.is_over or stored.is_finished:
+        stored = stored.with_values(nextRun=None)
+        texts = ("", "", stored.text)
     else:
-        stored = made.with_values(nextRun=made.first_run(now_ms))
-    if stored.wire["nextRun"] is None or stored.is_over:
-        raise ConfigurationError(
-            f"scheduler {name!r} would never run: no slot within its start, end and limit"
-        )
-    texts = ("", stored.text) if schedule.is_ours else (stored.text, "")
+        texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
     yield from _put(queue, name, seen, texts, now_ms)
     return stored.entry(name, python_only=schedule.is_ours)
 
@@ -70,6 +68,8 @@ def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
         raise ConfigurationError("logical_time needs data that is an object")
     stored = Stored(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
+    if stored.first_run(stored.number("startDate")) is None:
+        raise ConfigurationError(f"scheduler {name!r} would never run: no slot within its start and end")
     if len(stored.text.encode()) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(f"scheduler {name} is larger than {MAX_PAYLOAD_BYTES:,} bytes")
     return stored
@@ -86,27 +86,28 @@ def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
     Raises:
         SchedulerBusy: A worker is firing; nothing was removed.
     """
-    seen = yield from _both(queue, name)
-    if seen == ("", ""):
+    seen = yield from _texts(queue, name)
+    if not any(seen):
         return False
-    yield from _put(queue, name, seen, ("", ""), now_ms)
+    yield from _put(queue, name, seen, ("", "", ""), now_ms)
     return True
 
 
 def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
     """Read one scheduler."""
-    shared, own = yield from _both(queue, name)
-    if not own and not shared:
+    shared, own, finished = yield from _texts(queue, name)
+    if not own and not shared and not finished:
         raise SchedulerNotFound(f"no scheduler {name} in queue {queue.queue}")
-    return _entry(name, own or shared, python_only=bool(own))
+    return _entry(name, own or shared or finished, python_only=bool(own))
 
 
 def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
     """All schedulers by name; those that cannot be fired have ``broken`` set."""
-    hashes = yield from ask_all([calls.entries(queue, where) for where in calls.HASHES])
+    shared, own, finished = yield from ask_all([calls.entries(queue, where) for where in calls.ALL])
+    ended = {name: text for name, text in finished.items() if name not in shared and name not in own}
     found = [
-        _entry(name, text, python_only=python_only)
-        for python_only, texts in zip((False, True), hashes, strict=True)
+        _entry(name, text, python_only=texts is own)
+        for texts in (shared, own, ended)
         for name, text in texts.items()
     ]
     return sorted(found, key=lambda entry: entry.name)
@@ -117,12 +118,12 @@ def _entry(name: str, text: str, *, python_only: bool) -> SchedulerEntry:
     return replace(found, broken=Stored.flaw(name, text))
 
 
-def _both(queue: QueueKeys, name: str) -> Op[tuple[str, str]]:
-    shared, own = yield from ask_all([calls.entry(queue, at, name) for at in (calls.SHARED, calls.OURS)])
-    return shared, own
+def _texts(queue: QueueKeys, name: str) -> Op[calls.Texts]:
+    shared, own, finished = yield from ask_all([calls.entry(queue, at, name) for at in calls.ALL])
+    return shared, own, finished
 
 
-def _put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, str], now_ms: int) -> Op[None]:
+def _put(queue: QueueKeys, name: str, seen: calls.Texts, texts: calls.Texts, now_ms: int) -> Op[None]:
     if (yield from ask(calls.put(queue, name, seen, texts, now_ms))) != "put":
         raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")
 
@@ -157,7 +158,7 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
         return None
     if slot > now_ms and not stored.is_over:
         return slot
-    then: Stored | None = None
+    then = stored.with_values(nextRun=None)
     data: list[str] = []
     if not stored.is_over:
         if is_in_flight:
@@ -172,15 +173,14 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
     reply = yield from ask(calls.fire(queue, where, name, seen=text, then=then, data=data, now_ms=now_ms))
     if reply[0] != "fired":
         return now_ms + AGAIN_MS
-    return then.number("nextRun") or None if then else None
+    return then.number("nextRun") or None
 
 
-def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored | None]:
-    """The data of the jobs to add, and the next state; None if these are the last."""
+def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored]:
+    """The data of the jobs to add, and the next state; it is finished if these are the last."""
     data = [stored.payload(at) for at in stored.due_slots(now_ms)]
-    count, following = stored.number("iterationCount") + len(data), stored.following(slot, now_ms)
-    if following is None or (stored.number("limit") and count >= stored.number("limit")):
-        return data, None
+    count, limit = stored.number("iterationCount") + len(data), stored.number("limit")
+    following = None if limit and count >= limit else stored.following(slot, now_ms)
     return data, stored.with_values(lastRun=now_ms, iterationCount=count, nextRun=following)
 
 

@@ -14,7 +14,11 @@ from glidemq_orchestrate.stored import number
 
 SHARED: Final[KeyName] = "schedulers"
 OURS: Final[KeyName] = "gmo:schedulers"
+FINISHED: Final[KeyName] = "gmo:schedulers:finished"
 HASHES: Final[tuple[KeyName, ...]] = (SHARED, OURS)
+ALL: Final[tuple[KeyName, ...]] = (*HASHES, FINISHED)
+Texts = tuple[str, str, str]
+"""The texts of one entry in glide-mq's hash, in ours, and among the finished ones; '' for none."""
 LAST: Final[KeyName] = "gmo:schedulers:last"
 LOCK: Final[KeyName] = "schedulers:lock:__tick__"
 
@@ -29,9 +33,9 @@ def entry(queue: QueueKeys, where: KeyName, name: str) -> Call[str]:
     return command("HGET", queue.key(where), name, decode=lambda reply: reply or "")
 
 
-def put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, str], now_ms: int) -> Call[str]:
+def put(queue: QueueKeys, name: str, seen: Texts, texts: Texts, now_ms: int) -> Call[str]:
     """Write an entry (remove it if ``texts`` are empty) that is still as ``seen``: put, locked or changed."""
-    keys = queue.keys(LOCK, SHARED, OURS)
+    keys = queue.keys(LOCK, SHARED, OURS, FINISHED)
     return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts), replies.text)
 
 
@@ -41,21 +45,24 @@ def fire(  # noqa: PLR0913  the arguments of one server call
     name: str,
     *,
     seen: str,
-    then: Stored | None,
+    then: Stored,
     data: Iterable[str],
     now_ms: int,
 ) -> Call[list[str]]:
-    """Add jobs and write the next state (None: remove) of an entry still as ``seen``; a word, then ids."""
-    stored = then or Stored.parse(seen) or Stored({})
-    options, job = Stored(stored.options), stored.template.get("name")
-    opts = json.dumps(stored.options, separators=(",", ":"), ensure_ascii=False)
-    scheduler = name if stored.number("repeatAfterComplete") else ""
+    """Add jobs and write the next state of an entry that is still as ``seen``; returns a word, then ids.
+
+    One that has finished moves to the finished ones.
+    """
+    options, job = Stored(then.options), then.template.get("name")
+    opts = json.dumps(then.options, separators=(",", ":"), ensure_ascii=False)
+    scheduler = name if then.number("repeatAfterComplete") else ""
     numbers = [options.number(option) for option in ("priority", "attempts", "ttl")]
-    is_lifo = int(stored.options.get("lifo") is True)
+    is_lifo = int(then.options.get("lifo") is True)
+    text = f"+{then.text}" if then.is_finished else then.text
     return function(
         "gmo_fire_scheduler",
-        [queue.key(LOCK), queue.key(where)],
-        (now_ms, name, seen, then.text if then else "", job if isinstance(job, str) and job else name, opts,
+        queue.keys(LOCK, where, FINISHED),
+        (now_ms, name, seen, text, job if isinstance(job, str) and job else name, opts,
          *numbers, is_lifo, scheduler, *data),
         list,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 -- gmo_fire_scheduler: add the jobs of due slots and write the entry's next state.
--- KEYS  1 lock  2 the hash of schedulers that has the entry
--- ARGS  1 now_ms  2 name  3 text that the caller read  4 text to write ('' = remove the entry)  5 name of the jobs
+-- KEYS  1 lock  2 the hash of schedulers that has the entry  3 finished schedulers
+-- ARGS  1 now_ms  2 name  3 text that the caller read  4 text to write, + before one that has finished  5 name of the jobs
 --       6 opts  7 priority  8 attempts  9 ttl  10 lifo  11 scheduler name for the jobs ('' = none)  12... data of
 --       each job (at most 100; none = only write)
 -- REPLY fired and the ids, locked, or changed
@@ -33,11 +33,15 @@ local function fire_scheduler(keys, args)
     L.events.emit(prefix .. 'events', 'added', job.id, 'name', job.name)
     reply[#reply + 1] = job.id
   end
-  L.scheduler.write(keys[2], name, args[4])
-  local last = prefix .. 'gmo:schedulers:last'
-  if args[4] == '' then
+  local last, finished = prefix .. 'gmo:schedulers:last', args[4]:match('^%+(.*)$')
+  if finished then
+    L.scheduler.write(keys[2], name, '')
+    L.scheduler.write_finished(keys[3], name, finished, now)
     redis.call('HDEL', last, name)
-  elseif #reply > 1 then
+    return reply
+  end
+  L.scheduler.write(keys[2], name, args[4])
+  if #reply > 1 then
     redis.call('HSET', last, name, reply[#reply] .. ' ' .. L.numbers.text(now))
   end
   return reply

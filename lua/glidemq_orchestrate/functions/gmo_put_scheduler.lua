@@ -1,18 +1,29 @@
 -- gmo_put_scheduler: write or remove a scheduler that has not changed since the caller read it.
--- KEYS  1 lock  2 glide-mq's schedulers  3 our schedulers
--- ARGS  1 now_ms  2 name  3, 4 texts that the caller read in KEYS 2 and 3 ('' = none)  5, 6 texts to write ('' = remove)
+-- KEYS  1 lock  2 glide-mq's schedulers  3 our schedulers  4 finished schedulers
+-- ARGS  1 now_ms  2 name  3 to 5 texts that the caller read in KEYS 2 to 4 ('' = none)  6 to 8 texts to write ('' = remove)
 -- REPLY put | locked | changed
+local HASHES, FINISHED = 3, 3
+
 local function put_scheduler(keys, args)
   if redis.call('EXISTS', keys[1]) == 1 then
     return 'locked'
   end
-  local name = args[2]
-  if L.scheduler.stored(keys[2], name) ~= args[3] or L.scheduler.stored(keys[3], name) ~= args[4] then
-    return 'changed'
+  local name, is_left = args[2], false
+  for i = 1, HASHES do
+    if L.scheduler.stored(keys[i + 1], name) ~= args[i + 2] then
+      return 'changed'
+    end
   end
-  L.scheduler.write(keys[2], name, args[5])
-  L.scheduler.write(keys[3], name, args[6])
-  if args[5] == '' and args[6] == '' then
+  for i = 1, HASHES do
+    local text = args[i + 2 + HASHES]
+    if i == FINISHED then
+      L.scheduler.write_finished(keys[i + 1], name, text, L.numbers.int(args[1], 0))
+    else
+      L.scheduler.write(keys[i + 1], name, text)
+    end
+    is_left = is_left or text ~= ''
+  end
+  if not is_left then
     redis.call('HDEL', L.hashes.prefix(keys[1], L.scheduler.LOCK) .. 'gmo:schedulers:last', name)
   end
   return 'put'

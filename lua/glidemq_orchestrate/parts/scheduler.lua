@@ -19,6 +19,27 @@ local function write(key, name, text)
   end
 end
 
+local YEAR, MOST_FINISHED, PRUNED = 366 * 86400000, 10000, 10
+
+-- Writes the text of an entry that has finished; '' removes it. Entries stay for a year after they were last written, the
+-- newest 10000. <finished>:at: when each was.
+function L.scheduler.write_finished(key, name, text, now)
+  write(key, name, text)
+  if text == '' then
+    redis.call('ZREM', key .. ':at', name)
+    return
+  end
+  redis.call('ZADD', key .. ':at', now, name)
+  local old = redis.call('ZRANGEBYSCORE', key .. ':at', '-inf', now - YEAR, 'LIMIT', 0, PRUNED)
+  if #old == 0 and redis.call('HLEN', key) > MOST_FINISHED then
+    old = redis.call('ZRANGE', key .. ':at', 0, PRUNED - 1)
+  end
+  for _, gone in ipairs(old) do
+    redis.call('HDEL', key, gone)
+    redis.call('ZREM', key .. ':at', gone)
+  end
+end
+
 L.scheduler.LOCK = LOCK
 L.scheduler.stored = stored
 L.scheduler.write = write

@@ -239,13 +239,86 @@ class TestUpsert:
             Schedule(**values)
 
     def test_what_would_never_run_is_refused(self, stage: Stage) -> None:
-        with pytest.raises(ConfigurationError, match="never run"):
-            stage.schedulers.upsert("s", Schedule(every=SECOND, end=datetime.fromtimestamp(1, UTC)))
+        start, end = (datetime.fromtimestamp(second, UTC) for second in (1, 2))
+        for schedule in (
+            Schedule(cron="0 0 * * *", start=start, end=end),
+            Schedule(cron="0 0 30 2 *"),
+        ):
+            with pytest.raises(ConfigurationError, match="never run"):
+                stage.schedulers.upsert("s", schedule)
         with pytest.raises(InvalidJob, match="delay"):
             JobTemplate(options=JobOptions(delay=SECOND))
         with pytest.raises(ConfigurationError, match="logical_time"):
             stage.schedulers.upsert("s", Schedule(every=SECOND, logical_time=True), JobTemplate(data=[1]))
         assert stage.client.keys("*schedulers*") == []
+
+
+class TestFinished:
+    """A service upserts its schedules each time it starts."""
+
+    ONCE = Schedule(every=SECOND, limit=1)
+
+    @pytest.mark.parametrize("more", [{}, {"logical_time": True}])
+    def test_a_limit_holds_over_restarts(self, stage: Stage, more: dict[str, Any]) -> None:
+        once = Schedule(every=SECOND, limit=1, **more)
+        for start in (1_000_000, 1_100_000, 1_200_000):
+            stage.clock.now = start
+            entry = stage.schedulers.upsert("s", once)
+            assert entry.finished == (start > 1_000_000)
+            assert stage.tick(start + 1_000) == -1
+            assert len(stage.jobs()) == 1
+        (entry,) = stage.schedulers.list()
+        assert (entry.finished, entry.iterations, entry.next_run) == (True, 1, None)
+        assert stage.schedulers.get("s") == entry
+
+    def test_an_end_that_has_passed_is_no_error(self, stage: Stage) -> None:
+        over = Schedule(every=SECOND, end=datetime.fromtimestamp(900, UTC))
+        for _ in range(2):
+            entry = stage.schedulers.upsert("s", over)
+            assert (entry.finished, entry.iterations) == (True, 0)
+        assert stage.tick() == -1
+        assert stage.jobs() == []
+
+    def test_an_end_before_the_next_slot_is_no_error_either(self, stage: Stage) -> None:
+        soon = Schedule(every=SECOND, end=datetime.fromtimestamp(1_000.5, UTC))
+        assert stage.schedulers.upsert("s", soon).finished
+
+    def test_a_higher_limit_goes_on(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", self.ONCE)
+        stage.tick(1_001_000)
+        entry = stage.schedulers.upsert("s", Schedule(every=SECOND, limit=3))
+        assert (entry.finished, entry.iterations) == (False, 1)
+        stage.tick(1_002_000)
+        stage.tick(1_003_000)
+        assert len(stage.jobs()) == 3
+        assert stage.schedulers.get("s").finished
+
+    @pytest.mark.parametrize("forgets", [True, False])
+    def test_another_schedule_starts_anew(self, stage: Stage, *, forgets: bool) -> None:
+        stage.schedulers.upsert("s", self.ONCE)
+        stage.tick(1_001_000)
+        if forgets:
+            assert stage.schedulers.remove("s")
+            assert stage.client.keys("*schedulers*") == []
+        again = self.ONCE if forgets else Schedule(every=2 * SECOND, limit=1)
+        assert not stage.schedulers.upsert("s", again).finished
+        stage.tick(1_009_000)
+        assert len(stage.jobs()) == 2
+
+    def test_the_command_line_says_so(self, stage: Stage, url: str) -> None:
+        stage.schedulers.upsert("s", self.ONCE)
+        stage.tick(1_001_000)
+        shown = CliRunner().invoke(app, ["scheduler", "list", "--queue", "etl", "--url", url]).output
+        assert "s  finished  runs 1" in shown
+
+    def test_finished_ones_are_forgotten_after_a_year(self, stage: Stage) -> None:
+        for number in range(3):
+            stage.schedulers.upsert(f"s{number}", self.ONCE)
+        stage.tick(1_001_000)
+        stage.clock.now += 367 * 86_400_000
+        stage.schedulers.upsert("new", self.ONCE)
+        stage.tick(stage.clock.now + 1_000)
+        assert [entry.name for entry in stage.schedulers.list()] == ["new"]
 
 
 class TestCatchingUp:
