@@ -36,7 +36,7 @@ KeyName = Literal[
     "schedulers", "schedulers:lock:__tick__",
     "gmo:schedulers", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
-    "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities",
+    "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
 ]  # fmt: skip
 """The keys of which a queue has one each. Those with ``gmo:`` are ours, the others glide-mq's."""
 

@@ -59,6 +59,15 @@ local function replace(prefix, old_id, old, now, skip_events)
   end
 end
 
+-- Notes from when on the entry may be removed: at the end of the longest window that a caller has named, once the job
+-- has ended. gmo_cleanup removes it.
+local function keep_until(prefix, dedup_id, at)
+  local noted = prefix .. 'gmo:dedup'
+  if at > (tonumber(redis.call('ZSCORE', noted, dedup_id) or nil) or 0) then
+    redis.call('ZADD', noted, at, dedup_id)
+  end
+end
+
 local function dedup(keys, args)
   local prefix = L.hashes.prefix(keys[2], 'id')
   local job = L.add.parse(prefix, args, 4)
@@ -67,10 +76,12 @@ local function dedup(keys, args)
     return redis.error_reply('ERR glidemq_dedup: the timestamp is not a number')
   end
   local old_id, time = last_job(keys[1], args[1])
+  local window = args[3] == 'throttle' and L.numbers.int(args[2], 0) or 0
   if old_id then
     local old = L.jobs.read(prefix, old_id)
-    local decision = decide(args[3], L.numbers.int(args[2], 0), now, old and old.state, time)
+    local decision = decide(args[3], window, now, old and old.state, time)
     if decision == 'skip' then
+      keep_until(prefix, args[1], time + window)
       return 'skipped'
     elseif decision == 'replace' then
       replace(prefix, old_id, old, now, args[23])
@@ -81,6 +92,7 @@ local function dedup(keys, args)
     return refusal
   end
   redis.call('HSET', keys[1], args[1], job_id .. ':' .. L.numbers.text(now))
+  keep_until(prefix, args[1], now + window)
   L.add.announce(job, args[23])
   return job_id
 end

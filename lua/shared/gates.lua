@@ -75,6 +75,9 @@ function M.enter(a, job)
   local hash_key = prefix .. 'group:' .. group_key
   local group = L.groups.load(prefix, group_key)
   local seq = L.numbers.int(job.orderingSeq, 0)
+  if seq > 0 and not group.nextSeq then
+    group, job.groupSlot = L.group_setup.restore(prefix, group_key, a.job_id, seq, now), '0'
+  end
   local next_seq = seq > 0 and L.groups.advance(hash_key, group) or 0
   if next_seq > 0 and seq > next_seq then
     return park(a, job, group_key, 'GROUP_ORDERED')

@@ -3,8 +3,22 @@
 local M = {}
 L.group_setup = M
 
+-- The highest number that a group had which was removed, as nothing of it waited or ran (parts/cleanup.lua of the other
+-- library). A group that comes again counts on from there: jobs of its earlier life, such as failed ones, may return,
+-- and their numbers must be past.
+local function base(prefix)
+  return L.numbers.int(redis.call('GET', prefix .. 'gmo:ordering'), 0)
+end
+
+-- The number of a new job, and the first one that the group waits for if it does not know yet.
 local function next_number(prefix, group_key)
-  return redis.call('HINCRBY', prefix .. 'ordering', group_key, 1)
+  local seq = redis.call('HINCRBY', prefix .. 'ordering', group_key, 1)
+  local first = seq == 1 and base(prefix) or 0
+  if first > 0 then
+    seq = first + 1
+    redis.call('HSET', prefix .. 'ordering', group_key, L.numbers.text(seq))
+  end
+  return seq, first + 1
 end
 
 -- Collects the fields of `wanted` (name, number pairs) that differ from the stored ones.
@@ -25,10 +39,10 @@ local function append(list, ...)
   end
 end
 
-local function plan_latest(stored, o, now)
+local function plan_latest(stored, o, now, first)
   local wanted, stale = { 'maxConcurrency', math.max(o.concurrency, 1) }, {}
   if not stored.nextSeq then
-    append(wanted, 'nextSeq', 1)
+    append(wanted, 'nextSeq', first)
   end
   if o.rate_max > 0 then
     append(wanted, 'rateMax', o.rate_max, 'rateDuration', o.rate_duration)
@@ -55,10 +69,10 @@ end
 -- addJob and dedup: the options of the latest job define the group, removals included.
 -- Returns the sequence number, or nil when the cost can never be paid; then its number is given up.
 function M.join(prefix, group_key, o, now)
-  local seq = next_number(prefix, group_key)
+  local seq, first = next_number(prefix, group_key)
   local hash_key = prefix .. 'group:' .. group_key
   local stored = L.groups.load(prefix, group_key)
-  local wanted, stale = plan_latest(stored, o, now)
+  local wanted, stale = plan_latest(stored, o, now, first)
   local writes = differing(stored, wanted)
   if #writes > 0 then
     redis.call('HSET', hash_key, unpack(writes))
@@ -73,9 +87,20 @@ function M.join(prefix, group_key, o, now)
   return seq
 end
 
+-- A job comes back to a group that was removed since it got its number: the group is as its options say, and its number
+-- is past. Returns the group hash.
+function M.restore(prefix, group_key, job_id, seq, now)
+  local last = math.max(base(prefix), seq)
+  redis.call('HSETNX', prefix .. 'ordering', group_key, L.numbers.text(last))
+  local o = L.options.decode(redis.call('HGET', prefix .. 'job:' .. job_id, 'opts'))
+  local wanted = plan_latest(L.groups.load(prefix, group_key), o, now, last + 1)
+  redis.call('HSET', prefix .. 'group:' .. group_key, unpack(differing({}, wanted)))
+  return L.groups.load(prefix, group_key)
+end
+
 -- addFlow: limits are added and never removed; a child leaves an existing concurrency alone.
 function M.join_flow(prefix, group_key, o, now, is_parent)
-  local seq = next_number(prefix, group_key)
+  local seq, first = next_number(prefix, group_key)
   local stored = L.groups.load(prefix, group_key)
   local wanted = {}
   local function if_absent(field, value)
@@ -87,7 +112,7 @@ function M.join_flow(prefix, group_key, o, now, is_parent)
     append(wanted, 'maxConcurrency', math.max(o.concurrency, 1))
   end
   if_absent('active', 0)
-  if_absent('nextSeq', 1)
+  if_absent('nextSeq', first)
   if o.rate_max > 0 then
     append(wanted, 'rateMax', o.rate_max, 'rateDuration', o.rate_duration)
   end

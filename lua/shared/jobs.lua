@@ -146,7 +146,8 @@ end
 -- Deletes a job with everything that belongs to it alone.
 function M.unlink(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'deps:' .. job_id,
-    prefix .. 'parents:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id)
+    prefix .. 'parents:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id,
+    prefix .. 'budget:' .. job_id)
 end
 
 -- Milliseconds since the job was activated; `missing` when it was not.

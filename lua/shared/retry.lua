@@ -11,7 +11,8 @@ local function rejoin_group(prefix, key, job)
     return
   end
   local hash_key = prefix .. 'group:' .. job.groupKey
-  if seq < L.numbers.int(redis.call('HGET', hash_key, 'nextSeq'), 0) then
+  local next_seq = L.numbers.int(redis.call('HGET', hash_key, 'nextSeq'), 0)
+  if next_seq == 0 or seq < next_seq then -- 0: the group was removed, and its number is past as well
     redis.call('HSET', key, 'groupSlot', '0')
   else
     redis.call('HDEL', hash_key, 'skip:' .. L.numbers.text(seq))

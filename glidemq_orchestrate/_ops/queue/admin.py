@@ -46,7 +46,7 @@ class GroupInfo:
         concurrency: How many may run at the same time.
         parked: How many are held back by the limits of the key.
         resumes_at: When the next of them is tried; None while only running jobs hold them back.
-        last_number: How many jobs of the key were ever added.
+        last_number: The number of its latest job; those of later jobs are higher.
     """
 
     key: str
@@ -190,7 +190,7 @@ def rate_limit_group(
 
 
 def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
-    """All ordering keys ever used."""
+    """The ordering keys in use, and those that are not forgotten yet."""
     cursor, found = "0", dict[str, GroupInfo]()
     while True:
         cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, listing.READ))

@@ -18,7 +18,7 @@ from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
 from glidemq_orchestrate._protocol.server import confirm
-from glidemq_orchestrate._protocol.worker import consumers, workers
+from glidemq_orchestrate._protocol.worker import consumers, supervision, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
@@ -30,6 +30,7 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10
 EXPIRING_SLICES: Final = 20
+CLEANUP_SLICES: Final = 40
 _BEATS: Final = 500
 
 
@@ -234,12 +235,13 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
 
 
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
-    """Sweep, continue unsettled flows, and do what is due: delays, limits, timeouts, deadlines.
+    """Sweep, clean up, continue unsettled flows, and do what is due: delays, limits, timeouts, deadlines.
 
     Returns when something is due next, or -1.
     """
     names = ", ".join(queue.queue for queue in queues)
     yield from apart(index.sweep(queues, clock), f"the sweep of {names}")
+    yield from apart(clean_up(queues, clock), f"the cleanup of {names}")
     todo = yield from ask_all([flow.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
@@ -257,6 +259,16 @@ def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
         if not any(count for count, _ in replies):
             break
     return [at for _, at in replies]
+
+
+def clean_up(queues: Sequence[QueueKeys], clock: Clock) -> Op[None]:
+    """Remove what the queues no longer need, at most some slices of each. Repeatable."""
+    busy = list(queues)
+    for _ in range(CLEANUP_SLICES):
+        replies = yield from ask_all([supervision.cleanup(queue, clock.now_ms()) for queue in busy])
+        busy = [queue for queue, has_more in zip(busy, replies, strict=True) if has_more]
+        if not busy:
+            return
 
 
 def reclaim(

@@ -60,7 +60,7 @@ def scan_keys(pattern: str, cursor: str, count: int) -> Call[Page]:
 
 
 def ordering_keys_page(queue: QueueKeys, cursor: str, count: int) -> Call[Page]:
-    """Next cursor, and a page of all ordering keys ever used; a key may come twice."""
+    """Next cursor, and a page of the ordering keys in use; a key may come twice."""
 
     def decode(reply: Any) -> Page:
         return str(reply[0]), list(replies.pairs(reply[1]))

@@ -51,6 +51,11 @@ def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[Non
     return command("HSET", queue.supervised(), *pairs, decode=replies.anything)
 
 
+def cleanup(queue: QueueKeys, now_ms: int) -> Call[bool]:
+    """Remove a slice of what the queue no longer needs; whether there is more to do now. Repeatable."""
+    return function("gmo_cleanup", [queue.key("stream")], (now_ms,), bool)
+
+
 def settle_foreign(
     queue: QueueKeys, ended: Ended, place: Position, now_ms: int
 ) -> Call[tuple[Position, bool, int]]:

@@ -115,7 +115,11 @@ class AdminCalls(QueueBase):
         return self._run(ops.rate_limit_group(self._keys, key, duration, self._now(), extend=extend))
 
     def groups(self) -> list[GroupInfo]:
-        """All ordering keys ever used, with their running jobs and those held back."""
+        """The ordering keys in use, with their running jobs and those held back.
+
+        A key of which no job waits or runs goes once no limit of it is used up, and may be
+        listed for a while after that.
+        """
         return self._run(ops.groups(self._keys))
 
     def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:

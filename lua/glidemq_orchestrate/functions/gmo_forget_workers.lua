@@ -3,8 +3,9 @@
 -- ARGS  1 now_ms  2 group  3 silent_ms: a worker is dead after so long without a call
 -- REPLY integer: consumers that were removed
 -- EFFECTS at most 100 members of <prefix>gmo:workers are removed, and as many consumers without entries: a worker that
---   was only slow is registered again by its next call. A consumer with entries stays until they are reclaimed.
-local MOST, OURS = 100, '^gmo%-'
+--   was only slow is registered again by its next call. A consumer with entries stays until they are reclaimed. One of
+--   a Node worker, which nobody else removes, goes after FOREIGN times as long, unless that is registered.
+local MOST, OURS, FOREIGN = 100, '^gmo%-', 1440
 
 -- The consumers of a group; none without a group.
 local function consumers(stream, group)
@@ -19,12 +20,19 @@ local function consumers(stream, group)
   return list
 end
 
+-- Whether a consumer without entries is that of a worker that was killed.
+local function is_dead(prefix, listed, consumer, now, silent)
+  if not consumer.name:find(OURS) then
+    return consumer.idle >= FOREIGN * silent and redis.call('EXISTS', prefix .. 'w:' .. consumer.name) == 0
+  end
+  return consumer.idle >= silent and (tonumber(redis.call('ZSCORE', listed, consumer.name)) or 0) < now - silent
+end
+
 local function forget_workers(keys, args)
   local prefix, now, silent, count = L.hashes.prefix(keys[1], 'stream'), tonumber(args[1]), tonumber(args[3]), 0
   local listed = prefix .. 'gmo:workers'
   for _, consumer in ipairs(consumers(keys[1], args[2])) do
-    if count < MOST and consumer.name:find(OURS) and consumer.pending == 0 and consumer.idle >= silent
-      and (tonumber(redis.call('ZSCORE', listed, consumer.name)) or 0) < now - silent then
+    if count < MOST and consumer.pending == 0 and is_dead(prefix, listed, consumer, now, silent) then
       redis.call('XGROUP', 'DELCONSUMER', keys[1], args[2], consumer.name)
       count = count + 1
     end

@@ -28,7 +28,8 @@ from tests.server.conftest import Dump, Hand
 QUEUE = r"glide:\{(etl|spark)\}:"
 DOCUMENTED = [
     r"glide:gmo:home:\{f\}",
-    QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
+    QUEUE + r"(id|stream|scheduled|events|completed|failed|suspended|metrics:(completed|failed))",
+    QUEUE + r"(ordering|ratelimited|dedup|gmo:(dedup|ordering))",
     QUEUE + r"(job|deps|parents|log|gmo:notified|gmo:messages):[\w~-]+",
     QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
@@ -36,8 +37,8 @@ DOCUMENTED = [
     + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
-    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k|w:gmo-worker-[\w-]+)",
-    QUEUE + r"(suspended|ratelimited|groupq:k|gmo:priorities)",
+    QUEUE + r"(meta|rate|lifo|priority|list-active|group:\w+|w:(gmo-worker|node)-[\w-]+)",
+    QUEUE + r"(groupq:k|gmo:priorities)",
 ]
 
 

@@ -61,7 +61,8 @@ def test_replaced_job_disappears_and_marks_its_number(q: Queue) -> None:
     _, changed = effects(q, lambda: q.dedup("d", "debounce", now=T + 1))
     assert changed.pop("job:3")["state"] == "waiting"
     assert changed == {
-        "id": "3", "dedup": {"d": f"3:{T + 1}"}, "job:1": None, "scheduled": {"1": None},
+        "id": "3", "dedup": {"d": f"3:{T + 1}"}, "gmo:dedup": {"d": T + 1}, "job:1": None,
+        "scheduled": {"1": None},
         "group:g": {"skip:1": "1"}, "stream": entries("3"),
         "events": [event("removed", "1"), event("added", "3", "name", "n")],
     }  # fmt: skip
