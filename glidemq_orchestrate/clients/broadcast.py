@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from glidemq_orchestrate._ops.queue import subscriptions as listing
+from glidemq_orchestrate._ops.queue.subscriptions import MessageState, SubscriptionInfo
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -22,7 +25,9 @@ class Broadcast(SyncFacade):
     Args:
         name: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        max_messages: Keep only this many of the newest in the stream; slower subscriptions miss the rest.
+        max_messages: Keep only this many of the newest; older ones are removed by the next ``publish``, and
+            slower subscriptions miss them. None: a message stays until it is cleaned, or all subscriptions
+            have ended it and its own retention removes it.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -49,6 +54,26 @@ class Broadcast(SyncFacade):
         now_ms = self._now()
         return self._run(ops.publish(self._keys, subject, data, options, now_ms, self._most))
 
+    def subscriptions(self) -> list[SubscriptionInfo]:
+        """The subscriptions, by name, with how many messages wait for each and how many its workers hold."""
+        return self._run(listing.subscriptions(self._keys, LOOK_AT))
+
+    def states(self, message_id: str) -> dict[str, MessageState]:
+        """The state of a message in each subscription, by name. It has ended when all have ended it.
+
+        Raises:
+            JobNotFound: There is no such message, or no longer.
+        """
+        return self._run(listing.message_states(self._keys, message_id, self._clock))
+
+    def unsubscribe(self, subscription: str) -> bool:
+        """Remove a subscription, with its place in the stream; False if there was none. Safe to repeat.
+
+        Messages that only this one had not handled have ended, and their retention counts. Stop its workers
+        before: one that runs makes the subscription again.
+        """
+        return self._run(ops.unsubscribe(self._keys, subscription, self._clock))
+
 
 class AsyncBroadcast(AsyncFacade):
     """``Broadcast`` with awaitable calls; same arguments, same errors."""
@@ -71,6 +96,18 @@ class AsyncBroadcast(AsyncFacade):
         """See ``Broadcast.publish``."""
         now_ms = await self._now()
         return await self._run(ops.publish(self._keys, subject, data, options, now_ms, self._most))
+
+    async def subscriptions(self) -> list[SubscriptionInfo]:
+        """See ``Broadcast.subscriptions``."""
+        return await self._run(listing.subscriptions(self._keys, LOOK_AT))
+
+    async def states(self, message_id: str) -> dict[str, MessageState]:
+        """See ``Broadcast.states``."""
+        return await self._run(listing.message_states(self._keys, message_id, self._clock))
+
+    async def unsubscribe(self, subscription: str) -> bool:
+        """See ``Broadcast.unsubscribe``."""
+        return await self._run(ops.unsubscribe(self._keys, subscription, self._clock))
 
 
 def _checked(most: int | None) -> int | None:

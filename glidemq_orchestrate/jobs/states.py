@@ -145,6 +145,13 @@ removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
     gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow
+message settled: waiting active delayed completed failed > waiting active delayed completed failed
+    gmo_begin_messages gmo_end_messages gmo_take_over_messages gmo_settle_messages gmo_retry_message
+    gmo_retry_jobs
+removed when all had it: any > absent
+    gmo_end_messages gmo_begin_messages gmo_take_over_messages gmo_settle_messages gmo_trim_messages
+message copied: absent > delayed
+    gmo_retry_message
 recorded after removal: absent > completed failed
     gmo_settle_missing
 """

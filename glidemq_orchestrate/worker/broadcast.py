@@ -18,6 +18,7 @@ from glidemq_orchestrate._ops.worker.broadcast import Subscription
 from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
 from glidemq_orchestrate._protocol.queue import jobs
+from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, decode, encode
@@ -106,6 +107,7 @@ class BroadcastWorker(Service):
         self._held: dict[str, tuple[Attempt, JobTask]] = {}
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
+        self._taking = asyncio.Lock()
         self._room_to_send = threading.Semaphore(MOST_UNSENT)
 
     # --- the service ---
@@ -146,7 +148,7 @@ class BroadcastWorker(Service):
         """Fetch messages while there is room, until stopped."""
         is_stopping = self._asked_to_stop.is_set
         while not is_stopping():
-            if len(self._held) >= self._concurrency or self._threads.is_crowded:
+            if self._room() <= 0:
                 await self._wait_for_room()
                 continue
             again, self._again = self._again, False
@@ -165,25 +167,57 @@ class BroadcastWorker(Service):
             await asyncio.sleep(CROWDED_SECONDS)
 
     async def _beat(self) -> None:
-        held = [attempt.job_id for attempt, _ in self._held.values()]
-        await self._run(ops.beat(self._subscription, held, self._clock))
+        """Renew the leases; a run that has lost its own, or whose message was revoked, is told to stop."""
+        held = [attempt for attempt, _ in self._held.values()]
+        kept = await self._run(ops.renew(self._subscription, self.id, held, self._clock))
+        for attempt, beat in zip(held, kept, strict=True):
+            cancelled = self._cancelled.get(attempt.entry_id)
+            if beat < 1 and cancelled is not None and not cancelled.is_set():
+                cancelled.set()
+                why = "was revoked" if beat == 0 else "was taken over, as it was not renewed in time"
+                logger.warning(
+                    "message %s %s; its handler should stop",
+                    attempt.job_id,
+                    why,
+                    extra={"action": "lease_lost", "worker": self.id, "job_id": attempt.job_id},
+                )
 
     async def _maintain(self) -> None:
-        taken = await self._run(
-            ops.upkeep(self._subscription, self.id, self._lock_ms, self._max_stalled, self._clock)
-        )
-        self._again = self._again or bool(taken)
+        await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
+        await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Run messages of dead workers, as many as there is room for; the others wait for another worker."""
+        async with self._taking:
+            if (room := self._room()) > 0:
+                begun = await self._run(
+                    ops.take_over(
+                        self._subscription, self.id, room=room, lock_ms=self._lock_ms,
+                        max_stalled=self._max_stalled, clock=self._clock,
+                    )
+                )  # fmt: skip
+                self._start(begun)
+
+    def _room(self) -> int:
+        if self._threads.is_crowded or self._asked_to_stop.is_set():
+            return 0
+        return self._concurrency - len(self._held)
 
     async def _fetch(self, *, again: bool) -> None:
         """Fetch messages up to the free places, or the pending ones again, and start their runs."""
-        room = self._concurrency - len(self._held)
-        count = 2 * self._concurrency if again else room
-        begun = await self._run(
-            ops.take(
-                self._subscription, self.id, count=count, block_ms=BLOCK_MS, again=again,
-                held=set(self._held), clock=self._clock,
-            )
-        )  # fmt: skip
+        async with self._taking:
+            if (room := self._room()) <= 0:
+                self._again = self._again or again
+                return
+            begun = await self._run(
+                ops.take(
+                    self._subscription, self.id, room=room, block_ms=BLOCK_MS, again=again,
+                    held=set(self._held), clock=self._clock,
+                )
+            )  # fmt: skip
+            self._start(begun)
+
+    def _start(self, begun: list[Attempt]) -> None:
         for attempt in begun:
             task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task
@@ -206,7 +240,7 @@ class BroadcastWorker(Service):
             raise
         except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
             outcome = judge_error(attempt, exc, _jitter.random())
-        await self._report(attempt, self._call_for(attempt, outcome))
+        await self._report(attempt, _result(attempt, outcome))
 
     async def _judge(self, attempt: Attempt) -> Outcome:
         """Run the handler of a message within its time limit; its outcome."""
@@ -226,24 +260,6 @@ class BroadcastWorker(Service):
             return judge_error(attempt, ended.error, chance)
         return judge_result(attempt, ended.value, chance)
 
-    def _call_for(self, attempt: Attempt, outcome: Outcome) -> Call[Any]:
-        """The call that reports an outcome; one that only jobs can have is reported as a failure."""
-        queue, group, now_ms = self._subscription.queue, self._subscription.group, self._clock.now_ms()
-        job_id, entry_id = attempt.job_id, attempt.entry_id
-        match outcome.kind:
-            case Kind.DONE | Kind.SKIP:
-                result = outcome.text if outcome.kind is Kind.DONE else "null"
-                return broadcasting.complete(queue, job_id, entry_id, group, result, now_ms)
-            case Kind.FAIL:
-                return broadcasting.fail(
-                    queue, job_id, entry_id, group, reason=outcome.text, max_attempts=outcome.first,
-                    backoff_ms=outcome.second, now_ms=now_ms,
-                )  # fmt: skip
-        reason = f"a message cannot ask for {outcome.kind}: its job belongs to every subscription"
-        return broadcasting.fail(
-            queue, job_id, entry_id, group, reason=reason, max_attempts=0, backoff_ms=0, now_ms=now_ms
-        )
-
     async def _call(self, context: Context) -> Ended:
         if inspect.iscoroutinefunction(self._handler):
             return await call_async(self._handler, context)
@@ -252,17 +268,25 @@ class BroadcastWorker(Service):
             return await call_async(_awaited, ended.value)
         return ended
 
-    async def _report(self, attempt: Attempt, call: Call[Any]) -> None:
+    async def _report(self, attempt: Attempt, result: Result) -> None:
         """Report an outcome, again after each broken connection."""
         pauses, what = reconnect_delays(), f"reporting a message of queue {attempt.queue}"
+        was_sent = False
         while True:
             try:
-                await self._run(ask(call))
+                verdict = await self._run(ops.report(self._subscription, self.id, result, self._clock))
             except TransportError as exc:
+                was_sent = True
                 self._failures.report(what, exc)
                 await asyncio.sleep(next(pauses))
             else:
                 self._failures.clear(what)
+                if verdict == "stale" and not was_sent:  # a repeat is stale where the first one was accepted
+                    logger.warning(
+                        "the outcome of message %s came too late: another worker has taken it over",
+                        attempt.job_id,
+                        extra={"action": "stale", "worker": self.id, "job_id": attempt.job_id},
+                    )
                 return
 
     def _context(self, attempt: Attempt) -> Context:
@@ -294,6 +318,18 @@ class BroadcastWorker(Service):
             self._failures.report("sending messages of handlers", exc)
         finally:
             self._room_to_send.release()
+
+
+def _result(attempt: Attempt, outcome: Outcome) -> Result:
+    """An outcome as reported; one that only jobs can have is reported as a failure."""
+    entry_id, job_id = attempt.entry_id, attempt.job_id
+    match outcome.kind:
+        case Kind.DONE | Kind.SKIP:
+            return Result(entry_id, job_id, "done", outcome.text if outcome.kind is Kind.DONE else "null")
+        case Kind.FAIL:
+            return Result(entry_id, job_id, "fail", outcome.text, outcome.first, outcome.second)
+    reason = f"a message cannot ask for {outcome.kind}: its job belongs to every subscription"
+    return Result(entry_id, job_id, "fail", reason)
 
 
 class _Speaker(Unheard):

@@ -22,11 +22,16 @@ local function resolve(prefix, member)
   return job_id, L.jobs.read(prefix, job_id), group
 end
 
+-- Whether a member is the retry of a message that has a state for each subscription: it expires for that one only.
+function M.is_of_subscription(prefix, job_id, group)
+  return group and redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:message') == 1
+end
+
 local function release(prefix, member, class, now, on_expired)
   local job_id, job, group = resolve(prefix, member)
   if not job then
     return
-  elseif L.expiry.check(prefix, job_id, now, job) then
+  elseif not M.is_of_subscription(prefix, job_id, group) and L.expiry.check(prefix, job_id, now, job) then
     if on_expired then
       on_expired(job_id)
     end

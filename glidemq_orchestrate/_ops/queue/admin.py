@@ -87,7 +87,7 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
             break
         words = yield from remove_some(queue, [(job_id, "") for job_id in ids], "cleaned", now_ms)
         deleted += [JobId(job_id) for job_id, word in zip(ids, words, strict=True) if word in DELETED]
-        kept += words.count("flow")
+        kept += words.count("flow") + words.count("message")
     return deleted
 
 

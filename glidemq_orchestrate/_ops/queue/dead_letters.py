@@ -12,7 +12,7 @@ from glidemq_orchestrate._ops.queue import jobs, listing
 from glidemq_orchestrate._ops.queue.adding import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue.listing import Wanted
 from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate._protocol.queue import admin, reads
+from glidemq_orchestrate._protocol.queue import admin, broadcast, reads
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.dead_letters import Note
@@ -45,6 +45,7 @@ class DeadLetter:
         failed_reason: Why it failed.
         attempts_made: How often it was tried; one less when a Node worker wrote the letter.
         buried_at: When the letter was written.
+        subscription: The one in which a message of a broadcast failed; None for other jobs.
     """
 
     id: JobId
@@ -54,6 +55,7 @@ class DeadLetter:
     failed_reason: str
     attempts_made: int
     buried_at: datetime | None
+    subscription: str | None = None
 
 
 def set_queue(queue: QueueKeys, name: str | None) -> Op[None]:
@@ -120,6 +122,8 @@ def _write(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[
 
 def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
     """The content of the letter: from the job, or the note if the job was removed; None: no letter (yet)."""
+    if note.subscription is not None:
+        return note
     try:
         fields = yield from ask(job_calls.job_fields(queue, note.job_id))
     except ProtocolError as exc:
@@ -148,15 +152,17 @@ def _envelope(queue: QueueKeys, letter: Note) -> str:
         data = None
     envelope: dict[str, Json] = {
         "originalQueue": queue.queue,
-        "originalJobId": letter.job_id,
+        "originalJobId": letter.message_id,
         "data": data,
         "failedReason": readable(letter.reason),
         "attemptsMade": letter.attempts,
     }
+    if letter.subscription is not None:
+        envelope["subscription"] = letter.subscription
     try:
         return encode(envelope, where="dead letter")
     except EncodeError:  # too large, or an id that JSON cannot represent
-        small: dict[str, Json] = {"originalJobId": readable(letter.job_id), "data": None}
+        small: dict[str, Json] = {"originalJobId": readable(letter.message_id), "data": None}
         return encode(envelope | small, where="dead letter")
 
 
@@ -190,13 +196,23 @@ def remove(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[None]:
 def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
     """Run the failed job again, or a copy of it if it was removed; then delete the letter."""
     letter = yield from get(queue, letter_id)
-    try:
-        yield from jobs.retry(queue, letter.job_id, now_ms)
-        job_id = letter.job_id
-    except JobNotFound:
-        job_id = yield from add_job(queue, NewJob(letter.name, letter.data), now_ms)
+    if letter.subscription is not None:
+        job_id = yield from _replay_message(queue, letter, letter.subscription, now_ms)
+    else:
+        try:
+            yield from jobs.retry(queue, letter.job_id, now_ms)
+            job_id = letter.job_id
+        except JobNotFound:
+            job_id = yield from add_job(queue, NewJob(letter.name, letter.data), now_ms)
     yield from jobs.remove((yield from _target(queue)), letter_id, now_ms)
     return job_id
+
+
+def _replay_message(queue: QueueKeys, letter: DeadLetter, subscription: str, now_ms: int) -> Op[JobId]:
+    """Let the subscription that failed try the message again, or a copy if it was removed; no other does."""
+    data, copy_id = encode(letter.data, where="data"), f"again-{letter.id.removeprefix('dead-')}"
+    call = broadcast.retry(queue, letter.job_id, subscription, letter.name, data, copy_id, now_ms)
+    return JobId((yield from ask(call)) or letter.job_id)
 
 
 def _target(queue: QueueKeys) -> Op[QueueKeys]:
@@ -211,7 +227,7 @@ def _letter(queue: QueueKeys, job: Job) -> DeadLetter | None:
     envelope: Mapping[str, Any] = job.data if isinstance(job.data, dict) else {}
     if envelope.get("originalQueue") != queue.queue:
         return None
-    attempts = envelope.get("attemptsMade")
+    attempts, subscription = envelope.get("attemptsMade"), envelope.get("subscription")
     return DeadLetter(
         id=job.id,
         job_id=JobId(str(envelope.get("originalJobId", ""))),
@@ -220,4 +236,5 @@ def _letter(queue: QueueKeys, job: Job) -> DeadLetter | None:
         failed_reason=str(envelope.get("failedReason", "")),
         attempts_made=attempts if isinstance(attempts, int) else 0,
         buried_at=job.created_at,
+        subscription=subscription if isinstance(subscription, str) else None,
     )

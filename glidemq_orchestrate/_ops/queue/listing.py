@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from glidemq_orchestrate._ops.queue import subscriptions
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue import reads
@@ -124,17 +125,24 @@ def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bo
 
 
 def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
-    """How many jobs are in each state; those that wait for others among about ``look_at`` jobs."""
+    """How many jobs are in each state; those that wait for others among about ``look_at`` jobs.
+
+    Of a broadcast queue, those that the slowest subscription was not given are waiting.
+    """
     _check_bounds(0, look_at)
     names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
     sizes = yield from ask_all([reads.length(queue, name) for name in names])
     stream, lifo, priority, scheduled, completed, failed, suspended = sizes
-    held = yield from _held(queue)
+    groups = yield from subscriptions.groups(queue)
+    held = yield from subscriptions.held(queue, groups)
+    ready = max(stream - held, 0)
+    if subscriptions.of(groups):  # the entries stay when a subscription has handled them
+        ready = yield from subscriptions.waiting(queue, groups, look_at)
     listed = yield from ask(reads.list_active(queue))
     prioritized = yield from _prioritized(queue)
     found = JobCounts()
     found |= {
-        JobState.WAITING: max(stream - held, 0) + lifo + priority,
+        JobState.WAITING: ready + lifo + priority,
         JobState.ACTIVE: held + listed,
         JobState.DELAYED: max(scheduled - prioritized, 0),
         JobState.PRIORITIZED: prioritized,
@@ -166,7 +174,9 @@ def states(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[JobState | None]
 
 def active_count(queue: QueueKeys) -> Op[int]:
     """How many jobs workers hold."""
-    return (yield from _held(queue)) + (yield from ask(reads.list_active(queue)))
+    groups = yield from subscriptions.groups(queue)
+    held = yield from subscriptions.held(queue, groups)
+    return held + (yield from ask(reads.list_active(queue)))
 
 
 def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None], Step]:
@@ -269,20 +279,18 @@ def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
 
 
 def _active_step(queue: QueueKeys, at: Position | None) -> Step:
-    """The entries of the stream that workers hold; then, if any came from a list, all jobs."""
-    place, where = at or ("stream", "-")
+    """The entries of the stream that workers hold, by group; then, if any came from a list, all jobs."""
+    place, where = at or ("stream", ("-", [group.name for group in (yield from subscriptions.groups(queue))]))
     if place == "scan":
         return (yield from _scan_step(queue, at))
-    try:
-        entries = yield from ask(reads.pending_page(queue, where, PAGE))
-    except ProtocolError:
-        entries = []  # no worker has ever read the queue
-    rows = yield from ask_all([reads.stream_entry(queue, entry) for entry in entries])
-    ids = [job_id for row in rows for _, job_id in row if job_id]
-    if len(entries) == PAGE:
-        return ids, ("stream", f"({entries[-1]}")
+    start, names = where
+    if names:
+        entries = yield from ask(reads.pending_page(queue, start, PAGE, names[0]))
+        ids = yield from subscriptions.held_jobs(queue, entries)
+        is_full = len(entries) == PAGE
+        return ids, ("stream", (f"({entries[-1]}", names) if is_full else ("-", names[1:]))
     listed = yield from ask(reads.list_active(queue))
-    return ids, ("scan", "0") if listed else None
+    return [], ("scan", "0") if listed else None
 
 
 def _scan_step(queue: QueueKeys, at: Position | None) -> Step:
@@ -305,13 +313,6 @@ def _group_step(queue: QueueKeys, at: Position | None) -> Step:
     ]
     ids = [job_id for some in members for job_id in some]
     return ids, (cursor, rest) if rest or cursor != "0" else None
-
-
-def _held(queue: QueueKeys) -> Op[int]:
-    try:
-        return (yield from ask(reads.pending_count(queue)))
-    except ProtocolError:
-        return 0  # no worker has ever read the queue
 
 
 def _prioritized(queue: QueueKeys) -> Op[int]:

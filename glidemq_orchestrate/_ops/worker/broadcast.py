@@ -1,15 +1,20 @@
-"""Publishing to all subscriptions, and reading the entries of one."""
+"""Publishing to all subscriptions, and handling the messages of one."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from glidemq_orchestrate._ops.queue import adding as queue_ops
+from glidemq_orchestrate._ops.queue.dead_letters import write_noted
+from glidemq_orchestrate._ops.worker.attempt import clean_up
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import broadcast as calls
+from glidemq_orchestrate._protocol.queue import dead_letters as letters
 from glidemq_orchestrate._protocol.queue import due
+from glidemq_orchestrate._protocol.queue.broadcast import Begun, Member, Result
 from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
@@ -19,6 +24,8 @@ from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.subjects import matches
 from glidemq_orchestrate.keys import QueueKeys
+
+SLICES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +37,22 @@ class Subscription:
     start: str
     patterns: tuple[str, ...]
 
+    def member(self, consumer: str) -> Member:
+        """A worker of it."""
+        return Member(self.queue, self.group, consumer)
+
 
 def publish(  # noqa: PLR0913, PLR0917  a message
     queue: QueueKeys, subject: str, data: JsonLike, options: JobOptions, now_ms: int, most: int | None
 ) -> Op[JobId]:
-    """Add a message for all subscriptions."""
+    """Add a message for all subscriptions; remove the oldest beyond ``most``."""
     for option in ("priority", "lifo"):
         if getattr(options, option):
             raise InvalidJob(f"{option} is not for broadcasts: subscriptions never see such messages")
     job_id = yield from queue_ops.add_job(queue, queue_ops.NewJob(subject, data, options), now_ms)
-    if most is not None:
-        yield from ask(calls.trim(queue, most))
+    for _ in range(SLICES if most is not None else 0):
+        if not (yield from ask(calls.trim(queue, most or 0, now_ms))):
+            break
     return job_id
 
 
@@ -53,22 +65,43 @@ def open_subscription(subscription: Subscription) -> Op[None]:
             raise
 
 
+def unsubscribe(queue: QueueKeys, group: str, clock: Clock) -> Op[bool]:
+    """Remove a subscription; messages that only it had not handled have ended. False if there is none."""
+    try:
+        was_there = yield from ask(calls.unsubscribe(queue, group))
+    except ProtocolError as exc:
+        if "requires the key to exist" in str(exc):
+            return False
+        raise
+    position = yield from ask(calls.settle(queue, "", clock.now_ms()))
+    while position:
+        position = yield from ask(calls.settle(queue, position, clock.now_ms()))
+    return bool(was_there)
+
+
 def take(  # noqa: PLR0913  what to take
     subscription: Subscription,
     consumer: str,
     *,
-    count: int,
+    room: int,
     block_ms: int,
     again: bool,
     held: set[str],
     clock: Clock,
 ) -> Op[list[Attempt]]:
-    """Start runs of up to ``count`` messages; acknowledge those that are not for this subscription."""
-    queue, group = subscription.queue, subscription.group
-    start = "0" if again else ">"
+    """Begin up to ``room`` messages; acknowledge those that are not for this subscription.
+
+    With ``again`` those that this worker has read and does not run, as their reply was lost.
+    """
+    member = subscription.member(consumer)
     try:
         streams = yield from ask(
-            calls.read(queue, group, consumer, count=count, block_ms=block_ms, start=start)
+            calls.read(
+                member,
+                count=len(held) + room if again else room,
+                block_ms=block_ms,
+                start="0" if again else ">",
+            )
         )
     except ProtocolError as exc:
         if "NOGROUP" not in str(exc):
@@ -76,53 +109,72 @@ def take(  # noqa: PLR0913  what to take
         # The database was emptied: messages published since then must not be missed.
         yield from open_subscription(replace(subscription, start="0"))
         return []
-    begun: list[Attempt] = []
+    wanted: list[tuple[str, str, bool]] = []
+    passed: list[Result] = []
     for entry_id, fields in (entry for entries in streams.values() for entry in entries):
+        job_id, retry_of = fields.get("jobId", ""), fields.get("retryGroup")
         if entry_id in held:
             continue
-        is_ours = fields.get("retryGroup", group) == group
-        if "jobId" not in fields or not is_ours or not matches(fields.get("name", ""), subscription.patterns):
-            yield from ask(calls.acknowledge(queue, group, entry_id))
-            continue
-        attempt = yield from _begin(subscription, entry_id, fields["jobId"], clock)
-        begun += [attempt] if attempt else []
-    return begun
+        is_ours = retry_of in (None, subscription.group)
+        if not job_id or not is_ours or not matches(fields.get("name", ""), subscription.patterns):
+            passed.append(Result(entry_id, job_id, "pass", "", int(retry_of is not None)))
+        else:
+            wanted.append((entry_id, job_id, retry_of is not None))
+    for first in range(0, len(passed), calls.MOST):
+        yield from ask(calls.end(member, passed[first : first + calls.MOST], clock.now_ms()))
+    begun: list[Begun] = []
+    for first in range(0, len(wanted[:room]), calls.MOST):
+        some = wanted[:room][first : first + calls.MOST]
+        begun += yield from ask(calls.begin(member, some, clock.now_ms()))
+    return [_attempt(subscription, one) for one in begun]
 
 
-def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock) -> Op[Attempt | None]:
-    """Start one run; a message that cannot be read is started too, to end as failed."""
-    queue, group = subscription.queue, subscription.group
+def take_over(  # noqa: PLR0913  how
+    subscription: Subscription, consumer: str, *, room: int, lock_ms: int, max_stalled: int, clock: Clock
+) -> Op[list[Attempt]]:
+    """Begin messages of workers that fell silent, at most ``room``."""
+    call = calls.take_over(
+        subscription.member(consumer),
+        lock_ms=lock_ms,
+        max_stalled=max_stalled,
+        wanted=room,
+        now_ms=clock.now_ms(),
+    )
     try:
-        found = yield from ask(calls.activate(queue, job_id, entry_id, group, clock.now_ms()))
-        if isinstance(found, str):  # removed, revoked or expired: for all subscriptions
-            yield from ask(calls.acknowledge(queue, group, entry_id))
-            return None
-        failures = yield from ask(calls.attempts(queue, job_id, group))
+        begun = yield from ask(call)
     except ProtocolError as exc:
-        lost = Attempt.from_wire(queue.queue, entry_id, entry_id, {"id": job_id})
-        return replace(lost, unreadable=str(exc))
-    attempt = Attempt.from_wire(queue.queue, entry_id, entry_id, found)
-    return replace(attempt, job_id=job_id, attempts_made=failures)
+        if "NOGROUP" not in str(exc):
+            raise
+        return []  # the next read creates it
+    return [_attempt(subscription, one) for one in begun]
 
 
-def upkeep(
-    subscription: Subscription, consumer: str, lock_ms: int, max_stalled: int, clock: Clock
-) -> Op[int]:
-    """Release due messages and retries, take over those of dead consumers. Returns how many were taken."""
+def _attempt(subscription: Subscription, begun: Begun) -> Attempt:
+    """A message as an attempt; one that cannot be read is one too, to end as failed."""
+    fields = begun.fields | {"id": begun.job_id}
+    attempt = Attempt.from_wire(subscription.queue.queue, begun.entry_id, begun.entry_id, fields)
+    return replace(attempt, attempts_made=begun.failures, unreadable=begun.unreadable or attempt.unreadable)
+
+
+def report(subscription: Subscription, consumer: str, result: Result, clock: Clock) -> Op[str]:
+    """Report an outcome; returns the verdict."""
+    (verdict,) = yield from ask(calls.end(subscription.member(consumer), [result], clock.now_ms()))
+    return verdict
+
+
+def upkeep(subscription: Subscription, lock_ms: int, clock: Clock) -> Op[None]:
+    """Release due messages and retries, forget dead workers, write dead letters, and clean up."""
     queue, group = subscription.queue, subscription.group
     yield from ask(due.promote(queue, clock.now_ms()))
     yield from ask(workers.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
-    with suppress(ProtocolError):  # no group: the next read creates it
-        return (
-            yield from ask(
-                calls.reclaim(
-                    subscription.queue, subscription.group, consumer, lock_ms, max_stalled, clock.now_ms()
-                )
-            )
-        )
-    return 0
+    yield from clean_up([queue], clock)
+    if (yield from ask(letters.count(queue))):
+        yield from write_noted([queue], clock)
 
 
-def beat(subscription: Subscription, held: list[str], clock: Clock) -> Op[None]:
-    """Renew the leases of the held messages."""
-    yield from ask_all([calls.beat(subscription.queue, job_id, clock.now_ms()) for job_id in held])
+def renew(subscription: Subscription, consumer: str, held: Sequence[Attempt], clock: Clock) -> Op[list[int]]:
+    """Renew the leases of the held messages: 1 renewed, 0 asked to stop, -1 lost."""
+    if not held:
+        return []
+    pairs = [(attempt.entry_id, attempt.job_id) for attempt in held]
+    return (yield from ask(calls.renew(subscription.member(consumer), pairs, clock.now_ms())))

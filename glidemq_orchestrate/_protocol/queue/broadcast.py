@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.keys import QueueKeys
 
+MOST: Final = 100
+_COLUMNS: Final = 4
 
-def trim(queue: QueueKeys, count: int) -> Call[int]:
-    """Keep the newest messages of the stream; their hashes stay."""
-    return command("XTRIM", queue.key("stream"), "MAXLEN", "=", count, decode=replies.integer)
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker of a subscription: the queue, the consumer group and the consumer."""
+
+    queue: QueueKeys
+    group: str
+    consumer: str
+
+
+class Begun(NamedTuple):
+    """A message that was begun: its entry, its job, how often it has failed, and the fields of the job.
+
+    ``unreadable``: why its job cannot be read.
+    """
+
+    entry_id: str
+    job_id: str
+    failures: int
+    fields: dict[str, str]
+    unreadable: str = ""
+
+
+class Result(NamedTuple):
+    """The outcome of a message.
+
+    ``done``: with a result. ``fail``: with a reason, the attempts allowed and the backoff in ms. ``pass``: it
+    is not for this subscription; ``first`` is 1 for the retry of another one.
+    """
+
+    entry_id: str
+    job_id: str
+    kind: str
+    text: str = ""
+    first: int = 0
+    second: int = 0
+
+
+class SubscriptionState(NamedTuple):
+    """A message in one subscription: the state, why it failed, and how often its attempts have failed."""
+
+    subscription: str
+    state: str
+    reason: str
+    failures: int
+
+
+def trim(queue: QueueKeys, count: int, now_ms: int) -> Call[int]:
+    """Remove messages beyond the newest, a slice; how many are still too many. Repeatable."""
+    return function("gmo_trim_messages", [queue.key("stream")], (now_ms, count), replies.integer)
 
 
 def subscribe(queue: QueueKeys, group: str, start: str) -> Call[None]:
@@ -19,79 +71,88 @@ def subscribe(queue: QueueKeys, group: str, start: str) -> Call[None]:
     return command("XGROUP", "CREATE", queue.key("stream"), group, start, "MKSTREAM", decode=replies.anything)
 
 
-def read(  # noqa: PLR0913  the arguments of one server call
-    queue: QueueKeys, group: str, consumer: str, *, count: int, block_ms: int, start: str
-) -> Call[Any]:
+def unsubscribe(queue: QueueKeys, group: str) -> Call[int]:
+    """Remove a subscription with what it has not handled; 0 if there is none. Refused without a stream."""
+    return command("XGROUP", "DESTROY", queue.key("stream"), group, decode=replies.integer)
+
+
+def settle(queue: QueueKeys, after: str, now_ms: int) -> Call[str]:
+    """End the messages of a page of the stream that all have handled; where to continue, '' at the end."""
+    start = f"({after}" if after else "-"
+    return function("gmo_settle_messages", [queue.key("stream")], (now_ms, start, MOST), replies.text)
+
+
+def read(member: Member, *, count: int, block_ms: int, start: str) -> Call[Any]:
     """Entries of a subscription: new ones (``>``), or those after ``start`` that this consumer holds."""
-    words = ("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS")
+    words = ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, "BLOCK", block_ms)
     return command(
-        *words, queue.key("stream"), start, decode=replies.stream_entries, blocks_for=block_ms / 1000
+        *words,
+        "STREAMS",
+        member.queue.key("stream"),
+        start,
+        decode=replies.stream_entries,
+        blocks_for=block_ms / 1000,
     )
 
 
-def acknowledge(queue: QueueKeys, group: str, entry_id: str) -> Call[int]:
-    """Acknowledge an entry of a subscription. Repeatable."""
-    return command("XACK", queue.key("stream"), group, entry_id, decode=replies.integer)
+def begin(member: Member, entries: Sequence[tuple[str, str, bool]], now_ms: int) -> Call[list[Begun]]:
+    """Begin messages that were read: entry id, job id, whether it is a retry. Repeatable."""
+    words = chain.from_iterable((entry, job, int(is_retry)) for entry, job, is_retry in entries)
+    return _of(member, "gmo_begin_messages", now_ms, words, _begun)
 
 
-def activate(queue: QueueKeys, job_id: str, entry_id: str, group: str, now_ms: int) -> Call[Any]:
-    """Start a run: the fields of the job, or a status text."""
-
-    def decode(reply: Any) -> Any:
-        return reply if isinstance(reply, str) else replies.fields(reply)
-
-    keys = [queue.job(job_id), queue.key("stream")]
-    return function("glidemq_moveToActive", keys, (now_ms, entry_id, group, job_id, 1), decode)
+def take_over(
+    member: Member, *, lock_ms: int, max_stalled: int, wanted: int, now_ms: int
+) -> Call[list[Begun]]:
+    """Begin messages of workers that fell silent, as many as are wanted; refused without a group."""
+    return _of(member, "gmo_take_over_messages", now_ms, (lock_ms, max_stalled, wanted), _begun)
 
 
-def complete(  # noqa: PLR0913, PLR0917  the arguments of one server call
-    queue: QueueKeys, job_id: str, entry_id: str, group: str, result: str, now_ms: int
-) -> Call[int]:
-    """Complete the run of this subscription."""
-    keys = queue.keys("stream", "completed", "events")
-    keys += [queue.job(job_id), queue.key("metrics:completed")]
-    args = (job_id, entry_id, result, now_ms, group, 0, 0, 0, "", "", 1)
-    return function("glidemq_complete", keys, args, replies.integer)
-
-
-def beat(queue: QueueKeys, job_id: str, now_ms: int) -> Call[None]:
-    """Send a heartbeat of a run."""
-    return job_hash.put(queue, job_id, {"lastActive": now_ms})
-
-
-def reclaim(  # noqa: PLR0913, PLR0917  the arguments of one server call
-    queue: QueueKeys, group: str, consumer: str, lock_ms: int, max_stalled: int, now_ms: int
-) -> Call[int]:
-    """Reclaim the messages of dead consumers of the subscription."""
-    args = (group, consumer, lock_ms, max_stalled, now_ms, queue.key("failed"), 1, lock_ms)
-    return function(
-        "glidemq_reclaimStalled", [queue.key("stream"), queue.key("events")], args, replies.integer
+def end(member: Member, results: Sequence[Result], now_ms: int) -> Call[list[str]]:
+    """Report outcomes; a word for each. A repeat is refused as stale."""
+    return _of(
+        member, "gmo_end_messages", now_ms, chain.from_iterable(results), replies.texts_of(len(results))
     )
 
 
-def fail(  # noqa: PLR0913  the arguments of one server call
-    queue: QueueKeys,
-    job_id: str,
-    entry_id: str,
-    group: str,
-    *,
-    reason: str,
-    max_attempts: int,
-    backoff_ms: int,
-    now_ms: int,
+def renew(member: Member, held: Sequence[tuple[str, str]], now_ms: int) -> Call[list[int]]:
+    """Renew the leases of runs (entry id, job id): 1 kept, 0 the message was revoked, -1 lost. Repeatable."""
+    return _of(member, "gmo_renew_messages", now_ms, chain.from_iterable(held), replies.integers)
+
+
+def states(queue: QueueKeys, job_id: str, now_ms: int) -> Call[list[SubscriptionState]]:
+    """The state of a message in each subscription."""
+
+    def decode(reply: Any) -> list[SubscriptionState]:
+        rows = replies.rows(_COLUMNS)(reply)
+        return [SubscriptionState(name, state, reason, int(made)) for name, state, reason, made in rows]
+
+    return function("gmo_message_states", [queue.job(job_id)], (now_ms, job_id), decode)
+
+
+def retry(  # noqa: PLR0913, PLR0917  the arguments of one server call
+    queue: QueueKeys, job_id: str, group: str, name: str, data: str, copy_id: str, now_ms: int
 ) -> Call[str]:
-    """Fail the run of this subscription; returns ``retrying`` or ``failed``."""
-    keys = queue.keys("stream", "failed", "scheduled", "events")
-    keys += [queue.job(job_id), queue.key("metrics:failed")]
-    args = (job_id, entry_id, reason, now_ms, max_attempts, backoff_ms, group, 0, 0, 0, 1)
-    return function("glidemq_fail", keys, args, replies.text)
-
-
-def attempts(queue: QueueKeys, job_id: str, group: str) -> Call[int]:
-    """How often runs of this subscription have failed so far."""
-    return command("HGET", queue.job(job_id) + f":sub:{group}", "a", decode=lambda reply: int(reply or 0))
+    """Let a subscription try a message, or a copy, again; its id, '' if it has not failed. Repeatable."""
+    args = (now_ms, job_id, group, name, data, copy_id)
+    return function("gmo_retry_message", [queue.job(job_id)], args, replies.text)
 
 
 def progress(queue: QueueKeys, job_id: str, text: str) -> Call[None]:
     """Store the progress of a message, shared by all subscriptions."""
     return job_hash.put(queue, job_id, {"progress": text})
+
+
+def _of(member: Member, name: str, now_ms: int, words: Any, decode: Any) -> Call[Any]:
+    args: list[Word] = [now_ms, member.group, member.consumer, *words]
+    return function(name, [member.queue.key("stream")], args, decode)
+
+
+def _begun(reply: Any) -> list[Begun]:
+    found = []
+    for entry_id, job_id, third, *rest in reply:
+        if rest:
+            found.append(Begun(entry_id, job_id, int(third), replies.fields(rest[0])))
+        else:
+            found.append(Begun(entry_id, job_id, 0, {}, str(third)))
+    return found

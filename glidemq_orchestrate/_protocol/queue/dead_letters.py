@@ -19,7 +19,10 @@ _CUSTOM_ID: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A job that has failed for good: when, as the server notes it, and its data if it may be removed."""
+    """A job that has failed for good: when, as the server notes it, and its data if it may be removed.
+
+    ``job_id`` is the field of the note: for a message ``<its id>||<the subscription in which it failed>``.
+    """
 
     job_id: str
     failed_at: str
@@ -27,6 +30,17 @@ class Note:
     data: str | None = None
     reason: str = ""
     attempts: int = 0
+
+    @property
+    def message_id(self) -> str:
+        """The id of the job, without the subscription."""
+        return self.job_id.partition("||")[0]
+
+    @property
+    def subscription(self) -> str | None:
+        """The subscription in which a message failed; None for other jobs."""
+        _, bars, name = self.job_id.partition("||")
+        return name if bars and self.data is not None else None
 
 
 def count(queue: QueueKeys) -> Call[int]:

@@ -32,9 +32,9 @@ def stream_page(queue: QueueKeys, start: str, count: int) -> Call[list[tuple[str
     return command("XRANGE", queue.key("stream"), start, "+", "COUNT", count, decode=_entries)
 
 
-def pending_page(queue: QueueKeys, start: str, count: int) -> Call[list[str]]:
-    """Ids of the entries that workers hold, from ``start`` on; refused without a group."""
-    words = ("XPENDING", queue.key("stream"), GROUP, start, "+", count)
+def pending_page(queue: QueueKeys, start: str, count: int, group: str) -> Call[list[str]]:
+    """Ids of the entries that workers of a group hold, from ``start`` on; refused without the group."""
+    words = ("XPENDING", queue.key("stream"), group, start, "+", count)
     return command(*words, decode=lambda reply: [row[0] for row in reply])
 
 
@@ -84,11 +84,6 @@ def length(queue: QueueKeys, name: KeyName) -> Call[int]:
 def parked_count(queue: QueueKeys, ordering_key: str) -> Call[int]:
     """How many jobs wait for a place of their ordering key."""
     return command("ZCARD", queue.parked(ordering_key), decode=replies.integer)
-
-
-def pending_count(queue: QueueKeys) -> Call[int]:
-    """How many entries workers hold; refused without a group."""
-    return command("XPENDING", queue.key("stream"), GROUP, decode=lambda reply: int(reply[0]))
 
 
 def list_active(queue: QueueKeys) -> Call[int]:

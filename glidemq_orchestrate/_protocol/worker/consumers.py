@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+
+class Group(NamedTuple):
+    """A consumer group: entries that its consumers hold, the last one that it was given, and how many follow.
+
+    ``lag``: None where the server does not know.
+    """
+
+    name: str
+    pending: int
+    last: str
+    lag: int | None
 
 
 def create_group(queue: QueueKeys) -> Call[None]:
@@ -49,6 +61,19 @@ def groups(queue: QueueKeys) -> Call[list[str]]:
         queue.key("stream"),
         decode=lambda reply: [str(replies.mapping(g)["name"]) for g in reply],
     )
+
+
+def group_details(queue: QueueKeys) -> Call[list[Group]]:
+    """The consumer groups of the stream; refused without a stream."""
+
+    def decode(reply: Any) -> list[Group]:
+        found = [replies.mapping(one) for one in reply]
+        return [
+            Group(str(one["name"]), int(one["pending"]), str(one["last-delivered-id"]), one.get("lag"))
+            for one in found
+        ]
+
+    return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
 
 
 def has_pending(queue: QueueKeys, consumer: str) -> Call[bool]:

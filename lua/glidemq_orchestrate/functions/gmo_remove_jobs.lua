@@ -4,7 +4,7 @@
 --       then for each job, at most 200: job id, id of its stream entry ('' = not known)
 -- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
 --       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not
---       ended, and was not removed. The members are unfinished jobs that were removed, each with a job of another queue
+--       ended, and was not removed; message = not every subscription has handled it, and it was not cleaned. The members are unfinished jobs that were removed, each with a job of another queue
 --       that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS a missing job is removed from the sorted sets too. For a job of this queue that waits for a removed one, that
@@ -49,7 +49,8 @@ local function notify(prefix, job_id, refs, elsewhere)
 end
 
 -- Removes one job and returns the word for it.
-local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
+local function remove(b, job_id, entry_id, limit, elsewhere)
+  local prefix, now = b.prefix, b.now
   local is_broken = L.jobs.is_broken(prefix, job_id)
   if is_broken then
     L.jobs.unlink(prefix, job_id)
@@ -62,7 +63,10 @@ local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
     return is_broken and 'removed' or 'missing'
   elseif is_in_open_flow(prefix, job_id) then
     return 'flow'
+  elseif b.event == 'cleaned' and L.broadcasts.is_open(b, job_id) then
+    return 'message'
   end
+  L.broadcasts.take_out(b, job_id)
   if job.state == 'active' then
     entry_id = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or ''
   end
@@ -78,8 +82,9 @@ local function remove_jobs(keys, args)
     return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: the arguments are not valid')
   end
   local words, elsewhere, count, limit = {}, {}, 0, #args == 4 and 0 or -1
+  local b = { prefix = prefix, stream = prefix .. 'stream', now = now, event = args[2] }
   for i = 3, #args, 2 do
-    local word = remove(prefix, args[i], args[i + 1], limit, now, elsewhere)
+    local word = remove(b, args[i], args[i + 1], limit, elsewhere)
     words[#words + 1] = word
     if word == 'removed' or word == 'left' then
       count = count + 1

@@ -4,7 +4,8 @@
 -- REPLY a word for each job: retried; missing; flow = it is a node of a flow, which is retried as a whole; or the state
 --       of a job that has not failed
 -- ERROR GMO_BAD_CALL. Nothing was changed.
--- EFFECTS a retried job is ready, whatever its delay was; its attempts, time to live and revocation start again
+-- EFFECTS a retried job is ready, whatever its delay was; its attempts, time to live and revocation start again. A message
+--       of a broadcast is tried again by the subscriptions in which it has failed.
 -- EVENT retried, with the count as job id
 local MAX_JOBS = 200
 
@@ -18,6 +19,8 @@ local function retry(prefix, job_id, now)
     return job.state or 'missing'
   elseif redis.call('HEXISTS', key, 'gmo:flow') == 1 then
     return 'flow'
+  elseif L.broadcasts.retry({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id) then
+    return 'retried'
   end
   redis.call('ZREM', prefix .. 'failed', job_id)
   L.retry.reset(prefix, job_id, job, now, 'waiting')

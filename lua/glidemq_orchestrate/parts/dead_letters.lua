@@ -2,7 +2,8 @@
 -- no letter is lost with a client; a client writes the letter, as its queue may be in another slot.
 --   <prefix>gmo:letters   hash: job id -> "<when it failed>\n<JSON [name, data, reason, attempts], or ''>", if the meta
 --                         field deadLetterQueueName names a queue for letters. The JSON is for a job that may be removed
---                         before: as it fails, or by the retention of others; '' for a large job that stays.
+--                         before: as it fails, or by the retention of others; '' for a large job that stays. For a
+--                         message of a broadcast the field is "<job id>||<subscription>".
 -- Not noted: nodes that end because of others, cancelled nodes, and jobs that were revoked before an attempt.
 L.dead_letters = {}
 local LARGE = 65536
@@ -38,4 +39,12 @@ function L.dead_letters.note(prefix, job_id, now, copy, is_revoked)
     copy = cjson.encode({ v[1] or '', v[2] or 'null', v[3] or '', L.numbers.int(v[4], 0) })
   end
   return write(prefix, job_id, now, copy)
+end
+
+-- Notes a message that has failed for good in one subscription, as `<job id>||<subscription>`: others may go on with it, and
+-- each has a letter of its own. parts: name, data, reason, failed attempts.
+function L.dead_letters.note_message(prefix, job_id, group, now, parts)
+  if is_wanted(prefix) then
+    write(prefix, job_id .. '||' .. group, now, cjson.encode(parts))
+  end
 end

@@ -31,6 +31,7 @@ DOCUMENTED = [
     QUEUE + r"(id|stream|scheduled|events|completed|failed|suspended|metrics:(completed|failed))",
     QUEUE + r"(ordering|ratelimited|dedup|gmo:(dedup|ordering))",
     QUEUE + r"(job|deps|parents|log|gmo:notified|gmo:messages):[\w~-]+",
+    QUEUE + r"job:[\w~-]+:sub:\w+",
     QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
     QUEUE

@@ -85,8 +85,8 @@ def test_only_the_subscription_that_failed_tries_again(  # fact 39
     eventually(lambda: redis_client.zrange("glide:{news}:scheduled", 0, -1) == [f"{job_id}||s1"])
     eventually(lambda: tries == [1, 2])
     eventually(lambda: all(redis_client.xpending(STREAM, g)["pending"] == 0 for g in ("s1", "s2")))
-    (_, fields) = redis_client.xrange(STREAM)[-1]
-    assert (fields["retryGroup"], others) == ("s1", ["a"])
+    assert others == ["a"]
+    eventually(lambda: redis_client.xlen(STREAM) == 1)  # that of the retry is gone
 
 
 def test_what_a_dead_worker_held_is_handled(
@@ -238,3 +238,61 @@ def test_a_needless_message_is_done(url: str, start: Any, eventually: Eventually
         news.publish("a")
     eventually(lambda: redis_client.xinfo_groups(STREAM)[0]["entries-read"] == 1)
     eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 0)
+
+
+CRASHING = """
+import sys, time
+from pathlib import Path
+from datetime import timedelta
+from glidemq_orchestrate import BroadcastWorker
+
+def handle(ctx):
+    Path(sys.argv[2], "begun-" + str(ctx.data)).touch()
+    time.sleep(600)
+
+BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20).run()
+"""
+
+
+def test_a_survivor_takes_over_as_many_as_it_runs(
+    url: str, start: Any, tmp_path: Path, eventually: Eventually, redis_client: Any
+) -> None:
+    """Issue 39: it ran two at once, and most failed as stalled without being called."""
+    with (
+        Broadcast("news", url) as news,
+        spawned([sys.executable, "-c", CRASHING, url, str(tmp_path)]) as process,
+    ):
+        eventually(lambda: redis_client.exists(STREAM) and redis_client.xinfo_groups(STREAM), timeout=60)
+        ids = [news.publish("a", number) for number in range(20)]
+        eventually(lambda: len(list(tmp_path.glob("begun-*"))) == 20, timeout=60)
+        process.kill()
+        process.wait(60)
+        running, most, seen = [0], [0], list[int]()
+
+        def handle(ctx: Any) -> None:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+            time.sleep(0.15)
+            seen.append(ctx.data)
+            running[0] -= 1
+
+        start(handle, "s", concurrency=1, lock_duration=timedelta(seconds=1))
+        eventually(lambda: len(seen) == 20, timeout=60)
+        assert sorted(seen) == list(range(20))
+        assert most == [1]
+        eventually(lambda: [str(news.states(one)["s"].state) for one in ids] == ["completed"] * 20)
+        assert [(one.name, one.waiting, one.active) for one in news.subscriptions()] == [("s", 0, 0)]
+
+
+def test_a_run_that_was_taken_over_is_told_to_stop(
+    url: str, start: Any, eventually: Eventually, redis_client: Any, caplog: Any
+) -> None:
+    told: list[bool] = []
+    start(lambda ctx: told.append(ctx.cancelled.wait(20)), "s", lock_duration=timedelta(seconds=1))
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 1)
+    ((entry_id, _),) = redis_client.xrange(STREAM)
+    redis_client.xclaim(STREAM, "s", "gmo-other", 0, [entry_id])
+    eventually(lambda: told == [True])
+    eventually(lambda: "came too late" in caplog.text)

@@ -26,7 +26,7 @@ def test_every_call_is_a_function_of_a_library() -> None:
 def test_a_job_that_has_ended_begins_again_only_by_a_retry_or_a_flow() -> None:
     ended = {"completed", "failed"}
     back = {step.what for step in steps() if step.source in ended and step.target in STORED - ended}
-    assert back == {"retried", "reset"}
+    assert back == {"retried", "reset", "message settled"}
 
 
 def test_one_call_may_do_several_steps() -> None:

@@ -126,7 +126,7 @@ def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
         stalled.check_open(ETL, "f", 0, 1, 1),
         stalled.delivered(ETL),
         stalled.stream_page(ETL, ""),
-        reads.pending_page(ETL, "-", 1),
+        reads.pending_page(ETL, "-", 1, "workers"),
         reads.score(ETL, "scheduled", "y"),
         reads.stream_page(ETL, "-", 1),
         consumers.consumers(ETL),

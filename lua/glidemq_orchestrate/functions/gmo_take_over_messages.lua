@@ -1,0 +1,52 @@
+-- gmo_take_over_messages: begin messages of workers of a subscription that fell silent.
+-- KEYS  1 stream
+-- ARGS  1 now_ms  2 subscription  3 consumer  4 lock_ms  5 times a message may stall  6 how many are wanted
+-- REPLY rows as those of gmo_begin_messages
+-- ERROR NOGROUP
+-- EFFECTS no more are taken than are begun. What a worker had begun counts as stalled; one that stalled too often has
+--       failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
+--       the entry.
+-- EVENT stalled {subscription} or failed {failedReason, subscription}
+local PAGE, OURS = 100, '^gmo%-'
+
+local function is_alive(h, consumer, job_id, lock_ms)
+  if consumer:find(OURS) then
+    return false -- it would have renewed the entry
+  end
+  local last = redis.pcall('HGET', h.prefix .. 'job:' .. job_id, 'lastActive')
+  return type(last) == 'string' and h.now - L.numbers.int(last, 0) < lock_ms
+end
+
+local function take(h, row, lock_ms, most)
+  local entry = redis.call('XRANGE', h.stream, row[1], row[1])[1]
+  if not entry then
+    redis.call('XACK', h.stream, h.group, row[1])
+    return nil
+  end
+  local job_id, is_retry = L.handling.read_entry(entry[2])
+  if not job_id then
+    redis.call('XACK', h.stream, h.group, row[1])
+  elseif not is_alive(h, row[2], job_id, lock_ms) then
+    local is_fine, fields, tries = pcall(L.handling.take_over, h, job_id, row[1], is_retry, most)
+    if not is_fine then
+      return { row[1], job_id, type(fields) == 'table' and fields.err or tostring(fields) }
+    end
+    return fields and { row[1], job_id, tries, fields } or nil
+  end
+  return nil
+end
+
+local function take_over(keys, args)
+  local h, rows = L.handling.of(keys, args), {}
+  local lock_ms, most, wanted = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
+  local silent = wanted > 0 and redis.call('XPENDING', h.stream, h.group, 'IDLE', lock_ms, '-', '+', PAGE) or {}
+  for _, row in ipairs(silent) do
+    if #rows >= wanted then
+      break
+    end
+    rows[#rows + 1] = take(h, row, lock_ms, most)
+  end
+  return rows
+end
+
+redis.register_function { function_name = 'gmo_take_over_messages', callback = take_over, flags = { 'allow-oom' } }

@@ -1,0 +1,82 @@
+-- removing_messages: a message of a broadcast leaves its queue, or is tried again; see broadcasts.lua.
+local SKEW, NEAR = 10, 1000
+
+-- The id of the entry of a message; one that none of our workers has begun is looked for where it should be.
+local function entry_of(b, job_id)
+  local v = redis.call('HMGET', b.prefix .. 'job:' .. job_id, 'gmo:message', 'timestamp')
+  local entry_id = v[1] or nil
+  if not entry_id then
+    L.stream.each(b.stream, function(id, found)
+      entry_id = found == job_id and id or nil
+      return entry_id ~= nil
+    end, NEAR, L.numbers.text(math.max(L.numbers.int(v[2], 0) - SKEW, 0)))
+  end
+  return entry_id
+end
+
+-- Whether a job is a message that a subscription has not ended. Node's workers list it as completed when one has.
+function L.broadcasts.is_open(b, job_id)
+  b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
+  if #b.subs == 0 then
+    return false
+  end
+  for _, row in ipairs((L.broadcasts.states(b, job_id, entry_of(b, job_id)))) do
+    if row[2] ~= 'completed' and row[2] ~= 'failed' then
+      return true
+    end
+  end
+  return false
+end
+
+-- The entry of a message is dropped from the stream, whether it was handled or not. The message is removed, after the
+-- runs and retries that have begun.
+function L.broadcasts.drop(b, job_id, entry_id)
+  local key = b.prefix .. 'job:' .. job_id
+  redis.call('XDEL', b.stream, entry_id)
+  local state = redis.call('HGET', key, 'state')
+  if not state then
+    return
+  end
+  for _, row in ipairs((L.broadcasts.states(b, job_id, entry_id))) do
+    if row[2] == 'active' or row[2] == 'delayed' then
+      redis.call('HSET', key, 'gmo:trimmed', '1')
+      return
+    end
+  end
+  L.broadcasts.unlist(b, job_id, entry_id)
+  L.jobs.unlink(b.prefix, job_id)
+  redis.call('ZREM', b.prefix .. 'completed', job_id)
+  redis.call('ZREM', b.prefix .. 'failed', job_id)
+end
+
+-- A message that is removed leaves the stream and the schedule.
+function L.broadcasts.take_out(b, job_id)
+  b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
+  if #b.subs > 0 then
+    L.broadcasts.unlist(b, job_id, entry_of(b, job_id))
+  end
+end
+
+-- Lets the subscriptions in which a message has failed, or the one that is named, try it again from the first attempt; the
+-- others are not concerned. Returns false when it has failed in none of them.
+function L.broadcasts.retry(b, job_id, only)
+  local key, found = b.prefix .. 'job:' .. job_id, false
+  if redis.call('HEXISTS', key, 'gmo:message') == 0 then
+    return false
+  end
+  for _, row in ipairs((L.broadcasts.states(b, job_id))) do
+    if row[2] == 'failed' and (not only or row[1] == only) then
+      found = true
+      redis.call('HSET', key, 'gmo:sub:' .. row[1], 'delayed')
+      redis.call('ZADD', b.prefix .. 'scheduled', b.now, job_id .. '||' .. row[1])
+    end
+  end
+  if found then
+    redis.call('HSET', key, 'failedReason', '', 'finishedOn', '')
+    redis.call('HDEL', key, 'revoked')
+    L.broadcasts.settle(b, job_id)
+  end
+  return found
+end
+
+L.broadcasts.entry_of = entry_of
