@@ -181,7 +181,7 @@ class TestTheWorkersCalls:
         assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
 
     def test_upkeep_goes_on_where_a_flow_is_missing(self, scripted: Scripted, clock: ManualClock) -> None:
-        script: list[Any] = [[0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)]]
+        script: list[Any] = [[0], [0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1
 
     def test_upkeep_returns_when_the_first_job_of_all_queues_is_due(
@@ -191,7 +191,7 @@ class TestTheWorkersCalls:
         assert (
             scripted(
                 attempts.upkeep([HOME, other], clock),
-                [[0, 0], [[], []], [(0, -1), (0, 600)]],
+                [[0, 0], [0, 0], [[], []], [(0, -1), (0, 600)]],
             ).value
             == 600
         )
@@ -199,7 +199,7 @@ class TestTheWorkersCalls:
     def test_upkeep_ends_what_is_overdue_and_returns_when_the_next_is(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        script: list[Any] = [[0], [[]], [(20, 5)], [(3, 400)], [(0, 400)]]
+        script: list[Any] = [[0], [0], [[]], [(20, 5)], [(3, 400)], [(0, 400)]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == 400
 
     def test_reclaiming_passes_over_queues_without_a_group(
