@@ -31,6 +31,9 @@ class Owner:
             which the server itself is away ends no lease: half the lapse is always left for coming back.
         on_lapse: What then happens to a flow that nobody else owns: ``cancel`` it, or ``keep`` it running.
             Of several owners, the one that vanishes last decides.
+        joins: Whether it also owns what others have begun, or set running again after its end. False: it owns
+            only what it begins by ``submit``, ``retry_failed``, ``restart`` or a change of nodes; in all else
+            ``wait``, ``watch`` and ``renew`` change nothing.
 
     Raises:
         ConfigurationError: One of them is not valid.
@@ -39,12 +42,15 @@ class Owner:
     name: str
     lapse: timedelta = timedelta(minutes=5)
     on_lapse: OnLapse = "cancel"
+    joins: bool = True
 
     def __post_init__(self) -> None:
         OWNER.check(self.name)
         lasting("lapse", self.lapse, least=LEAST, most=MOST, error=ConfigurationError)
         if self.on_lapse not in get_args(OnLapse):
             raise ConfigurationError(f"on_lapse must be cancel or keep, got {described(self.on_lapse)}")
+        if not isinstance(self.joins, bool):
+            raise ConfigurationError(f"joins must be True or False, got {described(self.joins)}")
 
     @property
     def lapse_ms(self) -> int:

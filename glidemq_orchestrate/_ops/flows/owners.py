@@ -8,7 +8,7 @@ the owners that it had.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate._ops.flows import backend, node_changes
@@ -53,14 +53,20 @@ class Ownership:
         if not isinstance(self.owner, Owner):
             raise ConfigurationError(f"owner must be Owner or None, got {type(self.owner).__name__}")
 
-    def own(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    def own(self, ref: FlowRef, clock: Clock, *, has_begun: bool = False) -> Op[FlowState]:
         """Add the owner to a flow, or renew its lease. An ended flow is not changed. Returns the state.
+
+        Args:
+            ref: The flow.
+            clock: The clock.
+            has_begun: The owner has set it running: it is its own, also of one that does not join.
 
         Raises:
             FlowNotFound, Superseded: The flow cannot be owned.
         """
         began = clock.monotonic_ms()
-        state = yield from backend_of(ref).own(ref, self.owner, clock)
+        owner = replace(self.owner, joins=True) if has_begun else self.owner
+        state = yield from backend_of(ref).own(ref, owner, clock)
         self.renewals.done[ref.home.base, self.owner.name] = began
         self.given = ref.flow_id
         return state
@@ -102,9 +108,12 @@ def change(
     ref: FlowRef, picked: Chosen, wanted: Change, clock: Clock, owned: Ownership | None
 ) -> Op[Sequence[str]]:
     """``node_changes.change``; a flow that runs again by it is owned."""
+    has_ended = False
+    if owned is not None and not owned.owner.joins:
+        has_ended = (yield from backend_of(ref).status(ref)).state.is_terminal
     names = yield from node_changes.change(ref, picked, wanted, clock)
     if owned is not None and names:
-        yield from owned.own(ref, clock)
+        yield from owned.own(ref, clock, has_begun=has_ended)
     return names
 
 

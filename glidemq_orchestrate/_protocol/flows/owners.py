@@ -23,8 +23,11 @@ def lease(name: str, lapse_ms: int) -> str:
 
 
 def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowState]:
-    """Add an owner to a flow, or renew it; returns the state of the flow. Repeatable."""
-    args = (now_ms, flow_id, *words(owner))
+    """Add an owner to a flow, or renew it; returns the state of the flow. Repeatable.
+
+    One that does not join is renewed if it owns the flow already.
+    """
+    args = (now_ms, flow_id, *words(owner), int(owner.joins))
     return function("gmo_own_flow", [home.flow(flow_id)], args, FlowState, repeatable=True)
 
 

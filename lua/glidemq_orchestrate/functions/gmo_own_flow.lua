@@ -2,6 +2,7 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 name of the owner   4 its lapse: after how many ms of silence it is
 --       taken for gone   5 cancel or keep: what happens then to the flow if nobody else owns it
+--       6 (optional) 0: only renew the owner; a flow that it does not own is not changed
 -- REPLY state of the flow
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED
 -- EFFECTS parts/owners.lua; a flow that is not running has the owner from when it starts; an ended one is not changed.
@@ -13,7 +14,8 @@ local function own_flow(keys, args)
     return L.record.not_found(args[2])
   end
   local refused = L.generations.refusal(keys[1], args[2])
-  if not refused and not ENDED[state] then
+  local may_own = args[6] ~= '0' or redis.call('HEXISTS', keys[1] .. ':owners', args[3]) == 1
+  if not refused and not ENDED[state] and may_own then
     L.owners.add(L.record.home(keys[1], args[2]), args[2], args[3], args[4] .. '\n' .. args[5], tonumber(args[1]))
   end
   return refused or state

@@ -18,6 +18,7 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowTimeout,
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.version_compat import (
     AirflowFailException,
     TaskDeferralError,
@@ -27,10 +28,11 @@ from airflow_provider_glidemq.version_compat import (
 
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Worker
 from glidemq_orchestrate.errors import GlideMQError
-from tests.providers.airflow.conftest import QUEUE, Valkey, chain
+from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
 
 Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
+OWNER = owner_of(name_of(FakeTask(run_id="r1")), 3600.0)  # type: ignore[arg-type]
 
 
 def operator(flow: Any = None, **kwargs: Any) -> GlideMQFlowOperator:
@@ -296,7 +298,7 @@ def test_a_flow_that_was_restarted_is_waited_for_again(
 
 def test_a_timeout_cancels_the_flow(valkey: Valkey, worker: Worker, context: Contexts) -> None:
     with valkey.producer() as producer:
-        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID, owner=OWNER)
         with pytest.raises(GlideMQFlowTimeout, match="of 3 nodes had completed"):
             operator().execute_complete(context(), event("timeout"))
         assert flow.wait(timeout=timedelta(seconds=20)).status.state is FlowState.CANCELLED
@@ -306,7 +308,7 @@ def test_a_timeout_that_airflow_saw_first_cancels_the_flow_too(
     valkey: Valkey, worker: Worker, context: Contexts
 ) -> None:
     with valkey.producer() as producer:
-        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID, owner=OWNER)
         with pytest.raises(GlideMQFlowTimeout):
             operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context())
         assert flow.wait(timeout=timedelta(seconds=20)).status.state is FlowState.CANCELLED
@@ -317,7 +319,7 @@ def test_a_failed_trigger_costs_the_flow_only_without_a_retry_left(
     valkey: Valkey, worker: Worker, context: Contexts, try_number: int, state: FlowState
 ) -> None:
     with valkey.producer() as producer:
-        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID, owner=OWNER)
         with pytest.raises((TaskDeferralError, TaskDeferralTimeout)):
             operator().resume_execution(
                 "__fail__", {"error": "Trigger failure"}, context(try_number=try_number)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import redis
-from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled
+from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowTimeout
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import name_of
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
 
 from glidemq_orchestrate import FlowProducer
 from glidemq_orchestrate._io.sync import SyncDriver
@@ -33,7 +34,7 @@ from tests.providers.airflow.test_again import (
     recreated,
     waiting,
 )
-from tests.providers.airflow.test_trigger import fired, until
+from tests.providers.airflow.test_trigger import _task_is, fired, until
 
 __all__ = ["flows"]
 
@@ -138,19 +139,83 @@ class TestAVanishedTask:
 
 
 class TestNoOwner:
-    @pytest.mark.parametrize("arguments", [{"lapse": None}, {"cancel_on_kill": False}])
-    def test_where_the_flow_is_to_run_on(
-        self, flows: FlowProducer, valkey: Valkey, context: Contexts, arguments: dict[str, Any]
+    def test_where_the_flow_is_to_outlive_a_kill(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        trigger = deferred(operator(load("wait"), **arguments), context())
-        assert (heard(valkey), trigger.owner) == ({}, None)
+        trigger = deferred(operator(load("wait"), cancel_on_kill=False), context())
+        assert (heard(valkey), trigger.owner, trigger.cancel_on_kill) == ({}, None, False)
 
     def test_of_a_flow_that_somebody_else_has_begun(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         flows.submit(load("wait"), flow_id="theirs")
         trigger = deferred(operator(load("wait"), flow_id="theirs"), context())
-        assert (heard(valkey), trigger.owner) == ({}, None)
+        assert (heard(valkey), trigger.owner, trigger.cancel_on_kill) == ({}, None, False)
+
+    def test_without_a_lapse_the_task_owns_its_flow_which_runs_on(
+        self, flows: FlowProducer, context: Contexts, later: Callable[..., None]
+    ) -> None:
+        trigger = deferred(operator(load("wait"), lapse=None), context())
+        assert flows.get(FLOW_ID).owners() == [trigger.owner]
+        later(4 * DAY, 8 * DAY)
+        status = flows.get(FLOW_ID).status()
+        assert (status.state, flows.get(FLOW_ID).owners()) == ("running", [])
+
+
+def by_hand(flows: FlowProducer, how: str) -> None:
+    """A person sets the flow of the task running again, after its end or while it runs."""
+    flow = flows.get(FLOW_ID)
+    if how == "retry_failed":
+        flow.cancel("wrong data")
+        flow.wait(timeout=LONG)
+    getattr(flow, how)()
+    assert (flow.owners(), flow.status().state) == ([], "running")
+
+
+@pytest.mark.parametrize("how", ["restart", "retry_failed"])
+class TestWhatAPersonBegins:
+    """It is theirs: neither a kill, nor a time-out, nor a lease of the task ends it. Issue 39, 13."""
+
+    async def test_a_trigger_waits_for_it_and_neither_a_kill_nor_its_lease_ends_it(
+        self,
+        flows: FlowProducer,
+        valkey: Valkey,
+        context: Contexts,
+        later: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        how: str,
+    ) -> None:
+        _task_is(monkeypatch, {"r1": {"t": "failed"}})
+        trigger = deferred(operator(load("wait"), lapse=60.0, poll_interval=0.1), context())
+        await asyncio.to_thread(by_hand, flows, how)
+        watching = asyncio.create_task(fired(trigger, 20))
+        await until(lambda: trigger._renewed is not None)
+        await trigger.on_kill()
+        await asyncio.to_thread(later, 31, 62)
+        assert flows.get(FLOW_ID).status().state == "running"
+        valkey.gate.set()
+        assert (await watching)["status"] == "completed"
+
+    def test_a_task_that_is_killed_or_times_out_leaves_it(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, how: str
+    ) -> None:
+        first = operator(load("wait"))
+        deferred(first, context())
+        by_hand(flows, how)
+        first.on_kill()
+        resumed = operator(load("wait"), deferrable=True)
+        with pytest.raises(TaskDeferred):
+            resumed.execute_complete(context(), {"status": "failed", "flow_id": FLOW_ID})
+        resumed.on_kill()
+        with pytest.raises(GlideMQFlowTimeout, match=r"timeout. It goes on: somebody else has begun"):
+            resumed.execute_complete(context(), {"status": "timeout", "flow_id": FLOW_ID})
+        with pytest.raises(TaskDeferralError):
+            resumed.resume_execution("__fail__", {"error": "Trigger failure"}, context(max_tries=0))
+        retry = operator(load("wait"), deferrable=True)
+        deferred(retry, context(**RETRIED))
+        retry.on_kill()
+        assert (flows.get(FLOW_ID).status().state, flows.get(FLOW_ID).owners()) == ("running", [])
 
 
 class TestTheTrigger:
@@ -166,18 +231,6 @@ class TestTheTrigger:
         assert flows.get(FLOW_ID).status().state == "running"
         valkey.gate.set()
         assert (await watching)["status"] == "completed"
-
-    async def test_it_owns_the_generation_that_somebody_began_by_hand(
-        self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
-    ) -> None:
-        trigger = deferred(operator(load("wait"), lapse=60.0, poll_interval=0.1), context())
-        watching = asyncio.create_task(fired(trigger, 20))
-        await until(lambda: trigger._renewed is not None)
-        await asyncio.to_thread(flows.get(FLOW_ID).restart)
-        await until(lambda: trigger._renewed is not None and trigger._renewed[0] == 1)
-        watching.cancel()
-        await asyncio.to_thread(later, 31, 62)
-        assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
 
     async def test_one_that_airflow_stops_without_a_word_leaves_the_flow_to_its_lease(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]

@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_glidemq.attempt import Attempt
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.triggers import reconciler as module
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
@@ -46,7 +47,7 @@ async def begun(
     is_owned: bool = True,
     **more: Any,
 ) -> AsyncFlow:
-    """The running flow of a task."""
+    """The running flow of a task, which owns it."""
     ti: Any = FakeTask(task_id=task, run_id=run, map_index=None if index < 0 else index)
     labels = {
         "orchestrator": "airflow",
@@ -57,6 +58,7 @@ async def begun(
     }
     labels |= {"try": "1"} | Attempt.of(ti, FakeRun(), 0).label(9, is_owned=is_owned)  # type: ignore[arg-type]
     spec = FlowSpec("n", [FlowNode("n", QUEUE, "nobody", data=more.pop("data", 1))], labels=labels)
+    more = {"owner": owner_of(name_of(ti), 3600.0) if is_owned else None} | more
     return await producer.submit(spec, flow_id=flow_id_for("d", task, run, index), **more)
 
 
@@ -117,6 +119,24 @@ async def test_what_does_not_end_with_its_task_is_left_alone(
     of_somebody = await producer.submit(spec, flow_id="f")
     await Reconciler(producer, set).look()
     assert await states(not_cancelled, of_somebody) == ["running", "running"]
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+@pytest.mark.parametrize("how", ["retry_failed", "restart", "rerun", "complete_node"])
+async def test_what_a_person_sets_running_again_is_theirs(
+    producer: AsyncFlowProducer, airflow: dict[Any, Any], how: str, state: str
+) -> None:
+    """Its task has failed, or was marked successful first: issue 39, 13."""
+    flow = await begun(producer, "r1")
+    await flow.extend([FlowNode("m", QUEUE, "nobody", after=["n"])])
+    airflow["t", -1, "r1"] = state
+    await flow.cancel_node("n", "no such month")
+    async with asyncio.timeout(20):
+        await flow.wait()
+    by_hand = await producer.get(flow.id)
+    await getattr(by_hand, how)(*() if how in ("retry_failed", "restart") else ("n",))
+    await Reconciler(producer, set).look()
+    assert await states(await producer.get(flow.id)) == ["running"]
 
 
 async def test_a_generation_that_begins_meanwhile_is_not_cancelled(

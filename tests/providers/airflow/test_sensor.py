@@ -11,7 +11,14 @@ import pytest
 from airflow_provider_glidemq.exceptions import GlideMQException, GlideMQFlowCancelled, GlideMQFlowFailed
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
-from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow_provider_glidemq.version_compat import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferred,
+)
 
 from glidemq_orchestrate import FlowSpec, Worker
 from tests.providers.airflow.conftest import Valkey, chain
@@ -102,12 +109,89 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_a_soft_failure_skips_the_task(
-    valkey: Valkey, worker: Worker, context: Contexts, deferrable: Any
-) -> None:
-    ended(valkey, chain("fail"))
-    with pytest.raises(AirflowSkipException, match="no such month"):
-        sensor(deferrable=deferrable, soft_fail=True).execute(context())
+class TestSoftly:
+    """As of every sensor: only a time-out is skipped softly, and all with ``never_fail``. Issue 39, 15."""
+
+    @pytest.mark.parametrize("resumed", [True, False])
+    def test_a_flow_that_failed(
+        self, valkey: Valkey, worker: Worker, context: Contexts, deferrable: Any, resumed: Any
+    ) -> None:
+        ended(valkey, chain("fail"))
+        event = {"event": {"status": "failed", "flow_id": "f"}}
+
+        def run(**kwargs: Any) -> None:
+            made = sensor(deferrable=deferrable, **kwargs)
+            if resumed:
+                made.resume_execution("execute_complete", event, context())
+            made.execute(context())
+
+        with pytest.raises(GlideMQFlowFailed):
+            run(soft_fail=True)
+        with pytest.raises(AirflowSkipException, match="no such month" if deferrable else "never_fail"):
+            run(never_fail=True)
+
+    @pytest.mark.parametrize(
+        "uri", ["glidemq://127.0.0.1:1", "glidemq://u:p@127.0.0.1:{port}", "glidemq://x?odd=1", None]
+    )
+    def test_a_connection_that_is_wrong(
+        self,
+        valkey: Valkey,
+        context: Contexts,
+        monkeypatch: pytest.MonkeyPatch,
+        deferrable: Any,
+        uri: str | None,
+    ) -> None:
+        """It fails at once at the first look; a retry may find another password."""
+        if uri is not None:
+            monkeypatch.setenv("AIRFLOW_CONN_BAD", uri.format(port=valkey.url.rpartition(":")[2]))
+        made = {"deferrable": deferrable, "glidemq_conn_id": "bad"}
+        with pytest.raises(GlideMQException) as caught:
+            sensor(soft_fail=True, **made).execute(context())
+        assert not isinstance(caught.value, AirflowFailException | AirflowSkipException)
+        with pytest.raises(AirflowSkipException):
+            sensor(never_fail=True, **made).execute(context())
+
+    @pytest.mark.parametrize("how", ["soft_fail", "never_fail"])
+    def test_a_time_out(self, valkey: Valkey, context: Contexts, deferrable: Any, how: str) -> None:
+        made = sensor(deferrable=deferrable, timeout=0.2, poke_interval=0.1, **{how: True})
+        for failed in ("Trigger timeout", "Trigger failure"):
+            error = {"error": failed}
+            is_skipped = how == "never_fail" or "timeout" in failed
+            with pytest.raises(AirflowSkipException if is_skipped else TaskDeferralError):
+                made.resume_execution("__fail__", error, context())
+        with pytest.raises(AirflowSkipException, match="not within"):
+            made.resume_execution("execute_complete", {"event": {"status": "timeout"}}, context())
+        if not deferrable and how == "soft_fail":
+            with pytest.raises(AirflowSkipException, match="timed out"):
+                made.execute(context())
+
+
+class TestExecutionTimeout:
+    """It counts while the sensor is deferred. Issue 39, 15."""
+
+    def test_it_is_the_deadline_where_it_comes_first(self, valkey: Valkey, context: Contexts) -> None:
+        now = context()
+        for execution, seconds in ((30, 30), (90, 60)):
+            made = sensor(timeout=60, execution_timeout=timedelta(seconds=execution))
+            with pytest.raises(TaskDeferred) as deferred:
+                made.execute(now)
+            deadline = now["ti"].start_date.timestamp() + seconds
+            assert deferred.value.trigger.serialize()[1]["deadline"] == deadline
+            assert deferred.value.timeout is not None
+            assert timedelta(seconds=seconds) < deferred.value.timeout < timedelta(seconds=seconds + 61)
+
+    @pytest.mark.parametrize("seen_by", ["trigger", "airflow"])
+    def test_the_task_may_be_retried_as_any_that_took_too_long(
+        self, valkey: Valkey, context: Contexts, seen_by: str
+    ) -> None:
+        made = sensor(timeout=60, execution_timeout=timedelta(seconds=30))
+        calls: dict[str, tuple[str, dict[str, Any]]] = {
+            "trigger": ("execute_complete", {"event": {"status": "timeout"}}),
+            "airflow": ("__fail__", {"error": "Trigger timeout"}),
+        }
+        method, kwargs = calls[seen_by]
+        with pytest.raises(AirflowTaskTimeout, match=r"not within its execution_timeout, 0:00:30\. There is"):
+            made.resume_execution(method, kwargs, context())
 
 
 def test_the_time_out_counts_from_the_start_of_the_task(valkey: Valkey, context: Contexts) -> None:

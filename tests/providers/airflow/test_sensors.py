@@ -70,8 +70,10 @@ def test_a_job_that_failed_fails_the_sensor_with_its_reason(
         with pytest.raises(GlideMQJobFailed, match=f"job {job_id} of queue {QUEUE} failed: no such month"):
             sensor.execute(context())
     assert job_sensor(job_id, allowed_states=["failed"]).execute(context()) is None
-    with pytest.raises(AirflowSkipException, match="no such month"):
+    with pytest.raises(GlideMQJobFailed):
         job_sensor(job_id, soft_fail=True).execute(context())
+    with pytest.raises(AirflowSkipException, match="no such month"):
+        job_sensor(job_id, never_fail=True).execute(context())
     with pytest.raises(GlideMQJobFailed):
         job_sensor(job_id).execute_complete(context(), {"status": "failed"})
 

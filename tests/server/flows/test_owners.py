@@ -252,6 +252,66 @@ class TestAgain:
         assert flows.get("f").status().state == "running"
 
 
+class TestOneThatDoesNotJoin:
+    """It owns what it begins, and nothing else: issue 39, 13."""
+
+    ADA = Owner("ada", timedelta(minutes=1), joins=False)
+
+    def test_it_owns_and_renews_what_it_has_begun(
+        self, flows: FlowProducer, supervisor: Supervisor, work: Work
+    ) -> None:
+        work.ends["a"] = "failed"
+        flow = flows.submit(FLOW, flow_id="f", owner=self.ADA)
+        flow.wait(timeout=LONG)
+        work.held["b"] = threading.Event()
+        flow.complete_node("a", 1)
+        assert flow.owners() == ["ada"]
+        flows.get("f", owner=replace(self.ADA, lapse=timedelta(hours=1))).renew()
+        supervisor.look(31, 62)
+        assert (flow.status().state, flow.owners()) == ("running", ["ada"])
+        work.held["b"].set()
+        flow.wait(timeout=LONG)
+        work.held["a"] = threading.Event()
+        flow.restart()
+        assert flow.owners() == ["ada"]
+        work.held["a"].set()
+
+    @pytest.mark.parametrize("how", ["submit", "retry_failed", "restart", "rerun", "complete_node"])
+    def test_it_owns_nothing_that_somebody_else_has_set_running(
+        self, flows: FlowProducer, supervisor: Supervisor, work: Work, how: str
+    ) -> None:
+        work.ends["a"], theirs = "failed", FLOW
+        work.held["b"] = threading.Event()
+        if how != "submit":
+            flows.submit(FLOW, flow_id="f", owner=self.ADA).wait(timeout=LONG)
+            work.ends.clear()
+        if how == "submit":
+            flows.submit(theirs, flow_id="f")
+        elif how in ("rerun", "complete_node"):
+            getattr(flows.get("f"), how)("a")
+        else:
+            getattr(flows.get("f"), how)()
+        mine = flows.get("f", owner=self.ADA)
+        mine.renew()
+        with pytest.raises(WaitTimeout):
+            mine.wait(timeout=timedelta(milliseconds=1))
+        flows.submit(FLOW, flow_id="f", owner=self.ADA)
+        assert mine.owners() == []
+        supervisor.look(31, 62, 100)
+        if how != "submit":
+            assert mine.status().state == "running"
+        work.held["b"].set()
+
+    def test_a_change_of_nodes_in_a_flow_that_runs_for_others_does_not_own_it(
+        self, flows: FlowProducer, work: Work
+    ) -> None:
+        work.held["b"] = threading.Event()
+        flows.submit(FLOW, flow_id="f")
+        flows.get("f", owner=self.ADA).complete_node("a", 1)
+        assert flows.get("f").owners() == []
+        work.held["b"].set()
+
+
 class TestRenewing:
     def test_whoever_waits_for_a_flow_of_others_owns_it(
         self, flows: FlowProducer, supervisor: Supervisor

@@ -35,11 +35,14 @@ class _Owned(NamedTuple):
 def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
     """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state. Repeatable.
 
+    One that does not join is renewed if it owns the flow already.
+
     Raises:
         FlowNotFound, Superseded: The flow cannot be owned.
     """
     record = yield from unsuperseded(ref)
-    if not record.state.is_terminal:
+    may_own = owner.joins or any(one.name == owner.name for one in _owners(record))
+    if not record.state.is_terminal and may_own:
         yield from own_round(ref, owner, max(record.number, 0), clock)
     return record.state
 

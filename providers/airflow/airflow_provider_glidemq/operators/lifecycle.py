@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -27,8 +27,9 @@ from airflow_provider_glidemq.masked import holds_masked
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.operators.waiting import Waiting
-from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
+from airflow_provider_glidemq.ownership import AT_WORK, DAY, NotOwned, check_owned, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
+from airflow_provider_glidemq.patience import Patience
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -37,7 +38,7 @@ from airflow_provider_glidemq.version_compat import (
     TaskDeferralTimeout,
 )
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, StateError, Superseded, TransportError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,6 +105,7 @@ class FlowTask(LineageTask):
         self._is_killed = False
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
+        self._has_told = False  # callbacks know that it was submitted
         self._is_masked = False  # see ``masked``
 
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
@@ -122,13 +124,16 @@ class FlowTask(LineageTask):
         spec = self._spec(context, attempt)
         if self.do_xcom_push:
             ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
-        with airflow_errors(), self._producer() as producer:
+
+        def begin(producer: FlowProducer) -> Flow:
             flow = self._submit(producer, spec, ti, attempt)
             self._submitted, self._is_masked = spec, holds_masked(spec)
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
             self._is_first = True
-            return self._settle(context, producer, flow)
+            return flow
+
+        return self._go_on(context, self._id(ti), begin)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
@@ -141,8 +146,7 @@ class FlowTask(LineageTask):
             raise GlideMQFlowSuperseded(flow_id)
         if event["status"] == "error":
             raise GlideMQException(f"flow {flow_id} cannot be watched: {event.get('reason', '')}")
-        with airflow_errors(), self._producer() as producer:
-            return self._settle(context, producer, self._find(context, producer, flow_id))
+        return self._go_on(context, flow_id)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after waiting; a flow that no task would wait for any more is cancelled first.
@@ -157,7 +161,8 @@ class FlowTask(LineageTask):
             ti = context["ti"]
             if ti.try_number > ti.max_tries:
                 reason = "the Airflow task could not wait for it and has no retry left"
-                self._cancel_own(context, self._id(ti), reason)
+                with self._ending(self._id(ti)):
+                    self._cancel_own(context, self._id(ti), reason)
             raise
 
     def on_kill(self) -> None:
@@ -209,13 +214,14 @@ class FlowTask(LineageTask):
         if how == "restart" and (self.on_existing or any(one.request == request for one in history)):
             request = attempt.own_request
         self._held = _Held(flow_id, request)
+        is_own = decision is not Decision.JOIN or how == "restart"
         state = history[-1].state if history else None
         flow = producer.submit(
             spec,
             flow_id=flow_id,
             on_existing=how,
             request=request,
-            owner=self._owned_by(ti, decision),
+            owner=self._owned_by(ti) if is_own else None,
             require_workers=self.require_workers and (how == "restart" or state is not FlowState.COMPLETED),
         )
         self._held = _Held(flow_id, request, flow.generation)
@@ -238,15 +244,15 @@ class FlowTask(LineageTask):
         decision = decide(self._attempt(context), _history(producer, flow_id))
         if decision is Decision.YIELD:
             raise GlideMQFlowSuperseded(flow_id)
-        return producer.get(flow_id, owner=self._owned_by(context["ti"], decision))
+        return producer.get(flow_id, owner=self._owned_by(context["ti"]))
 
-    def _owned_by(self, ti: RuntimeTaskInstanceProtocol, decision: Decision) -> Owner | None:
-        """The task as the owner of its flow; nobody of one that others have begun, or a kill lets run.
+    def _owned_by(self, ti: RuntimeTaskInstanceProtocol) -> Owner | None:
+        """The task as the owner of what it begins; nobody where a kill lets it run. See ``ownership``.
 
         While this process waits, it renews its lease, so that may be short; see ``_keep_while_deferred``.
         """
-        is_own = self.cancel_on_kill and decision is not Decision.JOIN
-        self._owner = owner_of(name_of(ti), self.lapse and min(self.lapse, AT_WORK)) if is_own else None
+        lapse = None if self.lapse is None else min(self.lapse, AT_WORK)
+        self._owner = owner_of(name_of(ti), lapse) if self.cancel_on_kill else None
         return self._owner
 
     def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
@@ -257,6 +263,36 @@ class FlowTask(LineageTask):
             producer.get(flow.id, owner=owner_of(self._owner.name, self.lapse)).renew()
 
     # -- how it ends -----------------------------------------------------------------------------------------
+
+    def _go_on(
+        self, context: Context, flow_id: str, begin: Callable[[FlowProducer], Flow] | None = None
+    ) -> Any:
+        """Find the flow, or ``begin`` it, and wait for its end.
+
+        Once there is a flow, failures to reach the server are passing ones for minutes: see ``patience``.
+        """
+        patience = Patience(self.log, f"Flow {flow_id}")
+        with airflow_errors():
+            while True:
+                try:
+                    with self._producer() as producer:
+                        flow = begin(producer) if begin else self._find(context, producer, flow_id)
+                        begin = None
+                        return self._settle(context, producer, flow)
+                except GlideMQError as exc:
+                    if begin is not None:
+                        raise
+                    self._pause(context, flow_id, patience, exc)
+
+    def _pause(self, context: Context, flow_id: str, patience: Patience, error: GlideMQError) -> None:
+        try:
+            time.sleep(patience.pause(error))
+        except AirflowTaskTimeout:
+            self._time_out(context, flow_id)
+        except GlideMQError as exc:
+            if isinstance(exc, StateError):
+                raise
+            raise GlideMQException(f"{type(exc).__name__}: {exc}") from exc
 
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
@@ -274,7 +310,8 @@ class FlowTask(LineageTask):
         status = flow.status()
         if status.superseded_by is not None:
             raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
-        if self._is_first:
+        if self._is_first and not self._has_told:
+            self._has_told = True
             self._tell("submitted", context, status)
         waiting = self._here(context)
         if not status.state.is_terminal:
@@ -324,7 +361,7 @@ class FlowTask(LineageTask):
                 poll_interval=self.poll_interval,
                 logging_interval=self.logging_interval,
                 deadline=deadline,
-                cancel_on_kill=self.cancel_on_kill,
+                cancel_on_kill=self._owner is not None,
                 not_before=time.time() + SECONDS_DEFERRED,
                 show_logs=self.show_logs,
                 show_progress=self.shows_progress,
@@ -341,17 +378,23 @@ class FlowTask(LineageTask):
         return (ti.start_date + self.execution_timeout).timestamp()
 
     def _time_out(self, context: Context, flow_id: str) -> NoReturn:
-        status, reason = None, "the Airflow task's execution_timeout has passed"
-        if self.cancel_on_kill:
-            status = self._cancel_own(context, flow_id, reason)
+        reason = "the Airflow task's execution_timeout has passed"
+        try:
+            status = self._cancel_own(context, flow_id, reason) if self.cancel_on_kill else None
+        except NotOwned as exc:
+            raise GlideMQFlowTimeout(flow_id, f". It goes on: {exc}") from exc
         if status is not None:
             self._tell("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
         progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
         raise GlideMQFlowTimeout(flow_id, progress)
 
     def _cancel_own(self, context: Context, flow_id: str, reason: str) -> FlowStatus | None:
-        """Cancel the current generation unless a later try has begun it; returns the status before."""
-        with self._ending(flow_id), self._producer() as producer:
+        """Cancel the current generation; returns the status before.
+
+        Raises:
+            NotOwned: It does not run for this task.
+        """
+        with self._ending(flow_id, NotOwned), self._producer() as producer:
             flow = self._find(context, producer, flow_id)
             return self._cancel_generation(flow, flow.generation, reason)
 
@@ -365,19 +408,24 @@ class FlowTask(LineageTask):
                 self._cancel_generation(flow, flow.generation, reason)
 
     def _cancel_generation(self, flow: Flow, generation: int, reason: str) -> FlowStatus:
+        """Raises NotOwned: It was begun, or set running again, by somebody else."""
         status = flow.status()
+        if not status.state.is_terminal:
+            check_owned(flow.id, "" if self._owner is None else self._owner.name, flow.owners())
         flow.cancel(reason, generation=generation)
         self.log.info("Flow %s was %s and is cancelled: %s", flow.id, status.state.value, reason)
         return status
 
     @contextlib.contextmanager
-    def _ending(self, flow_id: str) -> Iterator[None]:
-        """Log why a flow was not cancelled; the task is ending anyway."""
+    def _ending(self, flow_id: str, *raised: type[Exception]) -> Iterator[None]:
+        """Log why a flow was not cancelled, but for what is ``raised``; the task is ending anyway."""
         try:
             yield
+        except raised:
+            raise
         except FlowNotFound:
             pass
-        except (Superseded, GlideMQFlowSuperseded) as exc:
+        except (Superseded, GlideMQFlowSuperseded, NotOwned) as exc:
             self.log.info("Flow %s is not cancelled: %s", flow_id, exc)
         except GlideMQError:
             self.log.exception(

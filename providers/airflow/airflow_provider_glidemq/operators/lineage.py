@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from airflow_provider_glidemq.patience import looking_up
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import JobNotFound
 
@@ -36,7 +37,8 @@ class LineageTask(Linked, TemplatedOperator):
     """
 
     def _producer(self) -> FlowProducer:
-        return GlideMQHook(self.glidemq_conn_id).get_producer()
+        with looking_up(self.glidemq_conn_id):
+            return GlideMQHook(self.glidemq_conn_id).get_producer()
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
         """The id of the flow."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_glidemq.node_reports import NodeReports, log_reports
-from airflow_provider_glidemq.triggers.waiting import reconnect_pauses
+from airflow_provider_glidemq.patience import reconnect_pauses
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 
 if TYPE_CHECKING:

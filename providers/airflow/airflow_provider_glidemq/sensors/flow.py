@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import PokeReturnValue
 
-from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowFailed, airflow_errors
+from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlowFailed
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.patience import looking_up
 from airflow_provider_glidemq.results import Result, check_result, check_size, collect
 from airflow_provider_glidemq.sensors.waiting import WaitingSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
@@ -17,8 +18,6 @@ from glidemq_orchestrate import FlowState
 from glidemq_orchestrate.errors import FlowNotFound, Superseded
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from glidemq_orchestrate import Flow, FlowProducer
 
 TERMINAL: Final = tuple(state.value for state in FlowState if state.is_terminal)
@@ -91,9 +90,9 @@ class GlideMQFlowSensor(WaitingSensor):
         self.allowed_states = tuple(allowed_states)
         self.result = result
 
-    def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002  the signature is Airflow's
+    def _look(self) -> bool | PokeReturnValue:
         """Whether the flow has ended, with its results; raises for a state that is not allowed."""
-        with airflow_errors(), self._producer() as producer:
+        with self._producer() as producer:
             try:
                 flow = producer.get(self._id())
             except FlowNotFound:
@@ -120,7 +119,7 @@ class GlideMQFlowSensor(WaitingSensor):
         )
 
     def _hint(self) -> str:
-        with airflow_errors(), self._producer() as producer:
+        with self._producer() as producer:
             try:
                 status = producer.get(self._id()).status()
             except FlowNotFound:
@@ -132,7 +131,8 @@ class GlideMQFlowSensor(WaitingSensor):
         return f"It is {status.state.value}: {status.completed} of {status.total} nodes have completed"
 
     def _producer(self) -> FlowProducer:
-        return GlideMQHook(self.glidemq_conn_id).get_producer()
+        with looking_up(self.glidemq_conn_id):
+            return GlideMQHook(self.glidemq_conn_id).get_producer()
 
     def _id(self) -> str:
         if self.flow_id is not None:

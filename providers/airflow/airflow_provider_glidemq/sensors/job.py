@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import PokeReturnValue
 
-from airflow_provider_glidemq.exceptions import GlideMQJobFailed, airflow_errors
+from airflow_provider_glidemq.exceptions import GlideMQJobFailed
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.patience import looking_up
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.sensors.waiting import WaitingSensor, check_text
 from airflow_provider_glidemq.triggers.jobs import GlideMQJobTrigger
 from glidemq_orchestrate.errors import JobNotFound
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from glidemq_orchestrate import Queue
 
 ENDED: Final = ("completed", "failed")
@@ -64,9 +63,9 @@ class GlideMQJobSensor(WaitingSensor):
         self.job_id = job_id
         self.allowed_states = tuple(allowed_states)
 
-    def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002  the signature is Airflow's
+    def _look(self) -> bool | PokeReturnValue:
         """Whether the job has ended, with its result; raises for an end that is not allowed."""
-        with airflow_errors(), self._queue() as queue:
+        with self._queue() as queue:
             try:
                 job = queue.get_job(str(self.job_id))
             except JobNotFound:
@@ -81,7 +80,8 @@ class GlideMQJobSensor(WaitingSensor):
         return PokeReturnValue(is_done=True, xcom_value=job.result)
 
     def _queue(self) -> Queue:
-        return GlideMQHook(self.glidemq_conn_id).get_queue(self.queue_name)
+        with looking_up(self.glidemq_conn_id):
+            return GlideMQHook(self.glidemq_conn_id).get_queue(self.queue_name)
 
     def _linked(self) -> Mapping[str, str]:
         return {"queue": self.queue_name, "job_id": str(self.job_id)}
@@ -100,7 +100,7 @@ class GlideMQJobSensor(WaitingSensor):
         )
 
     def _hint(self) -> str:
-        with airflow_errors(), self._queue() as queue:
+        with self._queue() as queue:
             (state,) = queue.states([str(self.job_id)])
         if state is not None:
             return f"It is {state.value}"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import PokeReturnValue
 
 from airflow_provider_glidemq.conditions import WAITING, Condition, QueueCondition, QueueState
-from airflow_provider_glidemq.exceptions import airflow_errors
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.patience import looking_up
 from airflow_provider_glidemq.sensors.waiting import WaitingSensor, check_text
 from airflow_provider_glidemq.triggers.queues import GlideMQQueueTrigger
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 
 class GlideMQQueueSensor(WaitingSensor):
@@ -70,7 +67,7 @@ class GlideMQQueueSensor(WaitingSensor):
         self.jobs = list(jobs)
         self._wanted = QueueCondition(condition, at_least, at_most, tuple(states), tuple(jobs))
 
-    def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002  the signature is Airflow's
+    def _look(self) -> bool | PokeReturnValue:
         """Whether the condition is fulfilled, with the number of jobs by state."""
         state = self._read()
         if state.is_unknown:
@@ -81,7 +78,9 @@ class GlideMQQueueSensor(WaitingSensor):
         return PokeReturnValue(is_done=True, xcom_value=dict(state.counts))
 
     def _read(self) -> QueueState:
-        with airflow_errors(), GlideMQHook(self.glidemq_conn_id).get_queue(self.queue_name) as queue:
+        with looking_up(self.glidemq_conn_id):
+            client = GlideMQHook(self.glidemq_conn_id).get_queue(self.queue_name)
+        with client as queue:
             return QueueState.of(queue.counts(indexed_only=True), queue.is_paused(), queue.workers())
 
     def _linked(self) -> Mapping[str, str]:

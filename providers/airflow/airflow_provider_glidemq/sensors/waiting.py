@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
@@ -12,14 +14,19 @@ from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
+from airflow_provider_glidemq.patience import Patience
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
     AirflowException,
+    AirflowFailException,
     AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferralTimeout,
 )
+from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,10 +34,16 @@ if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
 
 
-class WaitingSensor(Linked, BaseSensorOperator):
-    """Waits for one thing, which ``poke`` looks for and ``_trigger`` waits for.
+BACKSTOP: Final = timedelta(seconds=60)
 
-    ``soft_fail`` and ``never_fail`` skip the task whatever the failure is, deferred or not.
+
+class WaitingSensor(Linked, BaseSensorOperator):
+    """Waits for one thing, which ``_look`` looks for and ``_trigger`` waits for.
+
+    As of every sensor, ``soft_fail`` skips the task when its time is over, and for an
+    ``AirflowFailException``; ``never_fail`` whatever the failure is. Deferred or not, and ``timeout`` as
+    ``execution_timeout``: whichever comes first. Once it waits, failures to reach the server are passing
+    ones for minutes: see ``patience``.
     """
 
     def __init__(
@@ -46,24 +59,77 @@ class WaitingSensor(Linked, BaseSensorOperator):
             raise TypeError(f"deferrable must be True or False, got {deferrable!r}")
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
+        self._is_waiting = False  # its first look was good
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait in the triggerer, or poke as every sensor does."""
         self.link_places = self._linked()
-        try:
+        with self._softly():
             return self._wait(context) if self.deferrable else super().execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume after waiting. That of every sensor would skip whatever the failure is."""
+        with self._softly():
+            try:
+                # Beyond that of every sensor, to the one of every operator.
+                return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
+            except TaskDeferralTimeout:
+                return self._last_look(context)
+
+    @contextmanager
+    def _softly(self) -> Iterator[None]:
+        """Skip the task instead of failing it, where ``soft_fail`` or ``never_fail`` say so."""
+        try:
+            yield
         except (AirflowSkipException, AirflowRescheduleException):
             raise
-        except AirflowException as exc:
+        except (AirflowSensorTimeout, AirflowTaskTimeout, AirflowFailException) as exc:
             if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(exc) or "its execution_timeout has passed") from exc
+            raise
+        except Exception as exc:
+            if self.never_fail:
                 raise AirflowSkipException(str(exc)) from exc
             raise
+
+    def poke(self, context: Context) -> bool | PokeReturnValue:
+        """Whether it has come, with what the task returns; raises for an end that is not allowed.
+
+        Raises:
+            GlideMQException: The server cannot be reached: at once at the first look of a task, and for some
+                minutes while it waits.
+        """
+        patience = self._patience(context)
+        while True:
+            try:
+                found = self._look()
+            except GlideMQError as exc:
+                try:
+                    pause = 0.0 if patience is None else patience.pause(exc)
+                except GlideMQError:
+                    patience = None
+                if patience is None:
+                    raise GlideMQException(f"{type(exc).__name__}: {exc}") from exc
+                if time.time() + pause >= self._deadline(context):
+                    return False
+                time.sleep(pause)
+            else:
+                self._is_waiting = True
+                return found
+
+    def _patience(self, context: Context) -> Patience | None:
+        """None at the first look of a task, which shows whether the connection is right at all."""
+        is_again = not self.deferrable and self.reschedule
+        if is_again and context["ti"].get_first_reschedule_date(context) is not None:
+            self._is_waiting = True
+        return Patience(self.log, self._what()) if self._is_waiting and not self.silent_fail else None
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
         if event is None or "status" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
         self.link_places = self._linked()
+        self._is_waiting = True
         if event["status"] == "timeout":
             return self._last_look(context)
         if event["status"] == "error":
@@ -72,6 +138,14 @@ class WaitingSensor(Linked, BaseSensorOperator):
 
     def _linked(self) -> Mapping[str, str]:
         """What a link may need, of ``flow_id``, ``queue``, ``job_id``."""
+        raise NotImplementedError
+
+    def _look(self) -> bool | PokeReturnValue:
+        """Whether it has come, with what the task returns; raises for an end that is not allowed.
+
+        Raises:
+            GlideMQError: The server cannot be asked.
+        """
         raise NotImplementedError
 
     def _what(self) -> str:
@@ -99,24 +173,37 @@ class WaitingSensor(Linked, BaseSensorOperator):
         if seen:
             return seen.xcom_value if isinstance(seen, PokeReturnValue) else None
         self.log.info("Waiting for %s", self._what())
+        deadline = self._deadline(context)
         return self.defer(
             trigger=self._trigger(
-                max(float(self.poke_interval), 1.0), self._deadline(context), time.time() + SECONDS_DEFERRED
+                max(float(self.poke_interval), 1.0), deadline, time.time() + SECONDS_DEFERRED
             ),
             method_name="execute_complete",
+            timeout=timedelta(seconds=max(deadline - time.time(), 0.0)) + BACKSTOP,
         )
 
+    @property
+    def _is_cut_short(self) -> bool:
+        """Whether ``execution_timeout`` comes before ``timeout``."""
+        limit = self.execution_timeout
+        return self.deferrable and limit is not None and limit.total_seconds() < self.timeout
+
     def _deadline(self, context: Context) -> float:
-        """``timeout`` after the task began, however often it has resumed since."""
-        return float(context["ti"].start_date.timestamp()) + float(self.timeout)
+        """``timeout`` or ``execution_timeout`` after the task began, however often it has resumed since."""
+        began, limit = context["ti"].start_date, self.execution_timeout
+        if not self.deferrable and self.reschedule:
+            began = context["ti"].get_first_reschedule_date(context) or began
+        seconds = limit.total_seconds() if self._is_cut_short and limit is not None else self.timeout
+        return float(began.timestamp()) + float(seconds)
 
     def _last_look(self, context: Context) -> Any:
         """It may have come at the last moment; else tell how it is.
 
         Raises:
             AirflowSensorTimeout: It has not come.
+            AirflowTaskTimeout: The same, where ``execution_timeout`` came first: the task may be retried.
         """
-        hint = ""
+        hint, self._is_waiting = "", False
         try:
             seen = self.poke(context)
             if seen:
@@ -126,6 +213,11 @@ class WaitingSensor(Linked, BaseSensorOperator):
             if type(exc) is not GlideMQException:  # it has ended, and not well
                 raise
             self.log.warning("The last look has failed: %s", exc)
+        except GlideMQError as exc:
+            self.log.warning("The last look has failed: %s", exc)
+        if self._is_cut_short:
+            limit = f"its execution_timeout, {self.execution_timeout}"
+            raise AirflowTaskTimeout(f"{self._what()}: not within {limit}. {hint}".strip())
         raise AirflowSensorTimeout(f"{self._what()}: not within {self.timeout:g} seconds. {hint}".strip())
 
 

@@ -11,6 +11,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, airflow_errors
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.patience import Patience, looking_up, patiently
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
@@ -127,11 +128,18 @@ class GlideMQNodeMonitor(BaseOperator):
             raise GlideMQNodeFailed(self.node, event["reason"])
         if not self.do_xcom_push or not event["nodes"]:
             return None
-        with airflow_errors(), GlideMQHook(self.watch["glidemq_conn_id"]).get_producer() as producer:
-            flow = producer.get(event["flow_id"])
-            results = flow.results(event["nodes"])
+        flow_id, nodes = event["flow_id"], event["nodes"]
+        with airflow_errors():
+            results = patiently(lambda: self._results(flow_id, nodes), Patience(self.log, f"Flow {flow_id}"))
         check_size(event["flow_id"], results)
         return ordered(results) if self.is_expanded else results.get(self.node)
+
+    def _results(self, flow_id: str, nodes: Sequence[str]) -> Mapping[str, Any]:
+        conn_id = self.watch["glidemq_conn_id"]
+        with looking_up(conn_id):
+            producer = GlideMQHook(conn_id).get_producer()
+        with producer:
+            return producer.get(flow_id).results(nodes)
 
     def _watching(self) -> dict[str, Any]:
         self._check_edges()

@@ -12,7 +12,7 @@ from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.ownership import NotOwned, owner_of, seconds_of
 from airflow_provider_glidemq.triggers.told import Reporter, Telling
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from glidemq_orchestrate import AsyncFlow, FlowStatus
 
 RENEWALS: Final = 3  # of a lease, in the time that it lasts
-_GOES_ON: Final = frozenset({"running", "deferred"})
 _ending: set[asyncio.Task[None]] = set()
 
 
@@ -36,19 +35,21 @@ class GlideMQFlowTrigger(WaitingTrigger):
     ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` when
     a later try of the task has begun the flow anew; ``error`` when a retry would not help (``reason`` holds
     why). A server that cannot be reached is waited for. A flow that somebody else begins anew is watched
-    from then on, and cancelled by a kill.
+    from then on, and left alone by a kill.
 
     Args:
         flow_id: The flow.
         glidemq_conn_id: The connection.
         poll_interval: Seconds after which the state is read again even if no event came.
         deadline: When to give up, in seconds since the epoch; None: never.
-        cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it.
+        cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it; with an owner, if
+            that owns it then.
         wait_for_flow: Wait for a flow that does not exist yet, instead of firing with ``error``.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the flow has ended.
         generation: The generation that the task has begun or joined; None: the one that is found first.
-        owner: For whom the flow runs; None: the trigger keeps no lease.
-        lapse: Seconds after which it is cancelled when nothing was heard of that owner; None: no lease.
+        owner: For whom the flow runs, if it is still the one who has set it running; None: the trigger keeps
+            no lease.
+        lapse: Seconds after which it is cancelled when nothing was heard of that owner; None: it runs on.
         logging_interval: Seconds from one line about progress in the task log to the next.
         show_logs: Show in the task log what nodes log, and what they report as their progress.
         show_progress: Show only the latter.
@@ -122,8 +123,9 @@ class GlideMQFlowTrigger(WaitingTrigger):
 
         Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
         have moved to another one. So it checks the task first: one that is deferred is watched by the other
-        triggerer, and one that runs has attached to the flow again. Neither may lose its flow. After a clear
-        the next try may be ahead of this call: only the generation that was watched here is cancelled.
+        triggerer, one that runs has attached to the flow again, and one that is queued or waits for its retry
+        will. None of them may lose its flow. After a clear the next try may be ahead of this call: only the
+        generation that was watched here is cancelled.
         """
         if self.cancel_on_kill:
             await to_its_end(self._end_flow())
@@ -152,7 +154,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         reporter, told = self._reporter(flow.generation), Telling(self.callbacks, self.log)
         try:
             while True:
-                pauses = [self.lapse / RENEWALS] if self.lapse is not None else []
+                pauses = [] if self.owner is None else [seconds_of(self.lapse) / RENEWALS]
                 pauses += [reporter.seconds_left] if reporter is not None else []
                 status = await subscription.wait(min(pauses, default=None))
                 if status is not None:
@@ -189,14 +191,11 @@ class GlideMQFlowTrigger(WaitingTrigger):
 
     async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
         """Keep the flow wanted: a call each third of the lapse."""
-        if self.owner is None or self.lapse is None:
+        if self.owner is None:
             return
+        pause = seconds_of(self.lapse) / RENEWALS
         now = asyncio.get_running_loop().time()
-        if (
-            self._renewed is None
-            or self._renewed[0] != flow.generation
-            or now - self._renewed[1] >= self.lapse / RENEWALS
-        ):
+        if self._renewed is None or self._renewed[0] != flow.generation or now - self._renewed[1] >= pause:
             with suppress(Superseded):  # the next look tells
                 await client.renew(flow)
             self._renewed = (flow.generation, now)
@@ -253,31 +252,35 @@ class GlideMQFlowTrigger(WaitingTrigger):
 
     async def _end_flow(self) -> None:
         try:
-            state = await self._task_state()
+            reason = await self._reason()
         except Exception:
             self.log.exception("Cannot read the state of the task, so flow %s is not cancelled", self.flow_id)
             return
-        if state in _GOES_ON:
-            self.log.info("The task is %s, so flow %s goes on", state, self.flow_id)
-            return
-        await self._cancel(f"the Airflow task was ended by a user (state: {state or 'none'})")
+        if reason is None:
+            self.log.info("The task goes on, and so does flow %s", self.flow_id)
+        else:
+            await self._cancel(reason)
 
-    async def _task_state(self) -> str | None:
+    async def _reason(self) -> str | None:
+        """Why the flow ends with its task; None if a try of the task goes on, or will."""
         if (place := self._place()) is None:
             raise RuntimeError("the trigger has no task")
         tasks = await module("tasks")
         states = await tasks.states_of(tasks.Task(*place[:3]), [place[3]])
-        found: str | None = states.get(place[3])
+        state: str | None = states.get(place[3])
+        if state is not None and state not in tasks.ENDED:
+            return None
+        found: str = await tasks.reason_of(place[0], place[3], "the Airflow task", state)
         return found
 
     async def _cancel(self, reason: str) -> None:
         shared = await module("shared")
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
-                before = await client.cancel(self.flow_id, reason, self.generation)
-        except Superseded as exc:
+                before = await client.cancel(self.flow_id, reason, self.generation, owner=self.owner)
+        except (Superseded, NotOwned) as exc:
             self.log.info("Flow %s is not cancelled: %s", self.flow_id, exc)
-        except GlideMQError:
+        except GlideMQError:  # the reconciler, or the end of its lease, does it
             self.log.exception("Flow %s could not be cancelled", self.flow_id)
         else:
             self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)

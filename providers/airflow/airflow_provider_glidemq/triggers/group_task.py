@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from airflow.sdk.execution_time.xcom import XCom
 
+from airflow_provider_glidemq.patience import reconnect_pauses
 from airflow_provider_glidemq.task_groups.ends import Seen
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
+PATIENCE_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,19 @@ class GroupTask:
 
 
 async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call that fails for some seconds: Airflow's database may be busy. All of them are repeatable.
+    """Repeat a call that fails for some minutes: Airflow's database may be busy, or away. All are repeatable.
 
     Raises:
         Exception: It kept failing; of several classes, by release.
     """
-    for pause in PAUSES:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_SECONDS
+    for pause in reconnect_pauses():
         try:
             return await call()
-        except Exception as exc:  # noqa: BLE001  see above
-            logger.info("Airflow did not answer, asking again in %.0f s: %s", pause, exc)
+        except Exception as exc:
+            if loop.time() + pause > until:
+                raise
+            logger.warning("Airflow did not answer, asking again in %.1f s: %s", pause, exc)
         await asyncio.sleep(pause)
-    return await call()
+    raise AssertionError

@@ -11,7 +11,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.parameters import check_seconds
-from airflow_provider_glidemq.triggers.waiting import module, reconnect_pauses
+from airflow_provider_glidemq.patience import reconnect_pauses
+from airflow_provider_glidemq.triggers.waiting import module
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer

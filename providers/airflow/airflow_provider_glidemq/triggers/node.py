@@ -28,7 +28,15 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import WITHHELD
 from airflow_provider_glidemq.node_reports import in_line, in_text
-from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
+from airflow_provider_glidemq.ownership import (
+    DAY,
+    NotOwned,
+    check_owned,
+    name_of,
+    owner_of,
+    seconds_of,
+)
+from airflow_provider_glidemq.patience import Patience
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.ends import (
     Seen,
@@ -40,8 +48,8 @@ from airflow_provider_glidemq.task_groups.ends import (
 from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
-from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, reconnect_pauses
-from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded, TransportError
+from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module
+from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.jobs.states import JobState
 
 if TYPE_CHECKING:
@@ -70,8 +78,8 @@ class _Ended(Exception):
 class GlideMQNodeTrigger(BaseTrigger):
     """Ends a task of a ``GlideMQTaskGroup`` when its nodes have ended, or fires once with how they did.
 
-    A server that cannot be reached is waited for. It never shows what a generation of the flow did that
-    launch, in its last run, has not begun or gone on with.
+    Failures to reach the server, or Airflow, are passing ones for minutes. It never shows what a generation
+    of the flow did that launch, in its last run, has not begun or gone on with.
 
     Args:
         node: The name of the node, or of the task that was expanded.
@@ -85,7 +93,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             ``none``.
         is_needed: Whether a task outside of the group waits for this one, so that a result that is too large
             for XCom fails it.
-        cancel_on_kill: Whether marking the task ends its nodes.
+        cancel_on_kill: Whether marking the task ends its nodes, while the flow runs for its group.
         poll_interval: Seconds after which the state is read again even if no event came.
         logging_interval: Seconds between log lines about progress.
         lapse: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
@@ -175,21 +183,19 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     async def _payload(self) -> dict[str, Any]:
         shared = await module("shared")
-        pauses = reconnect_pauses()
+        patience = Patience(self.log, f"Node {self.node}")
         while True:
             try:
                 async with shared.shared_client(self.glidemq_conn_id) as client:
                     return await self._watch(client)
             except Superseded as exc:
                 self.log.info("%s, which this task shows now", exc)
-            except TransportError as exc:
-                if not exc.retryable:
-                    return self._event("failed", f"{type(exc).__name__}: {exc}")
-                pause = next(pauses)
-                self.log.warning("The flow cannot be watched, retrying in %.1f s: %s", pause, exc)
-                await asyncio.sleep(pause)
             except GlideMQError as exc:
-                return self._event("failed", f"{type(exc).__name__}: {exc}")
+                try:
+                    pause = patience.pause(exc)
+                except GlideMQError:
+                    return self._event("failed", f"{type(exc).__name__}: {exc}")
+                await asyncio.sleep(pause)
             except NotLaunched as exc:
                 return self._event("failed", str(exc))
             except _Ended as exc:
@@ -227,7 +233,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
         try:
             while not nodes.is_over:
-                status = await subscription.wait(None if self.lapse is None else self.lapse / RENEWALS)
+                status = await subscription.wait(seconds_of(self.lapse) / RENEWALS)
                 if status is not None:
                     if status.superseded_by is not None:
                         raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
@@ -340,11 +346,11 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
         """Keep the flow wanted: a call each third of the lapse."""
-        if self.lapse is None or not self.cancel_on_kill:
+        if not self.cancel_on_kill:
             return
         now = asyncio.get_running_loop().time()
         last = self._renewed
-        if last is None or last[0] != flow.generation or now - last[1] >= self.lapse / RENEWALS:
+        if last is None or last[0] != flow.generation or now - last[1] >= seconds_of(self.lapse) / RENEWALS:
             with suppress(Superseded):  # the next look tells
                 await client.renew(flow)
             self._renewed = (flow.generation, now)
@@ -377,14 +383,17 @@ class GlideMQNodeTrigger(BaseTrigger):
         if state is None or state not in tasks.ENDED:
             self.log.info("The task is %s, so its nodes go on", state)
             return
-        reason = f"the Airflow task {task_id} was ended by a user (state: {state})"
+        place = task.place
+        reason = await tasks.reason_of(place.dag_id, place.run_id, f"the Airflow task {task_id}", state)
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
                 nodes = await self._find(client, task)
+                owners = await client.ask(nodes.flow.owners())
+                check_owned(nodes.flow.id, self._owner(task) or "", owners)
                 await nodes.end(state, reason)
                 if self.group and tasks.ENDED.issuperset(states.values()):
                     await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
-        except (Superseded, FlowEnded, NotLaunched, _Ended) as exc:
+        except (Superseded, FlowEnded, NotLaunched, NotOwned, _Ended) as exc:
             self.log.info("%s is not ended: %s", self.node, exc)
         except GlideMQError:
             self.log.exception("%s could not be ended", self.node)

@@ -17,9 +17,11 @@ from contextlib import suppress
 from typing import Final
 
 from airflow_provider_glidemq.attempt import began
+from airflow_provider_glidemq.ownership import NotOwned, check_owned, name_of
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, is_node_of
+from airflow_provider_glidemq.triggers.place import Place
 from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_in_run, states_of
-from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError, StateError
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,9 @@ class Reconciler:
     """Compares the running flows of Airflow's tasks with the states of these tasks.
 
     Only what a task has begun whose kill cancels it is touched, only its generation, and only if Airflow
-    says that the task has ended; nodes of a task group, if all of the group has. A task that Airflow does
-    not know is left to its lease.
+    says that the task has ended; nodes of a task group, if all of the group has. What a person has set
+    running again is theirs: it does not run for the task any more. A task that Airflow does not know is left
+    to its lease.
     """
 
     def __init__(self, producer: AsyncFlowProducer, watched: Callable[[], Collection[str]]) -> None:
@@ -84,6 +87,7 @@ class Reconciler:
         tasks = [task.removeprefix(f"{group}.") for task, state in states.items() if state != "success"]
         try:
             flow = await self._producer.get(status.id)
+            await _check_owned(flow, status)
             names = [
                 node.name
                 for node in await flow.nodes()
@@ -93,7 +97,7 @@ class Reconciler:
                 reason = f"task group {group} has ended, and nobody watched it"
                 await flow.cancel_node(nodes=names, reason=reason, generation=status.generation)
                 logger.info("%d nodes of flow %s are cancelled: %s", len(names), status.id, reason)
-        except GlideMQError as exc:
+        except (GlideMQError, NotOwned) as exc:
             logger.debug("flow %s is not changed: %s", status.id, exc)
 
     async def _unwatched(self) -> list[FlowStatus]:
@@ -115,10 +119,17 @@ class Reconciler:
         reason = f"its Airflow task has ended (state: {state}), and nobody watched it"
         try:
             flow = await self._producer.get(status.id)
+            await _check_owned(flow, status)
             await flow.cancel(reason, generation=status.generation)
-        except StateError as exc:  # it has ended, or was begun anew
+        except (StateError, NotOwned) as exc:  # it has ended, was begun anew, or is somebody else's
             logger.debug("flow %s is not cancelled: %s", status.id, exc)
         except GlideMQError as exc:
             logger.warning("flow %s could not be cancelled: %s", status.id, exc)
         else:
             logger.info("flow %s is cancelled: %s", status.id, reason)
+
+
+async def _check_owned(flow: AsyncFlow, status: FlowStatus) -> None:
+    labels = status.labels
+    place = Place(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))
+    check_owned(flow.id, name_of(place), await flow.owners())

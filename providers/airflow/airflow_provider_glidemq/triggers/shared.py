@@ -14,10 +14,12 @@ from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.ownership import check_owned
+from airflow_provider_glidemq.patience import LookupFailed, looking_up
 from airflow_provider_glidemq.triggers.events import LINGER_SECONDS, QueueEvents, start
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowState, FlowStatus, Owner
-from glidemq_orchestrate.errors import FlowNotFound, TransportError
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, StateError
 from glidemq_orchestrate.settings import ConnectionSettings
 
 T = TypeVar("T")
@@ -53,10 +55,18 @@ class SharedClient:
         async with self._gate:
             await flow.renew()
 
-    async def cancel(self, flow_id: str, reason: str, generation: int | None) -> FlowState:
-        """Cancel a flow, if this generation is its current one. Returns the state before."""
+    async def cancel(
+        self, flow_id: str, reason: str, generation: int | None, *, owner: str | None = None
+    ) -> FlowState:
+        """Cancel a flow, if this generation is its current one. Returns the state before.
+
+        Raises:
+            NotOwned: It does not run for this owner.
+        """
         async with self._gate:
             flow = await self._producer.get(flow_id)
+            if owner is not None:
+                check_owned(flow.id, owner, await flow.owners())
             return await flow.cancel(reason, generation=generation)
 
     async def history(self, flow: AsyncFlow) -> Sequence[FlowStatus]:
@@ -92,8 +102,10 @@ class SharedClient:
         finally:
             self.users = -1  # closed: the next caller makes a new client
             ended.set()
-            await reconciling
-            await self._producer.close()
+            try:
+                await reconciling
+            finally:
+                await self._producer.close()
 
     def _watched(self) -> set[str]:
         """The ids of the flows that triggers watch."""
@@ -101,28 +113,46 @@ class SharedClient:
 
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedClient]] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
+_failed: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple[float, GlideMQError]]] = (
+    WeakKeyDictionary()
+)
 
 
 @asynccontextmanager
 async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
     """The client of a connection id on this event loop; the first caller looks up the connection.
 
-    After a failure to reach the server, the next caller looks it up again.
+    After a failure that is no answer, the next caller looks it up again: the server may have moved, or its
+    password been changed.
+
+    Raises:
+        LookupFailed: Airflow cannot tell the connection; also to all who waited for this look-up.
     """
     loop = asyncio.get_running_loop()
     clients = _clients.setdefault(loop, {})
-    async with _locks.setdefault(loop, asyncio.Lock()):
+    failed, began = _failed.setdefault(loop, {}), loop.time()
+    async with _locks.setdefault(loop, {}).setdefault(conn_id, asyncio.Lock()):
         client = clients.get(conn_id)
         if client is None or client.users < 0:
-            client = clients[conn_id] = SharedClient(await GlideMQHook(conn_id).aget_settings())
+            at, error = failed.get(conn_id, (0.0, None))
+            if error is not None and at >= began:
+                raise LookupFailed(str(error)) from error
+            try:
+                with looking_up(conn_id):
+                    settings = await GlideMQHook(conn_id).aget_settings()
+            except GlideMQError as exc:
+                failed[conn_id] = loop.time(), exc
+                raise
+            failed.pop(conn_id, None)
+            client = clients[conn_id] = SharedClient(settings)
             client.task = start(client.keep())
         client.users += 1
     try:
         yield client
-    except TransportError:
-        if clients.get(conn_id) is client:
-            del clients[conn_id]  # the server may have moved; current users of this client finish with it
+    except GlideMQError as exc:
+        if clients.get(conn_id) is client and not isinstance(exc, StateError):
+            del clients[conn_id]  # current users of this client finish with it
         raise
     finally:
         client.users -= 1

@@ -89,6 +89,17 @@ async def states_in_run(
     }
 
 
+async def reason_of(dag_id: str, run_id: str, what: str, state: str | None) -> str:
+    """Why a task that is in this state, though its trigger waited, has ended."""
+    if state == "skipped":
+        with suppress(Exception):  # by release; then it stays open who did it
+            run = await ask(RuntimeTaskInstance.get_dagrun_state, dag_id, run_id)
+            if str(getattr(run, "value", run)) == "failed":
+                return f"{what} was ended by Airflow: its DAG run had timed out (dagrun_timeout)"
+        return f"{what} was skipped by Airflow or a user"
+    return f"{what} was ended by a user (state: {state or 'none'})"
+
+
 def _ask(task: Task, run_ids: list[str]) -> dict[str, str | None]:
     states = RuntimeTaskInstance.get_task_states(
         dag_id=task.dag_id, task_ids=[task.task_id], run_ids=run_ids, map_index=task.map_index

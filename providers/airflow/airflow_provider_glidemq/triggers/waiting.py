@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from glidemq_orchestrate.errors import GlideMQError, TransportError
+from airflow_provider_glidemq.patience import Patience
+from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import SharedClient
@@ -25,7 +25,7 @@ SECONDS_DEFERRED: Final = 5.0
 
 
 class WaitingTrigger(BaseTrigger):
-    """Fires once. A server that cannot be reached is waited for; what no retry helps against is an event.
+    """Fires once. Failures to reach the server are passing ones for minutes; what remains is an event.
 
     Args:
         glidemq_conn_id: The connection.
@@ -91,32 +91,19 @@ class WaitingTrigger(BaseTrigger):
     async def _watch_for_ever(self) -> dict[str, Any]:
         shared = await module("shared")
         await self._prepare()
-        pauses = reconnect_pauses()
+        patience = Patience(self.log, self.what)
         while True:
             try:
                 async with shared.shared_client(self.glidemq_conn_id) as client:
                     return await self._watch(client)
-            except TransportError as exc:
-                if not exc.retryable:
-                    return self._told("error", f"{type(exc).__name__}: {exc}")
-                pause = next(pauses)
-                self.log.warning("%s cannot be watched, retrying in %.1f s: %s", self.what, pause, exc)
-                await asyncio.sleep(pause)
             except GlideMQError as exc:
-                return self._told("error", f"{type(exc).__name__}: {exc}")
+                try:
+                    pause = patience.pause(exc)
+                except GlideMQError:
+                    return self._told("error", f"{type(exc).__name__}: {exc}")
+            await asyncio.sleep(pause)
 
 
 async def module(name: str) -> Any:
     """A module that only triggerers need: a task imports this one at each parse of its DAG."""
     return await asyncio.to_thread(importlib.import_module, f"airflow_provider_glidemq.triggers.{name}")
-
-
-def reconnect_pauses() -> Iterator[float]:
-    """Seconds between attempts to reach the server: from half a second to 15, each shortened at random.
-
-    The randomness keeps a thousand triggers from reconnecting at the same moment.
-    """
-    pause = 0.5
-    while True:
-        yield pause * (1 - random.random() / 2)  # noqa: S311  jitter
-        pause = min(pause * 2, 15.0)

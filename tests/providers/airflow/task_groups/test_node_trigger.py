@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
+from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
@@ -20,6 +21,7 @@ from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.triggers import group_task, node
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
 from airflow_provider_glidemq.triggers.nodes import TaskNodes
+from airflow_provider_glidemq.triggers.place import Place
 from airflow_provider_glidemq.triggers.shared import SharedClient
 from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
@@ -27,6 +29,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
 
 Submit = Callable[..., Any]
+OWNER = owner_of(name_of(Place("d", "etl.launch", "r1", -1)), 3600.0)
 
 
 @dataclass
@@ -65,7 +68,8 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> AirflowSays:
         return {run_ids[0]: dict(asked)}
 
     monkeypatch.setattr(group_task, "XCom", XCom)
-    monkeypatch.setattr(group_task, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(group_task, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(group_task, "reconnect_pauses", lambda: iter([0.01, 0.01, 0.01, 2.0]))
     monkeypatch.setattr(group_task, "LAUNCH_SECONDS", 0.05)
     monkeypatch.setattr(node, "LAUNCH_SECONDS", 0.05)
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))
@@ -81,7 +85,7 @@ def submit(valkey: Valkey, worker: Worker, airflow: AirflowSays) -> Submit:
     ) -> Any:
         launched = {} if is_masked is None else {"is_masked": is_masked}  # of an earlier release: not there
         with valkey.producer() as producer:
-            flow = producer.submit(FlowSpec("etl", nodes), flow_id="f", **options)
+            flow = producer.submit(FlowSpec("etl", nodes), flow_id="f", **{"owner": OWNER} | options)
             said = {"flow_id": "f", "generation": flow.generation, "skipped": skipped or [], **launched}
             airflow.xcoms["etl.launch", XCOM_LAUNCHED] = said
             return flow
@@ -325,7 +329,7 @@ async def test_airflow_may_be_busy_for_a_moment(submit: Submit, airflow: Airflow
     submit(job("a", data=1))
     airflow.refusals = 2
     assert await fired(trigger()) == "success"
-    airflow.refusals = 3
+    airflow.refusals = 10
     with pytest.raises(RuntimeError, match="database is locked"):
         await fired(trigger())
 
@@ -344,6 +348,20 @@ async def test_a_mark_ends_the_node_a_move_and_a_clear_do_not(
     await trigger(group="etl").on_kill()
     with valkey.producer() as producer:
         assert producer.get("f").node("a").state == ends
+
+
+async def test_a_mark_ends_nothing_in_a_flow_that_a_person_has_set_running_again(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    """Issue 39, 13."""
+    submit(job("a", "wait"), owner=None)
+    airflow.states |= {"etl.a": "failed"}
+    watching = asyncio.create_task(fired(trigger(group="etl", lapse=60.0)))
+    await trigger(group="etl").on_kill()
+    with valkey.producer() as producer:
+        assert (producer.get("f").status().state, producer.get("f").owners()) == ("running", [])
+    valkey.gate.set()
+    assert await watching == "success"
 
 
 async def test_when_all_of_the_group_has_ended_the_flow_is_cancelled(

@@ -8,6 +8,7 @@ import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_glidemq.attempt import Attempt
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
 
@@ -39,9 +40,9 @@ async def flow(producer: AsyncFlowProducer) -> AsyncFlow:
     run: Any = FakeRun()
     labels |= Attempt.of(ti, run, 0).label(9, is_owned=True)
     nodes = [FlowNode("a", QUEUE, "j"), FlowNode("b[0]", QUEUE, "j", rule="all_done", after=["a"])]
-    return await producer.submit(
-        FlowSpec("f", nodes, labels=labels), flow_id=flow_id_for("d", "etl.launch", "r1")
-    )
+    spec = FlowSpec("f", nodes, labels=labels)
+    owner = owner_of(name_of(ti), 3600.0)
+    return await producer.submit(spec, flow_id=flow_id_for("d", "etl.launch", "r1"), owner=owner)
 
 
 async def states(flow: AsyncFlow) -> list[str]:
@@ -83,6 +84,17 @@ async def test_nodes_of_tasks_that_have_failed_end_when_the_group_has_ended(
     reason = (await flow.node("b[0]")).reason
     assert reason == "cancelled: task group etl has ended, and nobody watched it"
     assert (await flow.status()).state == "failed"
+
+
+async def test_what_a_person_sets_running_again_is_theirs(
+    producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow
+) -> None:
+    """Issue 39, 13."""
+    airflow |= {"etl.launch": "success", "etl.a": "failed", "etl.b": "failed"}
+    await flow.cancel("wrong data")
+    await (await producer.get(flow.id)).retry_failed()
+    await Reconciler(producer, set).look()
+    assert await states(flow) == ["waiting", "waiting-children"]
 
 
 async def test_one_that_is_watched_here_is_left_alone(
