@@ -70,7 +70,10 @@ def queue_show(
     for name, value in lines.items():
         table.add_row(name, Text(value))
     for worker in found["workers"]:
-        table.add_row("worker", Text(f"{worker.host} {worker.pid}, {worker.active_jobs} jobs"))
+        silent = f", silent for {worker.silent.total_seconds():.0f} s" if worker.is_silent else ""
+        table.add_row("worker", Text(f"{worker.host} {worker.pid}, {worker.active_jobs} jobs{silent}"))
+    for lost in found["lost_workers"]:
+        table.add_row("lost worker", Text(f"{lost.id}: {lost.jobs} jobs wait until their leases end"))
     console.print(table)
 
 
@@ -216,6 +219,7 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
             "global_concurrency": client.global_concurrency(),
             "dead_letter_queue": client.dead_letter_queue(),
             "workers": client.workers(),
+            "lost_workers": client.lost_workers(),
         }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, Final, NewType
 
 from glidemq_orchestrate.arguments import explained
 from glidemq_orchestrate.codec import Json, JsonLike
@@ -182,6 +182,9 @@ class FlowStatus:
         return self.total - self.completed - self.failed - self.skipped
 
 
+SILENT: Final = timedelta(seconds=12)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node of a flow as it was when it was read. ``attempts`` counts the attempts that were started.
@@ -190,6 +193,8 @@ class NodeStatus:
     ``run`` grows whenever the node starts over: retried, run again, or given another end by hand; 0 for the
     first. Its attempts are counted from there.
     ``worker``: the worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
+    ``renewed_at``: when that worker has last renewed its lease; None while it is not active.
+    ``lost_runs``: how many of its runs were lost with their worker since one ended; they cost no attempt.
     """
 
     name: str
@@ -206,6 +211,17 @@ class NodeStatus:
     broken: bool = False
     run: int = 0
     worker: str | None = None
+    renewed_at: datetime | None = None
+    lost_runs: int = 0
+
+    def silent_for(self, now: datetime) -> timedelta | None:
+        """For how long its worker has given no sign of life, when that is too long; others run it soon.
+
+        Workers of this package renew leases every second. None for others, and while it is not active.
+        """
+        if self.renewed_at is None or self.worker is None or now - self.renewed_at < SILENT:
+            return None
+        return now - self.renewed_at
 
     @property
     def seconds(self) -> float | None:

@@ -22,6 +22,8 @@ class Attempt:
     ``unreadable``: why no handler can run it; it fails for good with that reason.
     ``is_mute``: messages that its handler still sends are dropped.
     ``epoch``: the number of this activation, larger than that of every earlier one of the job; 0: unknown.
+    ``is_ahead``: it was fetched before there was a place for it; the server learns when its handler begins.
+    ``suspect``: in how many losses of a worker it may be the cause; None for a job that was in none.
     """
 
     queue: str
@@ -44,6 +46,8 @@ class Attempt:
     generation: int = 0
     stored_flow: str = ""
     epoch: int = 0
+    is_ahead: bool = False
+    suspect: int | None = None
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
@@ -72,7 +76,7 @@ class Attempt:
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
         """Build from a row of ``gmo_finish_and_fetch``, whatever it holds."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
-        signals, fallback, budget, inputs, epoch = row[9:]
+        signals, fallback, budget, inputs, epoch, suspect, ahead = row[9:]
         options = RunOptions.from_wire(opts or "")
         if not flow_id and options.portable:
             flow_id, node = options.portable
@@ -93,7 +97,7 @@ class Attempt:
             queue,
             job_id,
             entry_id,
-            token,
+            token + ahead,
             processed_on or "",
             name or "",
             data or "",
@@ -109,6 +113,8 @@ class Attempt:
             generation=generation,
             stored_flow=stored,
             epoch=exact(epoch) or 0,
+            is_ahead=bool(ahead),
+            suspect=None if suspect is None else exact(suspect) or 0,
         )
 
 

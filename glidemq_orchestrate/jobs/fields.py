@@ -9,14 +9,14 @@ _Read = Literal[
     "id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts",
     "processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey",
     "cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens",
-    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node", "lastActive", "gmo:token",
+    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node", "lastActive", "gmo:token", "gmo:lost",
 ]  # fmt: skip
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
     "parentIds", "parentQueues", "suspendReason", "suspendedAt", "suspendTimeout", "signals", "gmo:entry",
     "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
     "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
-    "gmo:messages", "gmo:accepted", "gmo:epoch",
+    "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,
@@ -28,8 +28,9 @@ FIELD_NODE: Final = "gmo:node"
 JOB_FIELDS_WITHOUT_PAYLOAD: Final[tuple[JobField, ...]] = get_args(_Read)
 JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_args(_Payload))
 OF_ONE_RUN: Final[tuple[JobField, ...]] = (
-    "activeSource", "fallbackIndex", "gmo:accepted", "gmo:begun", "gmo:end", "gmo:entry", "gmo:messages",
-    "gmo:skipped", "gmo:token", "gmo:unhandled", "lastActive", "processedOn", "progress", "returnvalue",
-    "revoked", "signals", "stalledCount", "suspendReason", "suspendTimeout", "suspendedAt", "tpmTokens",
+    "activeSource", "fallbackIndex", "gmo:accepted", "gmo:begun", "gmo:end", "gmo:entry", "gmo:lost",
+    "gmo:messages", "gmo:ran", "gmo:skipped", "gmo:suspect", "gmo:token", "gmo:unhandled", "lastActive",
+    "processedOn", "progress", "returnvalue", "revoked", "signals", "stalledCount", "suspendReason",
+    "suspendTimeout", "suspendedAt", "tpmTokens",
 )  # fmt: skip
 """What a node that runs again forgets; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""

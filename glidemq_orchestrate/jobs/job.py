@@ -131,7 +131,7 @@ class Job:
             cost=number(fields.get("cost")) / 1000 if fields.get("cost") else None,
             expires_at=moment(fields.get("expireAt")),
             revoked=fields.get("revoked") == "1",
-            lost_runs=number(fields.get("stalledCount")),
+            lost_runs=max(number(fields.get("stalledCount")), number(fields.get("gmo:lost"))),
             parent=_single_parent(fields),
             scheduler=fields.get("schedulerName") or None,
             tokens=number(fields.get("tpmTokens")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Awaitable
 from typing import Any
 
@@ -48,13 +50,21 @@ class Caller:
             return _value(call_async(self._processes.run, registered.function, token, job))
         if registered.grace:
             stop, grace = execution.contexts[0].cancelled.set, registered.grace
-            return _value(self.threads.run(registered.function, given, stop=stop, grace=grace))
-        return _value(self.threads.run(registered.function, given))
+            return _value(self.threads.run(_in_thread, execution, registered, given, stop=stop, grace=grace))
+        return _value(self.threads.run(_in_thread, execution, registered, given))
 
 
 def process_token(attempt: Attempt) -> str:
     """The token by which messages of a handler in a process are matched to its attempt."""
     return f"{attempt.token}:{attempt.job_id}"
+
+
+def _in_thread(execution: Execution, registered: Registered, given: Any) -> Any:
+    execution.thread, began = threading.get_native_id(), time.thread_time()
+    try:
+        return registered.function(given)
+    finally:
+        execution.used = time.thread_time() - began
 
 
 async def _value(call: Awaitable[Ended]) -> Any:

@@ -14,6 +14,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
 from glidemq_orchestrate.worker.context import Context
@@ -67,19 +68,24 @@ class Contexts:
         )
 
     async def was_lost(self, attempt: Attempt) -> bool:
-        """Whether a worker was lost that had the job before.
+        """Whether a worker was lost while it ran the job.
 
         Raises:
             GlideMQError: The server does not tell.
         """
         keys = self.queues[attempt.queue]
-        return await self.run(ask(job_hash.get(keys, attempt.job_id, "stalledCount", number))) > 0
+        names: tuple[JobField, ...] = ("stalledCount", "gmo:lost")
+        return any(await self.run(ask(job_hash.get_some(keys, attempt.job_id, names, _counts))))
 
     def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
         if attempt.flow_id is None or attempt.options.portable:
             return None
         prefix = self.queues[attempt.queue].prefix
         return RunningFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
+
+
+def _counts(reply: Any) -> list[int]:
+    return [number(text) for text in reply]
 
 
 def refuse_unreadable(attempts: Sequence[Attempt]) -> None:

@@ -37,6 +37,7 @@ class Slots:
         waiting: Those of them that have not started, in order.
         running: Calls of handlers under way; a batch is one.
         reserved: Jobs that have been requested.
+        aside: How many of the held ones wait although there is room: suspects, see ``suspects``.
         is_blocked: Too many handlers run beyond their timeout: nothing starts until one returns.
     """
 
@@ -48,6 +49,7 @@ class Slots:
     running: int = 0
     reserved: int = 0
     stopping: bool = False
+    aside: int = 0
     is_blocked: bool = False
     mean_seconds: float = 1.0
 
@@ -55,7 +57,14 @@ class Slots:
         """How many more jobs to request."""
         if self.stopping or self.is_blocked:
             return 0
-        return max(self.concurrency + self.batch_room + self.ahead() - len(self.held) - self.reserved, 0)
+        places = self.concurrency + self.batch_room + self.ahead() + min(self.aside, self.concurrency)
+        return max(places - len(self.held) - self.reserved, 0)
+
+    def starts(self) -> int:
+        """How many more jobs would begin at once; jobs of batches wait for each other."""
+        if self.batch_room:
+            return 0
+        return max(self.concurrency - self.running - len(self.waiting) - self.reserved, 0)
 
     def ahead(self) -> int:
         """How many jobs to hold beyond the running ones."""

@@ -21,6 +21,8 @@ class Execution:
         contexts: The arguments of the handler: one for each job.
         stopped: The jobs that shall stop: True for one that was revoked, False for one that lost its lease.
         task: The task in which it runs.
+        thread: The system's number of the thread in which its handler runs, if it is a plain function.
+        used: The processor time of that thread in it, in seconds; None until it has returned.
         has_ended: Its place is free.
         is_over: The outcomes of all its attempts are reported.
     """
@@ -30,5 +32,7 @@ class Execution:
     contexts: Sequence[Context] = ()
     stopped: dict[str, bool] | None = None
     task: JobTask | None = None
+    thread: int | None = None
+    used: float | None = None
     has_ended: bool = False
     is_over: bool = False

@@ -56,6 +56,12 @@ class Runner(Protocol):
     def begin(self, begun: list[Attempt]) -> None:
         """Run the fetched jobs."""
 
+    def has_begun(self, queue: str) -> bool:
+        """Whether jobs of a queue have begun that were fetched ahead, which the server may not know yet."""
+
+    def begun(self, queue: str) -> list[Attempt]:
+        """Those of them that still run; afterwards they count as known."""
+
     def freed(self) -> None:
         """Let every queue of the worker check again: there was no place, and now there is."""
 
@@ -159,9 +165,10 @@ class Feed:
     def _next(self, others: int) -> Flight | None:
         """The call to make now, if any, while this many others are under way."""
         wanted = 0 if self._dry.is_set() and not self._outbox else self._wanted()
+        has_begun = not others and self._runner.has_begun(self.keys.queue)
         if self._suspects and not others and self._loop.time() >= self._suspects_at:
             return self._prepare([self._suspects.popleft()], 0)
-        if self._is_worth_a_call(wanted, others):
+        if has_begun or self._is_worth_a_call(wanted, others):
             most = MOST_OUTCOMES
             if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
                 most = MOST_NODES
@@ -201,7 +208,9 @@ class Feed:
     def _prepare(self, outcomes: list[Outcome], wanted: int) -> Flight:
         """A new call; the places for its jobs are reserved until the reply."""
         token = token_of(self._worker_id, secrets.token_hex(8))
-        flight = Flight(Request(outcomes, wanted, token, limit=self._limit))
+        starts = min(self._slots.starts(), wanted)
+        begun = self._runner.begun(self.keys.queue)
+        flight = Flight(Request(outcomes, wanted, token, limit=self._limit, starts=starts, begun=begun))
         self._reserve(flight)
         return flight
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.worker.workers import LostWorker
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.handler import JobEvent
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -96,6 +99,22 @@ class Log:
             attempt.name,
             f"{size:,}",
             extra=about("large_result", attempt),
+        )
+
+
+def log_lost_workers(lost: Iterable[tuple[QueueKeys, LostWorker]]) -> None:
+    """Say which workers were lost, and what becomes of their jobs."""
+    for keys, one in lost:
+        some = f" ({', '.join(one.ids)}{', ...' if one.begun > len(one.ids) else ''})" if one.ids else ""
+        logger.warning(
+            "queue %s: worker %s was lost, or gave no sign of life for its lease: %d of its jobs run again, "
+            "at no cost of an attempt; %d of them had begun%s",
+            keys.queue,
+            one.worker or "(unknown)",
+            one.jobs,
+            one.begun,
+            some,
+            extra={"action": "worker_lost", "queue": keys.queue, "worker": one.worker},
         )
 
 

@@ -50,7 +50,7 @@ def _trim(whole: traceback.TracebackException) -> bool:
             continue
         seen.add(id(one))
         frames = list(one.stack)
-        first = next((at for at, frame in enumerate(frames) if _is_users(frame.filename)), None)
+        first = next((at for at, frame in enumerate(frames) if is_users(frame.filename)), None)
         has_users = has_users or first is not None
         kept = frames[first or 0 :]
         if len(kept) > MAX_FRAMES:
@@ -62,7 +62,7 @@ def _trim(whole: traceback.TracebackException) -> bool:
     return has_users
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
     """Whether code is neither of this package nor of the standard library."""
     if filename.startswith(_PACKAGE):
         return filename.startswith(_USERS)

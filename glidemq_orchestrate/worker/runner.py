@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.errors import LeaseLost
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import process_token
 from glidemq_orchestrate.worker.calls import ThreadsUnavailable
@@ -20,11 +21,14 @@ from glidemq_orchestrate.worker.core import Slots, refuse
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Registered
 from glidemq_orchestrate.worker.judge import Judge
-from glidemq_orchestrate.worker.log import Log
+from glidemq_orchestrate.worker.log import Log, about
 from glidemq_orchestrate.worker.middleware.events import Events
 from glidemq_orchestrate.worker.own_task import JobTask
+from glidemq_orchestrate.worker.suspects import Suspects
+from glidemq_orchestrate.worker.watch import Running
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
+LAST_ENDED: Final = 32
 
 
 class JobRunner:
@@ -36,9 +40,10 @@ class JobRunner:
         report: Called with an outcome for the server.
         wake: Called when there is room.
         stop: Stops the worker.
+        tell: Tells the server that the handler of an attempt begins; whether it still owns its job.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a runner needs of its worker
         self,
         judge: Judge,
         slots: Slots,
@@ -46,9 +51,13 @@ class JobRunner:
         report: Callable[[Outcome], None],
         wake: Callable[[], None],
         stop: Callable[[], None],
+        tell: Callable[[Attempt], Awaitable[bool]],
     ) -> None:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
-        self._report, self._wake, self._stop = report, wake, stop
+        self._report, self._wake, self._stop, self._tell = report, wake, stop, tell
+        self._suspects = Suspects(self._released)
+        self._untold: dict[str, list[Attempt]] = {}
+        self._ended: deque[Execution] = deque(maxlen=LAST_ENDED)
         self._running: dict[tuple[str, str], Execution] = {}
         self._tasks: dict[asyncio.Task[None], Execution] = {}
         self._collected: dict[tuple[str, str], list[Attempt]] = {}
@@ -69,7 +78,7 @@ class JobRunner:
                 continue
             self._slots.take(attempt)
             registered = self._handlers.get(attempt.name)
-            if registered is not None and registered.batch_size:
+            if registered is not None and registered.batch_size and attempt.suspect is None:
                 self._collect(attempt, registered)
             else:
                 self._slots.waiting.append(attempt)
@@ -84,9 +93,11 @@ class JobRunner:
                 if batch := self._full.popleft():  # all of it may have been cancelled
                     self._start(batch)
             elif slots.waiting:
-                self._start([slots.waiting.popleft()])
+                if self._suspects.may_begin(first := slots.waiting.popleft()):
+                    self._start([first])
             else:
-                return
+                break
+        slots.aside = len(self._suspects.aside)
 
     def _collect(self, attempt: Attempt, registered: Registered) -> None:
         kind = attempt.queue, attempt.name  # budgets and limits are those of a queue
@@ -96,6 +107,10 @@ class JobRunner:
             self._close_batch(kind, batch)
         elif len(batch) == 1:
             self._loop.call_later(registered.batch_wait, self._close_batch, kind, batch)
+
+    def _released(self, suspects: list[Attempt]) -> None:
+        self._slots.waiting.extendleft(reversed(suspects))
+        self._loop.call_soon(self.fill)
 
     def _thread_returned(self) -> None:
         if self._slots.is_blocked:
@@ -107,6 +122,7 @@ class JobRunner:
             del self._collected[kind]
             self._full.append(batch)
             self.fill()
+            self._wake()  # the server learns that they have begun
 
     def _start(self, attempts: list[Attempt]) -> None:
         """Start the handler of a job or batch in a task of its own."""
@@ -114,6 +130,8 @@ class JobRunner:
         execution = Execution(attempts, self._loop.time())
         for attempt in attempts:
             self._running[attempt.queue, attempt.job_id] = execution
+            if attempt.is_ahead and attempt.suspect is None:
+                self._untold.setdefault(attempt.queue, []).append(attempt)
             self._events.emit("active", attempt)
         execution.task = JobTask(self._work(execution), loop=self._loop)
         self._tasks[execution.task] = execution
@@ -124,7 +142,10 @@ class JobRunner:
     async def _work(self, execution: Execution) -> None:
         """Run the handler, free its place, send its last messages and report the outcomes."""
         try:
-            outcomes = await self._judge.judge(execution)
+            if await self._may_begin(execution):
+                outcomes = await self._judge.judge(execution)
+            else:
+                outcomes = [None] * len(execution.attempts)
         except ThreadsUnavailable:
             self._free(execution)
             self._stop()  # which gives back what is held
@@ -143,6 +164,27 @@ class JobRunner:
             self._end(attempt, outcome, seconds)
         execution.is_over = True
 
+    async def _may_begin(self, execution: Execution) -> bool:
+        """Whether a handler may be called. Of a job that was lost before, the server must know first.
+
+        One that ends its worker at once would else go as one that had not begun.
+        """
+        for attempt in execution.attempts:
+            if attempt.suspect is None:
+                continue
+            try:
+                if not await self._tell(attempt):
+                    return False
+            except GlideMQError:  # the server is away: the heartbeats will find out
+                continue
+            if attempt.suspect:
+                logger.warning(
+                    "job %s: runs again after its worker was lost; that costs no attempt",
+                    attempt.job_id,
+                    extra=about("after_loss", attempt),
+                )
+        return True
+
     async def _written(self, attempt: Attempt, outcome: Outcome | None) -> Outcome | None:
         """The outcome, once all that the handler wrote is on the server; a failure where it never will be.
 
@@ -159,12 +201,15 @@ class JobRunner:
     def _free(self, execution: Execution) -> float:
         """Free the place; returns for how long it was taken."""
         execution.has_ended, execution.contexts = True, ()
+        self._ended.append(execution)
         self._slots.running -= 1
         seconds = self._loop.time() - execution.started
         self._slots.ran(seconds)
         for attempt in execution.attempts:
             if self._running.get((attempt.queue, attempt.job_id)) is execution:
                 del self._running[attempt.queue, attempt.job_id]
+            if attempt.suspect:
+                self._suspects.ended(attempt)
         return seconds
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -219,7 +264,7 @@ class JobRunner:
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
         """Drop a job that has not started."""
-        for batch in (self._slots.waiting, *self._collected.values(), *self._full):
+        for batch in (self._slots.waiting, self._suspects.aside, *self._collected.values(), *self._full):
             if attempt in batch:
                 batch.remove(attempt)
                 self._end(attempt, refuse(attempt, "revoked") if revoked else None, 0.0)
@@ -264,6 +309,24 @@ class JobRunner:
                 return
         if kind == "check":
             raise LeaseLost("this attempt has ended")
+
+    def executing(self) -> list[Running]:
+        """The handlers that run, then the last ones that ended, the newest first; from any thread."""
+        known = [*list(self._running.values()), *reversed(list(self._ended))]
+        return [Running(one.attempts[0], one.task, one.thread, one.used) for one in known]
+
+    def note(self, attempt: Attempt, line: str) -> None:
+        """Write a line into the log of a job, from any thread."""
+        self._messenger.send("log", attempt, line)
+
+    def has_begun(self, queue: str) -> bool:
+        """Whether jobs of a queue have begun that were fetched ahead, which the server may not know yet."""
+        return bool(self._untold.get(queue))
+
+    def begun(self, queue: str) -> list[Attempt]:
+        """Those of them that still run; afterwards they count as known."""
+        untold, running = self._untold.pop(queue, ()), self._running
+        return [one for one in untold if (one.queue, one.job_id) in running and not one.is_mute]
 
     def freed(self) -> None:
         """Let every queue check again: places that were requested have not been used."""

@@ -24,10 +24,11 @@ from glidemq_orchestrate._ops.queue import schedulers
 from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._ops.worker import supervise
 from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate._ops.worker.workers import OURS
+from glidemq_orchestrate._ops.worker.workers import OURS, REGISTERED_MS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -41,6 +42,7 @@ from glidemq_orchestrate.worker.core import Slots
 from glidemq_orchestrate.worker.feed import Feed
 from glidemq_orchestrate.worker.handler import H, Handlers, Serving
 from glidemq_orchestrate.worker.judge import Judge
+from glidemq_orchestrate.worker.log import log_lost_workers
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.budget import Budget
 from glidemq_orchestrate.worker.middleware.hooks import Hooks
@@ -50,15 +52,18 @@ from glidemq_orchestrate.worker.middleware.tokens import TokenLimit, Tokens
 from glidemq_orchestrate.worker.middleware.tracing import Tracing
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.receipts import Receipts
+from glidemq_orchestrate.worker.renewing import Renewer
 from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.service import Service
 from glidemq_orchestrate.worker.unhandled import Unhandled
+from glidemq_orchestrate.worker.watch import Watch
 
 __all__ = ["Worker"]
 
 ANNOUNCE_SECONDS: Final = 10.0
 UPKEEP_SECONDS: Final = 2.0
 BEAT_SECONDS: Final = 1.0
+RECLAIM_SECONDS: Final = 2.0
 GIVE_UP_SECONDS: Final = 5.0
 
 
@@ -80,7 +85,8 @@ class Worker(Service):
         prefix: First part of every key.
         lock_duration: After this long without a heartbeat, another worker may take the jobs over; at least a
             second.
-        max_stalled: How often a job may stall before it fails.
+        max_stalled: With how many workers a job may be lost before it fails. A loss counts only where the job
+            may be its cause: its handler had begun.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
         allow_import: The packages from which handlers may import what a job names (``python``,
             ``spark.python``). Whole parts count: ``mypackage`` allows ``mypackage.steps``, not
@@ -140,6 +146,7 @@ class Worker(Service):
         self.handlers = handlers or Handlers()
         self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled
+        self._beat_seconds = min(self._lock_ms / 3000, BEAT_SECONDS)
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)
         self._token_limit = token_limit
@@ -151,6 +158,9 @@ class Worker(Service):
         self._jobs: JobRunner | None = None
         self._processes: Processes | None = None
         self._threads = Threads("glidemq")
+        self._renewer = Renewer(self.id, queues, self._settings, lock_duration.total_seconds())
+        self._renewed: dict[str, float] = {}
+        self._watch_loop: Watch | None = None
 
     def handler(
         self, name: str, *, process: bool = False, once: bool = False, grace: timedelta = timedelta(0)
@@ -182,6 +192,9 @@ class Worker(Service):
             if (ended := await self._threads.run(hook)).error is not None:
                 raise ended.error
         self._jobs = jobs = self._job_runner()
+        await asyncio.to_thread(self._renewer.start)
+        self._watch_loop = Watch(asyncio.get_running_loop(), jobs.executing, jobs.note)
+        self._watch_loop.start()
         for name, keys in self._queues.items():
             self._feeds[name] = Feed(
                 self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
@@ -201,11 +214,11 @@ class Worker(Service):
             self._keep(receipts.what, receipts.serve)
         self._keep(f"listening to queue {name}", feed.listen)
         for what, seconds, chore in (
-            ("leases", min(lock_seconds / 3, BEAT_SECONDS), functools.partial(self._beat, keys, jobs)),
+            ("leases", self._beat_seconds, functools.partial(self._beat, keys, jobs)),
             ("registration", ANNOUNCE_SECONDS, functools.partial(self._announce, keys)),
             ("upkeep", UPKEEP_SECONDS, functools.partial(self._maintain, keys)),
             ("schedules", UPKEEP_SECONDS, functools.partial(self._fire, keys)),
-            ("reclaiming", max(lock_seconds / 2, 0.5), functools.partial(self._reclaim, keys)),
+            ("reclaiming", min(lock_seconds / 2, RECLAIM_SECONDS), functools.partial(self._reclaim, keys)),
             ("supervision", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
         ):
             self._every(f"{what} of queue {name}", seconds, chore, immediately=what != "registration")
@@ -224,7 +237,9 @@ class Worker(Service):
             Unhandled(run, queues, self.handlers, self.id, clock, self._only_known),
             clock,
         )
-        return JobRunner(judge, self._slots, report=self._report, wake=self._wake, stop=self.stop)
+        return JobRunner(
+            judge, self._slots, report=self._report, wake=self._wake, stop=self.stop, tell=self._tell
+        )
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
         """The middleware around each call of a handler, the outermost first."""
@@ -259,6 +274,9 @@ class Worker(Service):
             # Do not wait for a server that cannot be reached: the leases expire by themselves.
             await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
         await self._end_tasks()
+        if self._watch_loop is not None:
+            self._watch_loop.stop()
+        await self._quietly("ending the renewer", functools.partial(asyncio.to_thread, self._renewer.close))
         if self._own() is not None:
             await self._quietly("unregistering", self._unregister)
         for hook in self.handlers.stop_hooks:
@@ -281,6 +299,9 @@ class Worker(Service):
         if len(self._feeds) > 1:  # there is room for the others
             self._wake()
 
+    async def _tell(self, attempt: Attempt) -> bool:
+        return await self._run(ops.begin(self._queues[attempt.queue], self.id, attempt, self._clock))
+
     def _wake(self) -> None:
         for feed in self._feeds.values():
             feed.wake()
@@ -293,11 +314,21 @@ class Worker(Service):
 
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> None:
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
+        began = time.monotonic()
         if held:
             kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
             for attempt, beat in zip(held, kept, strict=True):
                 if beat < 1:
                     jobs.cancel(attempt, revoked=beat == 0)
+        self._renewed[keys.queue] = began
+        await self._report_renewal(began)
+
+    async def _report_renewal(self, now: float) -> None:
+        """Tell the renewer that there is nothing to do for it, if the leases of every queue were renewed."""
+        if now - min(self._renewed.get(name, 0.0) for name in self._queues) > 2 * self._beat_seconds:
+            return
+        if not self._renewer.heard():
+            await asyncio.to_thread(self._renewer.start)
 
     async def _announce(self, keys: QueueKeys) -> None:
         description = {
@@ -307,8 +338,7 @@ class Worker(Service):
             "activeJobs": len(self._slots.held),
             "handlers": self.handlers.names,
         }
-        ttl_ms = int(ANNOUNCE_SECONDS * 3000)
-        await self._run(ops.announce([keys], self.id, description, ttl_ms, self._clock.now_ms()))
+        await self._run(ops.announce([keys], self.id, description, REGISTERED_MS, self._clock.now_ms()))
 
     async def _maintain(self, keys: QueueKeys) -> float | None:
         return self._until(await self._run(ops.upkeep([keys], self._clock)))
@@ -317,11 +347,12 @@ class Worker(Service):
         return self._until(await self._run(schedulers.tick(keys, self._clock)))
 
     async def _reclaim(self, keys: QueueKeys) -> None:
-        await self._run(
+        lost = await self._run(
             ops.reclaim(
                 [keys], self.id, lock_ms=self._lock_ms, max_stalled=self._max_stalled, clock=self._clock
             )
         )
+        log_lost_workers(lost)
 
     async def _supervise(self, keys: QueueKeys) -> None:
         await self._run(supervise.tick(self._watch(keys), self._clock))

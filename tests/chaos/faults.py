@@ -6,10 +6,14 @@ import os
 import random
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from redis.crc import key_slot
 
+from glidemq_orchestrate.lifeline.guard import processes
 from tests.chaos.versions import newer_library, newer_worker, older_library, older_worker, other_glidemq
 
 if TYPE_CHECKING:
@@ -57,6 +61,30 @@ def kill_child(at: Round, chance: random.Random) -> None:
         at.children.kill_one(chance)
     else:
         at.children.kill_next()
+
+
+def kill_renewer(at: Round, chance: random.Random) -> None:
+    """SIGKILL, or stop for a while, the process that renews the leases of a worker which cannot."""
+    workers = {process.pid for process in at.alive("worker")}
+    table = processes()
+    if pids := sorted(pid for pid, entry in table.items() if entry.parent in workers and _is_renewer(pid)):
+        pid = chance.choice(pids)
+        if chance.random() < 0.7:
+            _send(pid, signal.SIGKILL)
+        else:
+            _send(pid, signal.SIGSTOP)
+            at.later(chance.uniform(1, 5), partial(_send, pid, signal.SIGCONT))
+
+
+def _is_renewer(pid: int) -> bool:
+    with suppress(OSError):  # it has ended
+        return b"/renewer.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(OSError):
+        os.kill(pid, number)
 
 
 def kill_submitter(at: Round, chance: random.Random) -> None:
@@ -232,8 +260,8 @@ def replace_library(at: Round, chance: random.Random) -> None:
 
 
 PROCESSES: Final[Mapping[Fault, int]] = {
-    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_submitter: 12,
-    kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
+    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_renewer: 12,
+    kill_submitter: 12, kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
     kill_node_worker: 12, pause_node_worker: 8,
 }  # fmt: skip
 """What happens to processes all the time, with weights."""

@@ -21,6 +21,7 @@ from glidemq_orchestrate._protocol.server import confirm
 from glidemq_orchestrate._protocol.worker import consumers, supervision, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate._protocol.worker.workers import LostWorker
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FlowNotFound, LeaseLost, ProtocolError
@@ -234,6 +235,23 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
     return [beat for page in kept for beat in page]
 
 
+def renew_all(queue: QueueKeys, worker_id: str, clock: Clock) -> Op[int]:
+    """Renew all leases that a worker holds in a queue; returns how many."""
+    total, goes_on = 0, ""
+    while True:
+        count, goes_on = yield from ask(workers.renew(queue, worker_id, goes_on, clock.now_ms()))
+        total += count
+        if not goes_on:
+            return total
+
+
+def begin(queue: QueueKeys, consumer: str, attempt: Attempt, clock: Clock) -> Op[bool]:
+    """Tell the server that the handler of an attempt begins. Returns whether it still owns its job."""
+    request = Request([Outcome(attempt, Kind.BEGUN)], 0, "")
+    answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
+    return answer.verdicts == ["ok"]
+
+
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     """Sweep, clean up, continue unsettled flows, and do what is due: delays, limits, timeouts, deadlines.
 
@@ -273,10 +291,10 @@ def clean_up(queues: Sequence[QueueKeys], clock: Clock) -> Op[None]:
 
 def reclaim(
     queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock
-) -> Op[None]:
-    """Take back the jobs of dead workers, forget the workers, and write the dead letters of failed jobs.
+) -> Op[list[tuple[QueueKeys, LostWorker]]]:
+    """Take back the jobs of lost workers, forget the workers, and write the dead letters of failed jobs.
 
-    Flows that fail as a result are advanced by the next upkeep.
+    Flows that fail as a result are advanced by the next upkeep. Returns what was taken back from whom.
     """
     now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
     calls: list[Call[Any]] = []
@@ -294,3 +312,5 @@ def reclaim(
             raise reply
     noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
     yield from write_noted(noted, clock)
+    found = zip(queues, replies[::3], strict=True)
+    return [(queue, worker) for queue, lost in found if isinstance(lost, list) for worker in lost]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from glidemq_orchestrate._protocol.call import Op, ask
@@ -20,6 +20,10 @@ from glidemq_orchestrate.stored import parsed_object
 FOREIGN_IDLE_MS: Final = 10_000
 OURS: Final = "gmo-worker-"
 SILENT_MS: Final = 60_000
+REGISTERED_MS: Final = 30_000
+"""For so long a worker is registered at a time."""
+LOST_MS: Final = 15_000
+"""After so long without registering again, which workers do every 10 s, a worker is lost."""
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
@@ -51,6 +55,7 @@ class WorkerInfo:
     """A live worker as it registered itself; ``handlers`` is None for one that does not list them (Node's).
 
     ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
+    ``silent``: since when it has not registered again, which workers do every 10 s; 0 for workers of Node.
     """
 
     id: str
@@ -60,11 +65,26 @@ class WorkerInfo:
     active_jobs: int
     handlers: tuple[str, ...] | None
     broken: bool = False
+    silent: timedelta = timedelta(0)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it should have registered again: it was lost, or is slow."""
+        return self.silent >= timedelta(milliseconds=LOST_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class LostWorker:
+    """A worker that is gone, and how many jobs wait for its leases to end."""
+
+    id: str
+    jobs: int
 
 
 def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
     """The live workers of a queue and of its broadcast subscriptions, the oldest first."""
-    names = dict.fromkeys((yield from ask(workers.live_workers(queue, now_ms))))
+    until = yield from ask(workers.registered_until(queue, now_ms))
+    names = dict.fromkeys(until)
     try:
         groups = yield from ask(consumer_calls.groups(queue))
     except ProtocolError:
@@ -76,7 +96,21 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
         return []
     texts = yield from ask(consumer_calls.worker_descriptions(queue, list(names)))
     found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
+    silent = {name: now_ms - (at - REGISTERED_MS) for name, at in until.items()}
+    found = [replace(one, silent=timedelta(milliseconds=max(silent.get(one.id, 0), 0))) for one in found]
     return sorted(found, key=lambda worker: worker.started_at)
+
+
+def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
+    """The workers of this package that are gone, and still hold jobs of the stream by their leases."""
+    until = yield from ask(workers.registered_until(queue, now_ms))
+    alive = {name for name, at in until.items() if now_ms - (at - REGISTERED_MS) < LOST_MS}
+    try:
+        consumers = yield from ask(consumer_calls.consumers(queue))
+    except ProtocolError:
+        return []  # the queue never had a worker
+    gone = [one for one in consumers if one["pending"] and one["name"] not in alive]
+    return [LostWorker(one["name"], one["pending"]) for one in gone if one["name"].startswith(OURS)]
 
 
 def _worker(name: str, text: str) -> WorkerInfo:

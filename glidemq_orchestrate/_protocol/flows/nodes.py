@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
-    "gmo:round", "gmo:token",
+    "gmo:round", "gmo:token", "lastActive", "stalledCount", "gmo:lost",
 )  # fmt: skip
 """The fields of a job that make up the status of its node. The state comes first."""
 
@@ -93,7 +93,7 @@ def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> Tim
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
     """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
-    state, attempts, begun, finished, reason, progress, skipped, run, token = fields
+    state, attempts, begun, finished, reason, progress, skipped, run, token, renewed, stalled, lost = fields
     begun = started(state, begun, finished, token) or ""
     if skipped:
         state, reason = JobState.SKIPPED, skipped
@@ -116,6 +116,8 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         broken=place is None or now is JobState.UNKNOWN,
         run=max(number(run), 0),
         worker=worker_of(token),
+        renewed_at=moment(renewed) if now is JobState.ACTIVE else None,
+        lost_runs=max(number(stalled), number(lost)),
     )
 
 

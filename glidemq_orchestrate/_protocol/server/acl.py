@@ -20,7 +20,7 @@ fcall info scan get mget set incr incrby decr decrby exists del unlink expire pe
 hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
 lrange lrem rpop rpush sadd scard sintercard sismember smembers smismember spop srandmember srem sscan
 time zadd zcard zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd
-xautoclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
+xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
@@ -28,7 +28,7 @@ TO_CONFIRM: Final = ("wait", "waitaof")
 # Commands of which a user of this role has no need: the rest of the rule suffices.
 WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "worker": ("scan",),
-    "producer": ("xreadgroup", "xautoclaim", "xgroup", "rpop", "mget", "del"),
+    "producer": ("xreadgroup", "xautoclaim", "xclaim", "xgroup", "rpop", "mget", "del"),
 }
 _READING: Final = """
 fcall info scan time get hget hmget hgetall hscan hlen llen lrange scard sismember smembers zcard zcount
@@ -46,6 +46,7 @@ _AFTER_KEY: Final = {
     "xack": ("g", "0-1"),
     "xadd": ("*", "f", "v"),
     "xautoclaim": ("g", "c", "0", "0"),
+    "xclaim": ("g", "c", "0", "0-1"),
     "xdel": ("0-1",),
     "xpending": ("g",),
     "xtrim": ("MAXLEN", "0"),

@@ -31,6 +31,8 @@ class Kind(StrEnum):
     CHILDREN = "children"
     SUSPEND = "suspend"
     BACK = "back"
+    BEGUN = "begun"
+    """No outcome yet: the handler of a job that was fetched ahead begins."""
 
 
 UNBEGUN: Final = 1
@@ -61,13 +63,19 @@ class Held(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One exchange. ``limit``: most starts per window, and the window in ms; (0, 0) for none."""
+    """One exchange. ``limit``: most starts per window, and the window in ms; (0, 0) for none.
+
+    ``starts``: how many of the jobs begin at once, the others are fetched ahead. ``begun``: handlers of jobs
+    that were fetched ahead and have begun; nobody waits for the server's verdict on these.
+    """
 
     outcomes: Sequence[Outcome]
     wanted: int
     token: str
     again: bool = False
     limit: tuple[int, int] = (0, 0)
+    starts: int = MOST_WANTED
+    begun: Sequence[Attempt] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +106,11 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     def decode(reply: Any) -> Answer:
         verdicts, flows, rows, stream, events, due, held, troubles = reply
         name, token = queue.queue, request.token
-        if len(verdicts) != len(request.outcomes):
-            raise ProtocolError(f"expected {len(request.outcomes)} verdicts, got {len(verdicts)}")
+        expected = len(request.outcomes) + len(request.begun)
+        if len(verdicts) != expected:
+            raise ProtocolError(f"expected {expected} verdicts, got {len(verdicts)}")
         return Answer(
-            [readable(verdict) for verdict in verdicts],
+            [readable(verdict) for verdict in verdicts[: len(request.outcomes)]],
             replies.texts(flows),
             [Attempt.from_row(name, token, row) for row in rows],
             (replies.text(stream), replies.text(events)) if stream else None,
@@ -119,11 +128,13 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
         "again" if request.again else "",
     ]
     words += request.limit
-    for attempt, kind, text, retention, first, second in request.outcomes:
+    begun = [Outcome(attempt, Kind.BEGUN) for attempt in request.begun]
+    for attempt, kind, text, retention, first, second in (*request.outcomes, *begun):
         words += (
             _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text,
             retention, first, second
         )  # fmt: skip
+    words.append(request.starts)
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
 
 

@@ -160,7 +160,7 @@ def _cells(
     if not group.is_folded:
         (node,) = nodes
         time = _between(node.started_at, node.finished_at or now) if _has_run(node) else ""
-        return name, Text(_word(node.state), style=style), Text(time), shown_tries, Text(_detail(node))
+        return name, Text(_word(node.state), style=style), Text(time), shown_tries, Text(_detail(node, now))
     counts = Counter(node.state for node in nodes)
     states = [
         Text(f"{count:,} {_word(state)}", style=_look(state)[1]) for state, count in counts.most_common()
@@ -211,9 +211,15 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
 
 
-def _detail(node: NodeStatus) -> str:
+def _detail(node: NodeStatus, now: datetime | None) -> str:
     if node.state in (JobState.FAILED, JobState.SKIPPED):
         return node.reason
+    if now is not None and (silent := node.silent_for(now)) is not None:
+        return (
+            f"its worker is silent for {_duration(silent.total_seconds())}: others run it when its lease ends"
+        )
+    if node.lost_runs and node.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
+        return "its worker was lost: it runs again, at no cost of an attempt"
     if node.state is JobState.ACTIVE and isinstance(node.progress, dict):
         return ", ".join(f"{name} {value}" for name, value in node.progress.items())
     return "" if node.progress is None or node.state is not JobState.ACTIVE else str(node.progress)

@@ -9,7 +9,7 @@ from glidemq_orchestrate._ops.queue import dead_letters
 from glidemq_orchestrate._ops.queue.admin import GroupInfo, MetricPoint
 from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.worker import workers
-from glidemq_orchestrate._ops.worker.workers import WorkerInfo
+from glidemq_orchestrate._ops.worker.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
@@ -130,6 +130,10 @@ class AdminCalls(QueueBase):
         """
         return self._run(ops.metrics(self._keys, state))
 
+    def lost_workers(self) -> list[LostWorker]:
+        """The workers that are gone, with how many jobs wait until their leases end."""
+        return self._run(workers.lost(self._keys, self._now()))
+
     def workers(self) -> list[WorkerInfo]:
         """The live workers of the queue, the oldest first."""
         return self._run(workers.live(self._keys, self._now()))
@@ -249,6 +253,10 @@ class AsyncAdminCalls(AsyncQueueBase):
     async def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
         """See ``Queue.metrics``."""
         return await self._run(ops.metrics(self._keys, state))
+
+    async def lost_workers(self) -> list[LostWorker]:
+        """See ``Queue.lost_workers``."""
+        return await self._run(workers.lost(self._keys, await self._now()))
 
     async def workers(self) -> list[WorkerInfo]:
         """See ``Queue.workers``."""

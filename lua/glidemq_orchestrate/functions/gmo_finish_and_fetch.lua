@@ -2,13 +2,15 @@
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 group  3 consumer  4 jobs wanted (at most 100)  5 token of the attempts that start
 --       6 mode: '' | again (instead of new jobs, those that this consumer started with this token)
---       7 most starts per window (0 = the setting of the queue)  8 window in ms, then the outcomes (see outcome.lua)
+--       7 most starts per window (0 = the setting of the queue)  8 window in ms, then the outcomes (see outcome.lua); last, optional: how
+--       many of the jobs begin at once (by default all); the others are marked as fetched ahead, see losses.lua
 -- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that started, last stream entry,
 --       last event, next due time or -1, limit that holds jobs back: '' | paused | concurrency | rate, errors of jobs
 --       that could not start}
 --       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
 --       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
---       number of this activation, which grows with each of the job
+--       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if fetched ahead,
+--       which is then the last character of its token
 --       The two positions and the due time are given when fewer jobs than wanted started, else '' and -1: a client that
 --       reads both streams from there on misses nothing that makes a job ready.
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of gmo_expire_due; of glidemq_moveToActive. Outcomes are
@@ -78,7 +80,7 @@ end
 -- Accepts or refuses each outcome and returns the verdicts; one that raises does not stop the others.
 local function accept(x, args)
   local verdicts = {}
-  for at = 9, #args, L.outcome.WORDS do
+  for at = 9, #args - (#args - 8) % L.outcome.WORDS, L.outcome.WORDS do
     local outcome = L.outcome.read(args, at)
     local is_fine, verdict = pcall(L.outcome.accept, x, outcome)
     if not is_fine then
@@ -110,12 +112,14 @@ end
 
 local function finish_and_fetch(keys, args)
   local now, wanted = tonumber(args[1]), math.min(tonumber(args[4]) or 0, MOST_WANTED)
-  if not now or (#args - 8) % L.outcome.WORDS ~= 0 then
+  local more = (#args - 8) % L.outcome.WORDS
+  if not now or more > 1 or (more == 1 and not tonumber(args[#args])) then
     return redis.error_reply('GMO_BAD_CALL gmo_finish_and_fetch got ' .. #args .. ' arguments')
   end
   local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
-    completed = 0, took = 0, spent = 0, budget = BUDGET, ended = {} }
+    completed = 0, took = 0, spent = 0, budget = BUDGET, ended = {},
+    starts = more == 1 and tonumber(args[#args]) or nil }
   local verdicts = accept(x, args)
   local is_full, held, until_ms = true, '', -1
   if args[6] == 'again' then

@@ -1,56 +1,95 @@
--- gmo_reclaim: take back the jobs of dead workers.
+-- gmo_reclaim: take back the jobs of lost workers.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 consumer that takes them over  4 min_idle_ms  5 lock_ms  6 times a job may stall
--- REPLY ids of the flows that need gmo_advance_flow
--- EFFECTS those of glidemq_reclaimStalled and, for jobs that our workers took from a list, of
---   glidemq_reclaimStalledListJobs (a page of 100 each); a node that stalled too often fails with its dependents.
--- EVENT stalled or failed for each stalled job
+-- ARGS  1 now_ms  2 group  3 consumer that asks (unused)  4 min_idle_ms  5 lock_ms  6 times a job may stall
+-- REPLY {ids of the flows that need gmo_advance_flow, a row for each lost worker}
+--       row: worker, how many jobs it held, how many of them had begun, ids of some of these
+-- EFFECTS at most 100 entries of the stream and 100 jobs from the lists. Jobs whose lease has ended go back to where they
+--   came from, see losses.lua; one that stalled too often fails, a node with its dependents. A pending entry whose lease
+--   holds gets the age of the last heartbeat, so that it is looked at again as soon as its lease ends.
+-- EVENT stalled or failed for each lost job
 local PAGE = 100
+-- Where no worker's silence can matter: the job has ended, or will get an entry of its own when its time comes.
+local STRAY = { completed = true, failed = true, delayed = true, ['waiting-children'] = true }
 
--- Reclaims stalled jobs that our workers took from a list; see fetch.lua.
-local function reclaim_listed(r)
+-- The lease of a stream job holds: its entry stays with its consumer.
+local function renew_entry(r, entry_id, consumer, job)
+  local age = math.max(r.now - L.numbers.int(job.lastActive, r.now), 0)
+  redis.call('XCLAIM', r.prefix .. 'stream', r.group, consumer, 0, entry_id, 'IDLE', L.numbers.text(age), 'JUSTID')
+end
+
+local function look_at(r, job_id, entry_id, consumer)
+  local job = L.jobs.read(r.prefix, job_id)
+  if not job or STRAY[job.state] then
+    return L.losses.forget(r, job_id, entry_id)
+  end
+  local is_expired, is_new = L.expiry.check(r.prefix, job_id, r.now, job)
+  if is_expired then
+    L.losses.forget(r, job_id, entry_id)
+    return is_new and r.on_dead(job_id)
+  end
+  if L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration, r.min_idle) then
+    return renew_entry(r, entry_id, consumer, job)
+  end
+  return L.losses.add(r, job_id, entry_id, job, consumer)
+end
+
+local function look_at_listed(r, job_id)
+  local job = L.jobs.read(r.prefix, job_id)
+  if not job or job.state ~= 'active' then
+    return redis.call('ZREM', r.prefix .. 'gmo:list-held', job_id)
+  elseif L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration, r.min_idle) then
+    return redis.call('ZADD', r.prefix .. 'gmo:list-held', L.numbers.int(job.lastActive, r.now), job_id)
+  end
+  return L.losses.add(r, job_id, '', job, nil)
+end
+
+local function find(r)
+  for _, row in ipairs(redis.call('XPENDING', r.prefix .. 'stream', r.group, 'IDLE', r.min_idle, '-', '+', PAGE)) do
+    local found = redis.call('XRANGE', r.prefix .. 'stream', row[1], row[1])[1]
+    local job_id = found and L.stream.job_id(found[2])
+    if job_id then
+      r.guard(job_id, row[1], function()
+        look_at(r, job_id, row[1], row[2])
+      end)
+    else
+      L.stream.ack(r.prefix .. 'stream', r.group, row[1], false)
+    end
+  end
   local held = r.prefix .. 'gmo:list-held'
   for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', r.now - r.min_idle, 'LIMIT', 0, PAGE)) do
-    local is_broken = L.jobs.bury(r.prefix, job_id, r.now)
-    local key, job = r.prefix .. 'job:' .. job_id, not is_broken and L.jobs.read(r.prefix, job_id) or nil
-    if is_broken then
-      L.list_active.release(r.prefix .. 'list-active')
-    end
-    if not job or job.state ~= 'active' then
-      redis.call('ZREM', held, job_id)
-    elseif L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration, r.min_idle) then
-      redis.call('ZADD', held, L.numbers.int(job.lastActive, r.now), job_id)
-    else
-      redis.call('ZREM', held, job_id)
-      L.list_active.release(r.prefix .. 'list-active')
-      if L.stalled.stall(r.prefix, job_id, job, r.max_stalled, r.now) == 'failed' then
-        r.on_dead(job_id)
-      else
-        redis.call('HSET', key, 'state', 'waiting')
-        redis.call('HDEL', key, 'processedOn', 'lastActive')
-        L.jobs.make_ready(r.prefix, job_id, job, L.numbers.int(job.priority, 0))
-      end
-    end
+    r.guard(job_id, '', function()
+      look_at_listed(r, job_id)
+    end)
   end
 end
 
 local function reclaim(keys, args)
-  local prefix, now, flows = keys[1]:sub(1, -#'stream' - 1), tonumber(args[1]), {}
-  local r = {
-    prefix = prefix, group = args[2], consumer = args[3], min_idle = tonumber(args[4]), lock_duration = tonumber(args[5]),
-    max_stalled = tonumber(args[6]), now = now, failed_key = prefix .. 'failed',
-    on_dead = function(job_id)
-      L.dead_letters.note(prefix, job_id, now)
-      local reason = redis.call('HGET', prefix .. 'job:' .. job_id, 'failedReason') or 'stalled'
-      local flow_id = L.settle.job_failed(prefix, job_id, reason, now)
-      if flow_id ~= '' then
-        flows[#flows + 1] = flow_id
-      end
-    end,
-  }
-  reclaim_listed(r)
-  L.reclaim.stream(r)
-  return flows
+  local prefix, now, flows, trouble = keys[1]:sub(1, -#'stream' - 1), tonumber(args[1]), {}, nil
+  local r = { prefix = prefix, group = args[2], min_idle = tonumber(args[4]), lock_duration = tonumber(args[5]),
+    max_stalled = tonumber(args[6]), now = now, workers = {}, order = {} }
+  function r.on_dead(job_id)
+    L.dead_letters.note(prefix, job_id, now)
+    local reason = redis.call('HGET', prefix .. 'job:' .. job_id, 'failedReason') or 'stalled'
+    local flow_id = L.settle.job_failed(prefix, job_id, reason, now)
+    if flow_id ~= '' then
+      flows[#flows + 1] = flow_id
+    end
+  end
+  -- One job that cannot be read must not keep the others with their lost workers.
+  function r.guard(job_id, entry_id, act)
+    local is_fine, why = pcall(act)
+    if not is_fine and L.jobs.bury(prefix, job_id, now) then
+      L.losses.forget(r, job_id, entry_id)
+    elseif not is_fine then
+      trouble = type(why) == 'table' and why.err or tostring(why)
+    end
+  end
+  find(r)
+  local rows = L.losses.take_back(r)
+  if trouble then
+    error(trouble, 0)
+  end
+  return { flows, rows }
 end
 
 redis.register_function { function_name = 'gmo_reclaim', callback = reclaim, flags = { 'allow-oom' } }

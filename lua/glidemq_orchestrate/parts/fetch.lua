@@ -9,8 +9,9 @@ local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node'
   'budgetKey' }
 local SHOWN = #COLUMNS
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
-  'gmo:entry', 'processedOn', 'gmo:epoch' }
+  'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect' }
 local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local SUSPECT = 12
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
@@ -38,21 +39,19 @@ local function inputs(prefix, job_id)
   return found
 end
 
--- Adds the row of a started job to the reply.
-local function add_row(x, job_id, entry_id, v, started, epoch)
-  local row = { job_id, entry_id, started }
-  for i = 1, SHOWN do
-    row[i + 3] = v[i]
-  end
+-- Adds the row of a started job to the reply. `ahead`: '+' where its handler does not begin at once, see losses.lua.
+local function add_row(x, job_id, entry_id, v, started, epoch, ahead)
+  local row = { job_id, entry_id, started, unpack(v, 1, SHOWN) }
   row[SHOWN + 4], row[SHOWN + 5] = v[5] and inputs(x.prefix, job_id) or false, epoch
+  row[SHOWN + 6], row[SHOWN + 7] = v[SHOWN + SUSPECT], ahead
   x.jobs[#x.jobs + 1] = row
 end
 
 -- Makes the job active with the token of this attempt; returns the number of the activation.
-local function mark(x, key, job_id, entry_id, v, at)
+local function mark(x, key, job_id, entry_id, v, at, ahead)
   local epoch = L.lease.next_epoch(x, v[at + EPOCH])
-  local changes = { 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token', x.token,
-    'gmo:entry', entry_id, 'gmo:epoch', epoch }
+  local changes = { 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token',
+    x.token .. ahead, 'gmo:entry', entry_id, 'gmo:epoch', epoch }
   if entry_id ~= '' and (v[at + LIFO] == '1' or L.numbers.int(v[at + PRIORITY], 0) > 0) then
     changes[#changes + 1], changes[#changes + 2] = 'activeSource', 'stream'
   elseif v[at + SOURCE] then
@@ -118,7 +117,8 @@ local function begin(x, job_id, entry_id)
       return nil
     end
   end
-  return add_row(x, job_id, entry_id, v, x.now_text, mark(x, key, job_id, entry_id, v, at))
+  local ahead = x.starts and (v[at + SUSPECT] or #x.jobs >= x.starts) and '+' or ''
+  return add_row(x, job_id, entry_id, v, x.now_text, mark(x, key, job_id, entry_id, v, at, ahead), ahead)
 end
 
 -- Starts a job. One that cannot start, for example because its key is not a hash, must not block the others.
@@ -139,7 +139,7 @@ local function from_list(x, list_key, count)
   end
 end
 
--- Reads new entries. The workers' group is created again where it is missing, as after FLUSHDB.
+-- Reads new entries. Creates the workers' group where it is missing, as after FLUSHDB.
 local function read_stream(x, count)
   local words = { 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>' }
   local reply = redis.pcall('XREADGROUP', unpack(words))
@@ -158,10 +158,9 @@ function L.fetch.jobs(x, count)
     from_list(x, lifo, count)
   end
   for _ = 1, TRIES do
-    local left = count - #x.jobs
-    local reply = left > 0 and read_stream(x, left)
+    local reply = #x.jobs < count and read_stream(x, count - #x.jobs)
     if not reply then
-      return left <= 0
+      return #x.jobs >= count
     end
     for _, entry in ipairs(reply[1][2]) do
       local job_id = L.stream.job_id(entry[2])
@@ -179,8 +178,9 @@ end
 function L.fetch.again(x)
   local function check(job_id, entry_id)
     local v = read(x.prefix .. 'job:' .. job_id)
-    if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token and v[SHOWN + ENTRY] == entry_id then
-      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH])
+    local ahead = v[SHOWN + TOKEN] == x.token .. '+' and '+' or ''
+    if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token .. ahead and v[SHOWN + ENTRY] == entry_id then
+      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH], ahead)
     end
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)

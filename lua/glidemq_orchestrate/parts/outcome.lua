@@ -9,6 +9,7 @@
 --   children  wait until the child jobs have completed; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
+--   begun     no outcome yet: the handler of a job that was fetched ahead begins
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
 -- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`,
 -- `error <message>` (the job's keys are broken).
@@ -122,7 +123,7 @@ local function fail(x, o, job)
     reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = mode,
     remove_count = count, remove_age = age, job = job, keeps_start = true }
   if verdict == 'retrying' then
-    redis.call('HDEL', key, 'gmo:entry')
+    redis.call('HDEL', key, 'gmo:entry', unpack(L.losses.MARKS))
     return verdict
   end
   L.dead_letters.note(x.prefix, o.job_id, x.now, dead)
@@ -154,6 +155,7 @@ local function park(x, o, job)
   redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
   if o.kind ~= 'back' and not (o.kind == 'later' and o.second == 1) then -- its handler was called: no queue timeout
     redis.call('HSET', key, 'gmo:begun', '1')
+    redis.call('HDEL', key, unpack(L.losses.MARKS))
   end
   return 'ok'
 end
@@ -169,7 +171,7 @@ end
 -- Accepts an outcome and returns the verdict. Notifying the dependents of a node counts against the budget of the call.
 function L.outcome.accept(x, o)
   local act = ACT[o.kind]
-  if not act then
+  if not act and o.kind ~= 'begun' then
     return 'stale unknown outcome kind ' .. tostring(o.kind)
   end
   if x.spent >= x.budget then
@@ -178,6 +180,10 @@ function L.outcome.accept(x, o)
   local job, stale = read(x, o)
   if not job then
     return stale
+  end
+  if o.kind == 'begun' then
+    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:ran', o.token)
+    return 'ok'
   end
   if job.flow and o.kind ~= 'done' then
     L.settle.flush(x.ended, x.now)

@@ -250,7 +250,7 @@ class Ledger:
                 running.heard = int(words[4])
 
     def _exchanged(self, words: Sequence[Any], reply: Any) -> None:
-        outcomes = [words[at : at + _WORDS] for at in range(_FIRST, len(words), _WORDS)]
+        outcomes = [words[at : at + _WORDS] for at in range(_FIRST, len(words) - 1, _WORDS)]
         for outcome, verdict in zip(outcomes, reply[0], strict=True):
             self._judged(outcome, str(verdict))
         if words[9] != "again":
@@ -262,6 +262,8 @@ class Ledger:
     def _judged(self, outcome: Sequence[Any], verdict: str) -> None:
         kind, job_id, _, *proof = outcome[:5]
         name = self.name_of(job_id)
+        if kind == "begun":
+            return
         if verdict.startswith("error"):
             self.problems.append(f"{name}: {kind} was answered by {verdict}")
         if verdict not in ("ok", "retrying", "failed"):

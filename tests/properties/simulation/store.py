@@ -129,14 +129,14 @@ class Store:
             del self._until[key]
             self._send(("UNLINK", key))
         name = str(call.words[1]) if call.words[0] == "FCALL" else ""
-        aged = self._age(call.words, now) if name == "gmo_reclaim" else []
+        if name == "gmo_reclaim":
+            self._age(call.words, now)
         if self.before is not None:
             self.before(call)
         reply = self._send(self._endless(call.words))
         if not isinstance(reply, Exception):
             self._note_life(call.words, reply, now)
             self._note_entries(name, call.words, reply, now)
-            self._since |= dict.fromkeys(aged, now)
             if self.observer is not None:
                 self.observer(call, reply)
         return reply
@@ -190,17 +190,14 @@ class Store:
         if name == "gmo_finish_and_fetch" and words[9] != "again":
             self._since |= {(str(words[3]), row[1]): now for row in reply[2] if row[1]}
 
-    def _age(self, words: tuple[Word, ...], now: int) -> list[tuple[str, str]]:
-        """Make the entries idle that a call may claim by their age; returns them."""
+    def _age(self, words: tuple[Word, ...], now: int) -> None:
+        """Make the entries idle that a call may look at by their age."""
         stream, min_idle = str(words[3]), int(words[7])
         pending = self._send(("XPENDING", stream, GROUP, "-", "+", 1000))
-        aged: list[tuple[str, str]] = []
         for entry_id, consumer, _, _ in pending if isinstance(pending, list) else []:
             since = self._since.setdefault((stream, entry_id), now)
             if now - since >= min_idle:
                 self._send(("XCLAIM", stream, GROUP, consumer, 0, entry_id, "IDLE", 2 * AGED_MS, "JUSTID"))
-                aged.append((stream, entry_id))
-        return aged
 
 
 @contextmanager

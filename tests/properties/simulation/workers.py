@@ -123,7 +123,7 @@ class SimulatedWorker:
         about = {"addr": "sim", "pid": 1, "startedAt": 0, "activeJobs": 0, "handlers": [JOB]}
         return ops.announce([keys], self.id, about, 30 * SECOND, self.scheduler.now)
 
-    def _reclaim(self, keys: QueueKeys) -> Op[None]:
+    def _reclaim(self, keys: QueueKeys) -> Op[object]:
         lock = self.scheduler.lock_ms
         return ops.reclaim([keys], self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
 

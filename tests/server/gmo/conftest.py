@@ -50,6 +50,7 @@ class Bench:
         self.hand, self.client, self.dump = hand, client, dump
         self.now = 1_000_000
         self.tokens = 0
+        self.lost: list[Any] = []
         self.etl, self.spark = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
         hand.run(attempt_ops.open_queues([self.etl, self.spark]))
         hold_to_life_cycle(hand, client)
@@ -110,6 +111,8 @@ class Bench:
 
     def begin(self, queue: QueueKeys | None = None) -> Attempt:
         (attempt,) = self.exchange(wanted=1, queue=queue).begun
+        if attempt.is_ahead:  # as a worker does
+            assert self.exchange(Outcome(attempt, Kind.BEGUN), queue=queue).verdicts == ["ok"]
         return attempt
 
     def hand_in(self, outcome: Outcome) -> tuple[str, list[str]]:
@@ -140,9 +143,11 @@ class Bench:
         return int(kept)
 
     def reclaim(self, lock_ms: int = 1000, max_stalled: int = 3, consumer: str = "other") -> Any:
-        return self.raw(
+        """The flows that need advancing; ``self.lost``: a row for each lost worker."""
+        flows, self.lost = self.raw(
             "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, 0, lock_ms, max_stalled
         )
+        return flows
 
     def job(self, job_id: str, queue: str = "etl") -> dict[str, str]:
         return dict(self.client.hgetall(f"glide:{{{queue}}}:job:{job_id}"))

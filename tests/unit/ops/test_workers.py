@@ -144,7 +144,7 @@ class TestTheWorkersCalls:
             scripted(attempts.open_queues([HOME]), [[ProtocolError("WRONGTYPE x")]])
 
     def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted, clock: ManualClock) -> None:
-        row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None, "9"]
+        row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None, "9", None, ""]
         answer: list[Any] = [[], ["f"], [row], "", "", -1, "", []]
         op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
         transcript = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])
@@ -206,7 +206,7 @@ class TestTheWorkersCalls:
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         op = attempts.reclaim([HOME], "w", lock_ms=1, max_stalled=1, clock=clock)
-        assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value is None
+        assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value == []
 
     def test_a_worker_that_leaves_keeps_its_consumer_while_entries_are_pending(
         self, scripted: Scripted

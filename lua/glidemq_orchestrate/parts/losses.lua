@@ -1,0 +1,114 @@
+-- losses: the jobs that a lost worker held. Only one whose handler had begun can have caused the loss; what was only
+-- fetched goes back at no cost. Of several that had begun nobody knows which did it: they are suspects.
+-- A token ends in '+' where the job was fetched ahead; its worker writes the token to gmo:ran when its handler begins.
+-- gmo:lost: how often its worker was lost while it ran. gmo:suspect: in how many losses it may be the cause; a worker runs
+-- one suspect at a time, and says so first. 0: it was fetched only, which its worker may not have had the time to deny.
+-- All three go when an attempt ends well.
+L.losses = {}
+L.losses.MARKS = { 'stalledCount', 'gmo:lost', 'gmo:suspect' }
+
+local function read(prefix, job_id)
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:token', 'gmo:ran', 'gmo:suspect', 'attemptsMade')
+  local token = v[1] or ''
+  return token, token:sub(-1) ~= '+' or v[2] == token, L.numbers.int(v[3], 0), L.numbers.int(v[4], 0)
+end
+
+-- Adds a job to those that its worker has lost. `entry_id`: '' = from a list; `consumer`: nil = by the token.
+function L.losses.add(r, job_id, entry_id, job, consumer)
+  local token, has_begun, suspect, made = read(r.prefix, job_id)
+  local owner = token:match('^(.*)/') or ''
+  if not consumer or owner ~= '' then
+    consumer = owner
+  end
+  local worker = r.workers[consumer]
+  if not worker then
+    worker = { name = consumer, jobs = {}, begun = 0, suspects = 0 }
+    r.workers[consumer], r.order[#r.order + 1] = worker, worker
+  end
+  has_begun = has_begun and job.state == 'active'
+  worker.jobs[#worker.jobs + 1] = { id = job_id, entry = entry_id, job = job, has_begun = has_begun, suspect = suspect,
+    attempt = made + 1 }
+  worker.begun = worker.begun + (has_begun and 1 or 0)
+  worker.suspects = worker.suspects + (has_begun and suspect > 0 and 1 or 0)
+end
+
+-- Whether the loss counts against a job: it is the only suspect, or there is none among those that had begun.
+local function is_charged(worker, lost)
+  return lost.has_begun and (worker.suspects == 0 or (worker.suspects == 1 and lost.suspect > 0))
+end
+
+-- Notes that a handler had begun, in the job and in its log.
+local function note(r, worker, lost, key)
+  L.hashes.add(key, 'gmo:lost', 1)
+  redis.call('HSET', key, 'gmo:begun', '1')
+  local name = worker.name ~= '' and 'worker ' .. worker.name or 'a worker'
+  redis.call('RPUSH', r.prefix .. 'log:' .. lost.id, name .. ' was lost while it ran attempt ' .. lost.attempt
+    .. ' of this job; that costs no attempt')
+end
+
+-- Puts a job back where it came from.
+local function put_back(r, lost)
+  local key = r.prefix .. 'job:' .. lost.id
+  if lost.entry ~= '' then
+    L.stream.ack(r.prefix .. 'stream', r.group, lost.entry, false)
+  else
+    redis.call('ZREM', r.prefix .. 'gmo:list-held', lost.id)
+    L.list_active.release(r.prefix .. 'list-active')
+  end
+  redis.call('HSET', key, 'state', 'waiting')
+  redis.call('HDEL', key, 'processedOn', 'lastActive')
+  if lost.entry ~= '' then
+    L.stream.append(r.prefix .. 'stream', lost.id, lost.job.name)
+  else
+    L.jobs.make_ready(r.prefix, lost.id, lost.job, L.numbers.int(lost.job.priority, 0))
+  end
+end
+
+local function take_back(r, worker, lost)
+  local key = r.prefix .. 'job:' .. lost.id
+  if not lost.has_begun then
+    redis.call('HSETNX', key, 'gmo:suspect', '0')
+    L.events.emit(r.prefix .. 'events', 'stalled', lost.id)
+    return put_back(r, lost)
+  end
+  note(r, worker, lost, key)
+  local charged = is_charged(worker, lost)
+  if charged or lost.suspect > 0 then
+    L.hashes.add(key, 'gmo:suspect', 1)
+  end
+  if not charged then
+    L.events.emit(r.prefix .. 'events', 'stalled', lost.id)
+  elseif L.stalled.stall(r.prefix, lost.id, lost.job, r.max_stalled, r.now) == 'failed' then
+    L.losses.forget(r, lost.id, lost.entry)
+    return r.on_dead(lost.id)
+  end
+  return put_back(r, lost)
+end
+
+-- A held job that no worker will end: it has ended, or is gone.
+function L.losses.forget(r, job_id, entry_id)
+  if entry_id ~= '' then
+    return L.stream.ack(r.prefix .. 'stream', r.group, entry_id, false)
+  end
+  redis.call('ZREM', r.prefix .. 'gmo:list-held', job_id)
+  return L.list_active.release(r.prefix .. 'list-active')
+end
+
+-- Takes back all that was added. Returns for each worker its name, how many jobs went back or failed, how many of them
+-- had begun, and the ids of some of these.
+function L.losses.take_back(r)
+  local rows = {}
+  for _, worker in ipairs(r.order) do
+    local row = { worker.name, #worker.jobs, worker.begun }
+    for _, lost in ipairs(worker.jobs) do
+      r.guard(lost.id, lost.entry, function()
+        take_back(r, worker, lost)
+      end)
+      if lost.has_begun and #row < 8 then
+        row[#row + 1] = lost.id
+      end
+    end
+    rows[#rows + 1] = row
+  end
+  return rows
+end

@@ -1,0 +1,161 @@
+"""A handler that blocks its worker costs the jobs beside it nothing, and is named.
+
+A process of its own renews the leases of a worker that cannot. It ends with its worker, and is replaced when
+it is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from glidemq_orchestrate import JobState, Queue
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.worker.renewing import Renewer
+from tests.processes import end, spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import Eventually
+
+APP = """
+    import asyncio, time
+    from glidemq_orchestrate import Handlers
+
+    handlers = Handlers()
+
+    @handlers.handler("on_loop")
+    async def on_loop(ctx):
+        time.sleep(3) if ctx.data else await asyncio.sleep(0.2)
+
+    @handlers.handler("in_thread")
+    def in_thread(ctx):  # keeps the interpreter, in C
+        until = time.monotonic() + 3
+        while ctx.data and time.monotonic() < until:
+            sum(range(10**8))
+
+    @handlers.handler("sleep")
+    def sleep(ctx):
+        time.sleep(ctx.data)
+"""
+
+
+def renewers(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    children = psutil.Process(worker.pid).children()
+    return [one for one in children if any("renewer.py" in word for word in one.cmdline())]
+
+
+def has_completed(queue: Queue, ids: list[Any]) -> bool:
+    return all(state is JobState.COMPLETED for state in queue.states(ids))
+
+
+def is_logged(log: Path, pattern: str) -> bool:
+    return re.search(pattern, log.read_text()) is not None
+
+
+@pytest.fixture
+def start(
+    url: str, redis_client: Any, eventually: Eventually, tmp_path: Path
+) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Starts a worker of the command line with a lease of a second."""
+    (tmp_path / "app.py").write_text(textwrap.dedent(APP))
+    started = []
+
+    def one() -> subprocess.Popen[bytes]:
+        before = redis_client.zcard("glide:{etl}:gmo:workers")
+        program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
+        with (tmp_path / "log").open("ab") as log:
+            process = spawn([*program, "--url", url, "--lock", "1"], cwd=tmp_path, stderr=log)
+        started.append(process)
+        eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
+        eventually(lambda: renewers(process), timeout=30)
+        return process
+
+    yield one
+    for process in started:
+        end(process)
+
+
+def test_only_the_culprit_is_named_and_nobody_is_run_twice(
+    start: Callable[[], subprocess.Popen[bytes]],
+    queue: Queue,
+    redis_client: Any,
+    eventually: Eventually,
+    tmp_path: Path,
+) -> None:
+    start(), start()
+    for name in ("on_loop", "in_thread"):
+        ids = [queue.add(name, number == 2) for number in range(6)]
+        eventually(partial(has_completed, queue, ids), 60)
+        assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 6
+        assert [redis_client.hget(f"glide:{{etl}}:job:{job_id}", "stalledCount") for job_id in ids] == [
+            None
+        ] * 6
+        pattern = rf"handler {name} of job {ids[2]} .*: (\d)\.\d s.*process=True"
+        eventually(partial(is_logged, tmp_path / "log", pattern), 20)
+    log = (tmp_path / "log").read_text()
+    assert "was lost" not in log
+    assert "stale" not in log
+
+
+def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
+    start: Callable[[], subprocess.Popen[bytes]], queue: Queue, eventually: Eventually
+) -> None:
+    first = start()
+    job_id = queue.add("sleep", 2)
+    eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE, 20)
+    (renewer,) = renewers(first)
+    assert "://" not in " ".join(
+        [*renewer.cmdline(), *(v for k, v in renewer.environ().items() if "GLIDEMQ" in k)]
+    )
+    first.send_signal(signal.SIGSTOP)
+    start()
+    eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
+    assert queue.get_job(job_id).lost_runs == 1
+    first.kill()
+    eventually(lambda: not renewer.is_running() or renewer.status() == psutil.STATUS_ZOMBIE, 5)
+
+
+def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
+    start: Callable[[], subprocess.Popen[bytes]], eventually: Eventually
+) -> None:
+    worker = start()
+    (first,) = renewers(worker)
+    first.kill()
+    eventually(lambda: [one for one in renewers(worker) if one.pid != first.pid], 10)
+    (second,) = renewers(worker)
+    second.suspend()
+    worker.terminate()
+    assert worker.wait(30) == 0
+    eventually(lambda: not second.is_running(), 5)
+
+
+def test_it_is_light_and_no_forked_copy_keeps_it(url: str, eventually: Eventually) -> None:
+    settings = ConnectionSettings.resolve(url)
+    renewer = Renewer("gmo-worker-1-a", ["etl"], settings, 30.0)
+    try:
+        renewer.start()
+        assert renewer.heard()
+        process = psutil.Process(renewer.pid)
+        time.sleep(0.3)
+        assert process.memory_info().rss < 20 * 1024 * 1024
+        child = os.fork()
+        if not child:
+            os._exit(0 if renewer.pid is None else 1)  # it is its parent's
+        assert os.waitpid(child, 0)[1] == 0
+        assert renewer.heard()
+    finally:
+        renewer.close()
+    assert not process.is_running()

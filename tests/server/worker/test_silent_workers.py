@@ -1,0 +1,55 @@
+"""A worker that was lost, and the jobs that wait for its leases, are shown as that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from glidemq_orchestrate._ops.worker import attempt as attempt_ops
+from glidemq_orchestrate._protocol.call import ask
+from glidemq_orchestrate._protocol.worker import exchange, workers
+from glidemq_orchestrate.cli.flow.view import flow_view
+from glidemq_orchestrate.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Hand
+
+ETL = QueueKeys("glide", "etl")
+LOST = "gmo-worker-1-lost"
+
+
+def shown(flow: Any, queue: Queue) -> str:
+    from rich.console import Console  # noqa: PLC0415  not everywhere
+
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(flow_view(flow.status(), flow.nodes(), now=queue.now()))
+    return capture.get()
+
+
+def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, hand: Hand) -> None:
+    hand.run(attempt_ops.open_queues([ETL]))
+    flow = flows.submit(FlowSpec("nightly", [FlowNode("a", "etl", "work")]))
+    now = int(queue.now().timestamp() * 1000)
+    past = now - 20_000
+    about = {"addr": "host", "pid": 1, "startedAt": past, "activeJobs": 1, "handlers": []}
+    hand.run(attempt_ops.announce([ETL], LOST, about, 30_000, past))
+    hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 1, f"{LOST}/t"), past)))
+    node = flow.node("a")
+    assert (node.state, node.worker, node.lost_runs) == (JobState.ACTIVE, LOST, 0)
+    silent = node.silent_for(queue.now())
+    assert silent is not None
+    assert timedelta(seconds=20) <= silent < timedelta(seconds=50)
+    assert node.silent_for(queue.now() - timedelta(seconds=15)) is None
+    assert "its worker is silent for 2" in shown(flow, queue)
+    assert [(one.id, one.jobs) for one in queue.lost_workers()] == [(LOST, 1)]
+    (worker,) = queue.workers()
+    assert worker.is_silent
+
+    hand.run(ask(workers.reclaim(ETL, "other", lock_ms=0, max_stalled=3, now_ms=now)))
+    node = flow.node("a")
+    assert (node.state, node.lost_runs, node.silent_for(queue.now())) == (JobState.WAITING, 1, None)
+    assert "its worker was lost: it runs again, at no cost of an attempt" in shown(flow, queue)
+    assert queue.lost_workers() == []
+    assert "was lost while it ran attempt 1" in queue.logs(node.job_id).lines[0]
