@@ -28,7 +28,7 @@ from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.names import FLOW_NAME, JOB_NAME, LABEL, NODE
 
 MAX_NODES: Final = 100_000
-MAX_LABELS: Final = 16
+MAX_LABELS: Final = 32
 MAX_OWN_POLICIES: Final = 1_000
 
 

@@ -65,8 +65,8 @@ class FlowSpec(FlowForms):
     Attributes:
         name: The name of the flow in lists; not its id.
         nodes: 1 to 100,000 nodes.
-        labels: Short strings to find the flow by, such as the DAG and run it came from: at most 16, keys and
-            values of 1 to 256 characters.
+        labels: Short strings to find the flow by, such as the DAG and run it came from: at most 32, keys and
+            values of 1 to 256 characters. An orchestrator adds some of its own.
         retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
             outcome can be read longer, by its id.
         deadline: The flow fails when it has not ended within this time after its start. The time starts anew

@@ -113,7 +113,7 @@ class FlowFile(_Strict):
     """The name of the flow in lists; not its id."""
     nodes: list[NodeFile] = Field(json_schema_extra={"minItems": 1})
     """In any order, without cycles."""
-    labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 16})
+    labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 32})
     """Short strings to find the flow by."""
     retention: timedelta | None = None
     """How long after its end the jobs and results are kept; for ever when left out."""

@@ -1,12 +1,12 @@
 -- The index of the flows of a home queue, for lists and for the sweep. All in the home's slot:
 --   <home>gmo:flows                   zset: flow id -> created_at
 --   <home>gmo:flows:state:<state>     the same for the flows in that state
---   <home>gmo:flows:label:<key>=<value>   the same for the flows with that label, 16 labels a flow at most
+--   <home>gmo:flows:label:<key>=<value>   the same for the flows with that label, 32 labels a flow at most
 --   <home>gmo:staging                 zset: id of a staged flow -> when its submitter last sent a chunk
 --   <home>gmo:expiring                zset: id of an ended flow -> when its jobs are to be removed; then, when its tombstone ends
 -- The set of home queues, <prefix>:gmo:homes, is in another slot: clients write it.
 L.index = {}
-local MAX_LABELS, MAX_SCAN = 16, 1000
+local MAX_LABELS, MAX_SCAN = 32, 1000
 
 -- The keys of the lists by label that a flow is in.
 local function label_keys(home, labels)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate import FlowStatus
 
 ATTEMPT_LABEL: Final = "airflow_attempt"
-MAX_LABELS: Final = 16
+USER_LABELS: Final = 24  # of the 32 that a flow may have
 _COMPLETE: Final = frozenset({"start", "max_tries", "run_after", "clears", "retries"})
 
 
@@ -88,14 +88,13 @@ class Attempt:
         """The token of this try alone."""
         return f"{self.request}/{self.number}"
 
-    def label(self, room: int, *, is_owned: bool = False) -> dict[str, str]:
-        """What a flow keeps of the attempt that begins it, if there is room for one more label.
+    def label(self, *, is_owned: bool = False, group: str | None = None) -> dict[str, str]:
+        """What a flow keeps of the attempt that begins it.
 
-        ``is_owned``: the flow ends with the task.
+        ``is_owned``: the flow ends with the task; ``group``: of the task group whose flow it is.
         """
-        if room < 1:
-            return {}
         known = {name: getattr(self, name) for name in sorted(_COMPLETE)} | ({"owned": 1} if is_owned else {})
+        known |= {} if group is None else {"group": 1}
         return {ATTEMPT_LABEL: json.dumps(known, separators=(",", ":"))}
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from airflow_provider_glidemq.attempt import USER_LABELS
 from airflow_provider_glidemq.templates import FREE, MARKS, Named, is_template, is_unknown
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
@@ -170,7 +171,21 @@ def _check_spec(spec: FlowSpec, marks: Collection[str]) -> None:
     _check_flow(spec)
 
 
+def check_labels(spec: FlowSpec) -> None:
+    """Refuse more labels than there is room for beside those of the operator.
+
+    Raises:
+        InvalidFlow: There are more than 24.
+    """
+    if isinstance(spec.labels, Mapping) and len(spec.labels) > USER_LABELS:
+        raise InvalidFlow(
+            f"flow {spec.name} has {len(spec.labels)} labels; the limit is {USER_LABELS}, as the operator "
+            "adds its own: orchestrator, dag_id, task_id, run_id, map_index, try"
+        )
+
+
 def _check_flow(spec: FlowSpec) -> None:
+    check_labels(spec)
     with importing():
         from glidemq_orchestrate.flows.checked import check_flow  # noqa: PLC0415  most DAG files need it not
 

@@ -43,7 +43,7 @@ def generation(
     known: dict[str, str] = {}
     if by is not None:
         parts = {"orchestrator": "airflow", "dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1"}
-        known = {**parts, "try": str(by.number), **by.label(room=1)}
+        known = {**parts, "try": str(by.number), **by.label()}
     return FlowStatus(
         id="f",  # type: ignore[arg-type]
         name="n",
@@ -129,10 +129,9 @@ def test_an_older_try_yields_to_a_later_one() -> None:
     assert decide(attempt(3, 3, 1), both) is Decision.REPAIR
 
 
-def test_a_flow_without_room_for_the_label_is_told_by_its_request() -> None:
+def test_a_flow_without_the_label_is_told_by_its_request() -> None:
     bare = generation(FIRST)
     bare = replace(bare, labels={key: value for key, value in bare.labels.items() if key != ATTEMPT_LABEL})
-    assert FIRST.label(room=0) == {}
     assert decide(attempt(2), [bare]) is Decision.REPAIR
     assert decide(attempt(2, 3, 1), [bare]) is Decision.RESTART
     assert decide(attempt(2, 2, 0, S1), [bare]) is Decision.RESTART, "q costs a needless run"
@@ -189,7 +188,7 @@ def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:
     assert len(made.own_request) < 128
     assert made.own_request.isprintable()
     assert made.task == flow_id_for("d" * 250, "\n\x00 ü", "r:+" * 80)
-    assert len(json.dumps(made.label(room=1)[ATTEMPT_LABEL])) < 256
+    assert len(json.dumps(made.label()[ATTEMPT_LABEL])) < 256
 
 
 def test_a_flow_is_taken_over_by_a_later_attempt_of_the_task_only() -> None:

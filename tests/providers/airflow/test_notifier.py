@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,37 @@ async def test_it_may_be_awaited(queue: Queue) -> None:
         made.context = {"dag_run": {"dag_id": "d", "run_id": "r"}}  # type: ignore[typeddict-item]
         await made.async_notify(made.context)
     assert [name for name, _ in jobs(queue)] == ["late"]
+
+
+def late(run_id: str) -> Any:
+    """What Airflow tells the alert of a deadline: what its API answers about the run, and no more."""
+    run = {"dag_id": "d", "dag_run_id": run_id, "logical_date": "2026-01-02T03:00:00Z", "conf": {}}
+    return {"dag_run": run, "deadline": {"id": "1", "deadline_time": "2026-01-02T04:00:00Z"}}
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_the_alert_of_a_deadline_has_the_names_of_all_callbacks(queue: Queue, *, awaited: bool) -> None:
+    """Issue 39, 16."""
+    for run_id in ("r1", "r2", "r2"):
+        made = GlideMQNotifier(
+            queue_name=QUEUE, job="{{ dag.dag_id }} is late", once="{{ dag.dag_id }} {{ run_id }} {{ ds }}"
+        )
+        if awaited:
+            made.context = late(run_id)
+            await made
+        else:
+            await asyncio.to_thread(made, late(run_id))
+    found = await asyncio.to_thread(jobs, queue)
+    assert sorted(found, key=str) == [
+        ("d is late", {"dag_id": "d", "run_id": "r1"}),
+        ("d is late", {"dag_id": "d", "run_id": "r2"}),
+    ]
+
+
+def test_a_name_that_is_empty_when_it_is_rendered_makes_no_two_notifications_one(queue: Queue) -> None:
+    for _ in range(2):
+        GlideMQNotifier(queue_name=QUEUE, job="alert", once="{{ nobody_knows }}")(failed())
+    assert len(jobs(queue)) == 2
 
 
 def test_what_a_dag_and_a_deadline_are_told() -> None:

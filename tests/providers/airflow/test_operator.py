@@ -6,11 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
+from airflow_provider_glidemq.attempt import began
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -27,7 +30,7 @@ from airflow_provider_glidemq.version_compat import (
 )
 
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Worker
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import GlideMQError, InvalidFlow
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
 
 Contexts = Callable[..., Any]
@@ -337,6 +340,31 @@ def test_an_unusable_event_is_an_error(wrong: Any, context: Contexts) -> None:
 def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
     with pytest.raises(GlideMQException, match="cannot be watched"):
         operator().execute_complete(context(), event("error"))
+
+
+@pytest.mark.parametrize("count", [0, 9, 10, 16, 24])
+def test_a_flow_with_labels_keeps_them_all_and_its_owner(
+    valkey: Valkey, worker: Worker, context: Contexts, count: int
+) -> None:
+    """Issue 39, 16."""
+    labels = {f"{n}: =,'\"~ü/{{{{ ds }}}}": f"{n}\t" for n in range(count)} if count < 10 else {}
+    labels |= {str(n): "task_group" for n in range(len(labels), count)} | {"task_group": "x"}
+    labels = dict(list(labels.items())[-max(count, 1) :])
+    operator(replace(chain(), labels=labels), deferrable=False).execute(context())
+    with valkey.producer() as producer:
+        status = producer.get(FLOW_ID).status()
+        found = {name: status.labels[name] for name in labels if name in status.labels}
+        assert (len(found), found["task_group"]) == (len(labels), "x")
+        by = began(status)
+        assert by is not None
+        assert (by.seen.get("owned"), by.seen.get("group")) == (1, None)
+        for label in (("task_id", "t"), ("task_group", "x")):
+            assert [one.id for one in producer.list(label=label)] == [FLOW_ID]
+
+
+def test_more_labels_than_there_is_room_for_are_refused_at_parse_time() -> None:
+    with DAG("d", schedule=None), pytest.raises(InvalidFlow, match="has 25 labels; the limit is 24, as the"):
+        operator(replace(chain(), labels={str(n): "x" for n in range(25)}))
 
 
 # -- retry, clear, kill --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.keys import QueueKeys, flow_homes
 
-MAX_LABELS: Final = 16
+MAX_LABELS: Final = 32
 
 
 def index(

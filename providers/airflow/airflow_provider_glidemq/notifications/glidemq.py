@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseNotifier
@@ -16,6 +16,7 @@ from glidemq_orchestrate import NewJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from jinja2 import Environment
 
     from glidemq_orchestrate import JobOptions
 
@@ -67,6 +68,17 @@ class GlideMQNotifier(BaseNotifier):
         self.once = once
         self.glidemq_conn_id = glidemq_conn_id
 
+    def _update_context(self, context: Context) -> Context:
+        """Give a deadline alert, which is told of a DAG run alone, the names that other callbacks have."""
+        return super()._update_context({**_of_deadline(context), **context})  # type: ignore[typeddict-item]
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """As of every notifier; the names of a deadline alert are there too."""
+        known = {**_of_deadline(context), **context}
+        if "dag" not in context:
+            jinja_env = jinja_env or self.get_template_env(dag=None)
+        super().render_template_fields(known, jinja_env)  # type: ignore[arg-type]
+
     def notify(self, context: Context) -> None:
         """Add the job. Repeatable with ``once``."""
         new = self._new(context)
@@ -87,7 +99,9 @@ class GlideMQNotifier(BaseNotifier):
         parts = {"queue": self.queue_name, "job": self.job, "data": data}
         (node,) = job_spec(parts, self.options, None).nodes
         options = node.options
-        if self.once is not None:
+        if self.once is not None and not str(self.once).strip():
+            self.log.warning("once is empty when it is rendered, and names no notification: it is left out")
+        elif self.once is not None:
             name = hashlib.sha256(str(self.once).encode()).hexdigest()[:32]
             options = replace(options, job_id=f"once-{name}")
         return NewJob(node.job, node.data, options)
@@ -99,8 +113,30 @@ class GlideMQNotifier(BaseNotifier):
             self.log.info("Queue %s: job %s is added", self.queue_name, job_id)
 
 
+@dataclass(frozen=True, slots=True)
+class _NamedDag:
+    """What a deadline alert knows of its DAG."""
+
+    dag_id: str
+    render_template_as_native_obj: bool = False
+
+
+def _of_deadline(context: Mapping[str, Any]) -> dict[str, Any]:
+    """For a deadline alert, the names that templates have elsewhere: it is told what the API answers."""
+    run = context.get("dag_run")
+    if not isinstance(run, Mapping) or "dag_run_id" not in run:
+        return {}
+    found: dict[str, Any] = {"run_id": run["dag_run_id"]}
+    if "dag_id" in run:
+        found["dag"] = _NamedDag(str(run["dag_id"]))
+    if at := run.get("logical_date") or run.get("run_after"):
+        found |= {"ts": str(at), "ds": str(at)[:10], "ds_nodash": str(at)[:10].replace("-", "")}
+    return found
+
+
 def told(context: Mapping[str, Any]) -> dict[str, Any]:
     """What Airflow tells a callback, as JSON; a task, a DAG and a deadline are told different things."""
+    context = {**_of_deadline(context), **context}
     found: dict[str, Any] = {}
     for source, names in (("dag_run", _OF_RUN), ("ti", _OF_TASK)):
         one = context.get(source)

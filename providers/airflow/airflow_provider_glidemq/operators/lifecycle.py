@@ -10,8 +10,9 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import MAX_LABELS, Attempt, Decision, decide
+from airflow_provider_glidemq.attempt import Attempt, Decision, decide
 from airflow_provider_glidemq.callbacks import Kind, event_of, tell
+from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -112,6 +113,8 @@ class FlowTask(LineageTask):
         """What the task returns for a flow that has completed."""
         raise NotImplementedError
 
+    _group: str | None = None  # the task group whose flow it is
+
     shows_progress: ClassVar[bool] = False
     """Whether the log has what nodes report as their progress also without ``show_logs``."""
 
@@ -186,6 +189,8 @@ class FlowTask(LineageTask):
         ti = context["ti"]
         with airflow_errors():
             spec = self._described(context)
+        with airflow_errors():
+            check_labels(spec)
         labels = {
             **spec.labels,
             "orchestrator": "airflow",
@@ -195,7 +200,7 @@ class FlowTask(LineageTask):
             "map_index": str(_map_index(ti)),
             "try": str(ti.try_number),
         }
-        known = attempt.label(MAX_LABELS - len(labels), is_owned=self.cancel_on_kill)
+        known = attempt.label(is_owned=self.cancel_on_kill, group=self._group)
         return replace(spec, labels=labels | known)
 
     # -- which generation of the flow is that of this try -------------------------------------------------

@@ -16,7 +16,7 @@ from airflow_provider_glidemq.ownership import DAY
 from airflow_provider_glidemq.task_groups.flow import LAUNCH
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
-from airflow_provider_glidemq.task_groups.reading import Reader, attributes, rule_of
+from airflow_provider_glidemq.task_groups.reading import Reader, attributes, defaults_of, rule_of
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Rule
 
@@ -35,7 +35,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "max_active_tis_per_dagrun": None,
     "on_execute_callback": None,
     "on_retry_callback": None,
-    "email": None,
+    "email_on_retry": False,
     "run_as_user": None,
     "executor": None,
     "executor_config": None,
@@ -53,6 +53,8 @@ _CARRIED: Final = (
     "on_success_callback",
     "on_failure_callback",
     "on_skipped_callback",
+    "email",
+    "email_on_failure",
     "inlets",
     "outlets",
     "queue",
@@ -158,7 +160,8 @@ class GlideMQTaskGroup(TaskGroup):
             conn_id=self._watch["glidemq_conn_id"],
         )
         tasks = reader.read()
-        outside = self._outside(operators, ids)
+        rule = self._default_rule(operators[0])
+        outside = self._outside(operators, ids, rule)
         launch = GlideMQLaunchOperator(
             task_id=LAUNCH,
             task_group=self,
@@ -167,7 +170,7 @@ class GlideMQTaskGroup(TaskGroup):
             group=str(self.group_id),
             require_workers=self._require_workers,
             **{name: self._watch[name] for name in ("glidemq_conn_id", "cancel_on_kill", "lapse")},
-            **{"trigger_rule": Rule.ALL_SUCCESS.value, **self._launch_args},
+            **{"trigger_rule": rule, **self._launch_args},
         )
         for task_id in sorted(outside):
             waited = self.dag.get_task(task_id)
@@ -176,12 +179,18 @@ class GlideMQTaskGroup(TaskGroup):
         for operator, task in zip(operators, tasks, strict=True):
             self._replace(operator, task, reader, launch)
 
-    def _outside(self, operators: list[Operator], ids: set[str]) -> set[str]:
-        """What the group waits for outside of it, taken from its tasks."""
+    def _default_rule(self, operator: Operator) -> str:
+        """The trigger rule that default_args give to all of the group, and so to launch."""
+        rule = defaults_of(operator).get("trigger_rule", Rule.ALL_SUCCESS)
+        return str(getattr(rule, "value", rule))
+
+    def _outside(self, operators: list[Operator], ids: set[str], rule: str) -> set[str]:
+        """What the group waits for outside of it, taken from its tasks; ``rule``: by that of default_args."""
         found: set[str] = set()
         for operator in operators:
             waited = operator.upstream_task_ids - ids
-            if waited and rule_of(operator) != Rule.ALL_SUCCESS:
+            by_launch = Rule.ALL_SUCCESS.value if "trigger_rule" in self._launch_args else rule
+            if waited and rule_of(operator) not in (rule, by_launch):
                 raise InvalidFlow(
                     f"task {operator.task_id}: all of the group waits for {min(waited)}, so trigger rule "
                     f"{rule_of(operator)} cannot decide about it: leave the rule to the task {LAUNCH}, by "

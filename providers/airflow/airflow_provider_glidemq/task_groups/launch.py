@@ -40,7 +40,7 @@ class GlideMQLaunchOperator(FlowTask):
     def __init__(self, *, tasks: Sequence[Mapping[str, Any]], group: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.tasks = tasks
-        self.group = group
+        self.group = self._group = group
         self._skipped: tuple[str, ...] = ()
         if self.is_being_parsed:
             self._check()

@@ -32,7 +32,8 @@ class GlideMQNodeMonitor(BaseOperator):
     The group makes it in place of the task, with its id, place, edges and callbacks. On Airflow 3.3 it runs
     in the triggerer alone; where it is mapped, and on 3.1 and 3.2, a worker defers it and the triggerer ends
     it. Where it has outlets, or callbacks for success or skips, it also resumes: only a worker makes asset
-    events, and calls those.
+    events, and calls those. So it does when it fails and has callbacks or mails for failures, which are told
+    the exception then. Listeners of Airflow hear of an end in a worker alone.
 
     Args:
         node: The name of the node, or of the task that was expanded.
@@ -89,12 +90,17 @@ class GlideMQNodeMonitor(BaseOperator):
         return bool(self.outlets or self.on_success_callback or self.on_skipped_callback)
 
     @property
+    def _tells_failure(self) -> bool:
+        """Whether somebody is told of its failure: in a worker, which has the exception."""
+        return bool(self.on_failure_callback or (self.email and self.email_on_failure))
+
+    @property
     def start_trigger_args(self) -> StartTriggerArgs:  # type: ignore[override]
         """The trigger with which it starts."""
         return StartTriggerArgs(
             trigger_cls=TRIGGER,
             next_method="execute_complete",
-            trigger_kwargs={**self._watching(), "ends_task": True},
+            trigger_kwargs={**self._watching(), "ends_task": True, "resumes_failed": self._tells_failure},
         )
 
     def execute(self, context: Context) -> NoReturn:
@@ -104,6 +110,7 @@ class GlideMQNodeMonitor(BaseOperator):
             trigger=GlideMQNodeTrigger(
                 **self._watching(),
                 ends_task=not self._needs_worker,
+                resumes_failed=self._tells_failure,
                 not_before=time.time() + SECONDS_DEFERRED,
                 place=[ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index],
                 attempt=ti.max_tries - (self.retries or 0) + 1,  # a clear raises it, a retry does not

@@ -28,6 +28,7 @@ def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]
     found: dict[str, Any] = {}
     if retries := operator.retries or 0:
         found["attempts"] = retries + 1
+        _check_longest(operator)
         found["backoff"] = _backoff(operator)
     if timeout := operator.execution_timeout:
         found["timeout"] = _text(timeout)
@@ -64,6 +65,20 @@ def _backoff(operator: Operator) -> dict[str, Any]:
         raise ConfigurationError(f"retry_exponential_backoff={factor}: a job's backoff doubles, use 2")
     kind = "exponential" if factor in (True, 2) else "fixed"
     return {"kind": kind, "delay": _text(operator.retry_delay)}
+
+
+def _check_longest(operator: Operator) -> None:
+    """Refuse a limit of the delay that a retry would reach."""
+    longest, delay = operator.max_retry_delay, operator.retry_delay
+    if longest is None:
+        return
+    limit = longest if isinstance(longest, timedelta) else timedelta(seconds=longest)
+    doublings = (operator.retries or 0) - 1 if operator.retry_exponential_backoff else 0
+    if delay.total_seconds() * 2.0 ** min(doublings, 40) > limit.total_seconds():
+        raise ConfigurationError(
+            f"max_retry_delay={limit} cannot be carried over: a job's backoff has no limit below seven days, "
+            f"and the last of {operator.retries} retries would come later"
+        )
 
 
 def _text(duration: timedelta) -> float:

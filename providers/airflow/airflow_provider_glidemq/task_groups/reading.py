@@ -42,7 +42,6 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("is_setup", False, "a flow has no set-up tasks: put it before the group"),
     ("is_teardown", False, "a flow has no teardown tasks: put it after the group"),
     ("pool_slots", 1, "a job takes one place of a pool"),
-    ("max_retry_delay", None, "a job's backoff has no limit below seven days"),
     ("retry_policy", None, "retries are attempts of the job: let the handler raise Unrecoverable"),
     ("run_as_user", None, "it runs as the user of the glide-mq worker"),
     ("executor", None, "no executor runs it"),
@@ -52,13 +51,16 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("on_retry_callback", [], "its retries are attempts of the job, which Airflow does not see"),
     ("pre_execute", None, "no process of Airflow executes it"),
     ("post_execute", None, "no process of Airflow executes it"),
-    ("email", None, "use on_failure_callback"),
     ("cancel_on_kill", True, "give it to the group"),
     ("on_existing", None, "it would be that of the whole flow"),
     ("flow_id", None, "the group has one flow"),
     ("retention", None, "it would be that of the whole flow"),
     ("show_logs", False, "the log of the task shows lines when its node has ended"),
     ("callbacks", (), "they are told of whole flows"),
+)
+# What default_args may have all the same: nothing of it is about what the task does, and launch has it too.
+_LEFT_OUT: Final = frozenset(
+    {"executor", "executor_config", "map_index_template", "on_execute_callback", "on_retry_callback"}
 )
 _FUNCTIONS: Final = (
     _PythonDecoratedOperator,
@@ -138,6 +140,8 @@ class Reader:
             rule = Rule(rule_of(operator))
         except ValueError:
             raise InvalidFlow(f"a flow has no trigger rule {rule_of(operator)}") from None
+        if not operator.upstream_task_ids & set(self._names):
+            return Rule.ALL_SUCCESS  # it begins with the flow, and launch decides about that
         expanded = sorted(self._expanded & operator.upstream_task_ids)
         if expanded and rule not in RULES_AFTER_EXPAND:
             raise InvalidFlow(
@@ -336,12 +340,18 @@ def _given(operator: Operator, name: str) -> Any:
     """A parameter of a task, also of one that was expanded."""
     if isinstance(operator, MappedOperator):
         of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
-        return of_function or operator.partial_kwargs.get(name, _default_args(operator).get(name))
+        return of_function or operator.partial_kwargs.get(name, defaults_of(operator).get(name))
     return getattr(operator, name, None)
 
 
-def _default_args(operator: MappedOperator) -> dict[str, Any]:
-    """Those of its DAG and groups, the inner ones last: Airflow gives them to it when it is unmapped."""
+def is_default(operator: Operator, name: str, value: Any) -> bool:
+    """Whether default_args give a parameter this value: nobody has given it to the task itself."""
+    given = defaults_of(operator).get(name, _ABSENT)
+    return given is not _ABSENT and value in (given, [given])
+
+
+def defaults_of(operator: Operator) -> dict[str, Any]:
+    """The default_args of its DAG and groups, the inner ones last."""
     found: list[Mapping[str, Any]] = []
     group = operator.task_group
     while group is not None:
@@ -359,6 +369,8 @@ def _check_attributes(operator: Operator) -> None:
         if value is _ABSENT and isinstance(operator, MappedOperator):
             value = operator.partial_kwargs.get(name, neutral)
         if value is _ABSENT or value == neutral or not value:
+            continue
+        if name in _LEFT_OUT and is_default(operator, name, value):
             continue
         raise ConfigurationError(f"{name} cannot be carried over: {reason}")
 

@@ -89,6 +89,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         nodes_before: The tasks of the group before this one, and their nodes.
         group: The id of the group.
         ends_task: End the task; else fire with ``status``, ``reason``, ``flow_id`` and ``nodes``.
+        resumes_failed: Fire all the same when the task fails: a worker tells whom it concerns.
         pushes: What goes to XCom if the trigger ends the task: ``value``, ``keys`` (each of a dict too) or
             ``none``.
         is_needed: Whether a task outside of the group waits for this one, so that a result that is too large
@@ -114,6 +115,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         nodes_before: Mapping[str, str] | None = None,
         group: str | None = None,
         ends_task: bool = False,
+        resumes_failed: bool = False,
         pushes: str = "value",
         is_needed: bool = False,
         cancel_on_kill: bool = True,
@@ -132,6 +134,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.nodes_before = dict(nodes_before or {})
         self.group = group
         self.ends_task = ends_task
+        self.resumes_failed = resumes_failed
         self.pushes = pushes
         self.is_needed = is_needed
         self.cancel_on_kill = cancel_on_kill
@@ -157,6 +160,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                 "nodes_before": self.nodes_before,
                 "group": self.group,
                 "ends_task": self.ends_task,
+                "resumes_failed": self.resumes_failed,
                 "pushes": self.pushes,
                 "is_needed": self.is_needed,
                 "cancel_on_kill": self.cancel_on_kill,
@@ -174,7 +178,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         payload = await self._payload()
         if self.not_before is not None:
             await asyncio.sleep(max(self.not_before - time.time(), 0.0))
-        if self.ends_task:
+        is_told = self.resumes_failed and payload["status"] not in _ENDS
+        if self.ends_task and not is_told:
             yield _ENDS.get(payload["status"], TaskFailedEvent)()
         else:
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]

@@ -63,7 +63,7 @@ class Reconciler:
         flows: dict[Task, dict[str, FlowStatus]] = defaultdict(dict)
         for status in await self._unwatched():
             labels = status.labels
-            if GROUP_LABEL in labels:
+            if (by := began(status)) and by.seen.get("group") and GROUP_LABEL in labels:
                 await self._look_at_group(status)
                 continue
             task = Task(labels["dag_id"], labels["task_id"], int(labels.get("map_index", "-1")))

@@ -123,6 +123,7 @@ def test_its_form_is_pinned() -> None:
         "nodes_before": {},
         "group": None,
         "ends_task": False,
+        "resumes_failed": False,
         "pushes": "value",
         "is_needed": False,
         "cancel_on_kill": True,
@@ -348,6 +349,17 @@ async def test_a_mark_ends_the_node_a_move_and_a_clear_do_not(
     await trigger(group="etl").on_kill()
     with valkey.producer() as producer:
         assert producer.get("f").node("a").state == ends
+
+
+@pytest.mark.parametrize("kind", ["fail", "echo", "skip"])
+async def test_a_failure_that_somebody_is_told_of_ends_in_a_worker(submit: Submit, kind: str) -> None:
+    """With the exception, which callbacks of the scheduler have not. Issue 39, 16."""
+    submit(job("a", kind, 1))
+    ended = await fired(trigger(resumes_failed=True))
+    if kind == "fail":
+        assert (ended["status"], ended["reason"]) == ("failed", "no such month (attempts: 1)")
+    else:
+        assert ended == {"echo": "success", "skip": "skipped"}[kind]
 
 
 async def test_a_mark_ends_nothing_in_a_flow_that_a_person_has_set_running_again(

@@ -38,7 +38,10 @@ def refusal(build: Build, **kwargs: Any) -> str:
         ({"depends_on_past": True}, "task etl.job: depends_on_past cannot be carried over: a flow begins"),
         ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
         ({"pool": "db"}, "pools={'db': 4}"),
-        ({"max_retry_delay": timedelta(1)}, "max_retry_delay cannot be carried over"),
+        (
+            {"retries": 9, "retry_exponential_backoff": 2, "max_retry_delay": timedelta(hours=1)},
+            "max_retry_delay=1:00:00 cannot be carried over",
+        ),
         ({"retries": 1, "retry_exponential_backoff": 3}, "retry_exponential_backoff"),
         ({"on_retry_callback": print}, "on_retry_callback cannot be carried over: its retries are"),
         ({"on_execute_callback": print}, "on_execute_callback cannot be carried over"),
