@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from airflow.triggers.shared_stream import SharedStreamManager
-from airflow_provider_glidemq.triggers.consumer import Source, consuming
+from airflow_provider_glidemq.triggers.consumer import Source, Terms, consuming
 from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 from glidemq_orchestrate import Context, JobState, Queue, Worker
@@ -154,7 +154,7 @@ async def test_watchers_of_other_jobs_share_the_worker(queue: Queue) -> None:
     async with triggerer(trigger(jobs="order"), trigger(jobs=["bill", "reminder"])) as running:
         source = Source("glidemq_default", QUEUE)
         await until(lambda: len(queue.workers()) == 1)
-        async with consuming(source, ["more"], 1, 0):
+        async with consuming(source, ["more"], Terms(1, 0)):
             ids = add(queue, 1, 2) + add(queue, 3, job="bill") + add(queue, 4, job="reminder")
             await until(lambda: len(received(running.events[0])) == len(received(running.events[1])) == 2)
             assert len(queue.workers()) == 1

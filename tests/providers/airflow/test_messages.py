@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.triggers.base import BaseEventTrigger
-from airflow_provider_glidemq.triggers import messages
-from airflow_provider_glidemq.triggers.consumer import Source, consuming
+from airflow_provider_glidemq.acknowledgement import acknowledge
+from airflow_provider_glidemq.triggers import consumer, messages
+from airflow_provider_glidemq.triggers.consumer import Source, Terms, consuming
 from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 from glidemq_orchestrate import JobOptions, JobState, Queue
-from tests.providers.airflow.conftest import QUEUE
+from glidemq_orchestrate.errors import JobNotFound
+from tests.providers.airflow.conftest import QUEUE, Valkey
 from tests.providers.airflow.message_waits import add, received, states, trigger, until, until_states
 
 
@@ -46,13 +51,65 @@ async def test_a_job_keeps_its_retries_and_its_time(queue: Queue) -> None:
     """Being given back costs no attempt."""
     job = queue.add("order", 1, options=JobOptions(attempts=1))
     for _ in range(3):
-        async with consuming(Source("glidemq_default", QUEUE), ["order"], 1, 0) as inbox:
+        async with consuming(Source("glidemq_default", QUEUE), ["order"], Terms(1, 0)) as inbox:
             async with asyncio.timeout(20):
                 await inbox.next()
-    async with consuming(Source("glidemq_default", QUEUE), ["order"], 1, 0) as inbox:
+    async with consuming(Source("glidemq_default", QUEUE), ["order"], Terms(1, 0)) as inbox:
         async with asyncio.timeout(20):
             inbox.stored(await inbox.next())
         await until_states(queue, [job], {JobState.COMPLETED})
+
+
+async def test_a_message_comes_again_until_a_run_has_acknowledged_it(queue: Queue) -> None:
+    """A DAG that is paused, or has its one run, sees no event that is stored meanwhile. Issue 39, 17."""
+    ids = add(queue, 1, 2)
+    source, seen = Source("glidemq_default", QUEUE), list[Any]()
+    async with consuming(source, ["order"], Terms(10, 0, 0.2)) as inbox, asyncio.timeout(30):
+        for _ in range(2):
+            while len(seen) < 2:
+                batch = await inbox.next()
+                seen += batch.payload["messages"]
+                inbox.stored(batch)
+            assert sorted(one["id"] for one in seen) == sorted(ids), "none is lost, and none is completed"
+            seen.clear()
+        batch = await inbox.next()
+        event = SimpleNamespace(extra={"payload": batch.payload})
+        has = [one["id"] for one in batch.payload["messages"]]
+        others = [SimpleNamespace(extra={}), SimpleNamespace(extra={"payload": "x"})]
+        assert await asyncio.to_thread(acknowledge, [event, event, *others]) == len(has)
+        assert await asyncio.to_thread(acknowledge, [event]) == 0, "a repeat changes nothing"
+        inbox.stored(batch)
+        left = sorted(set(ids) - set(has))
+        for one in left:
+            await until(lambda one=one: queue.get_job(one).state in (JobState.DELAYED, JobState.ACTIVE))  # type: ignore[misc]
+        for one in has:
+            with pytest.raises(JobNotFound):
+                queue.get_job(one)
+
+
+async def test_a_connection_that_changes_is_taken_up(
+    valkey: Valkey, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker of the messages would wait with the old password for ever. Issue 39, 14."""
+    monkeypatch.setattr(consumer, "LOOK_SECONDS", 0.2)
+    events = list[Any]()
+
+    async def run() -> None:
+        async for event in trigger(interval=0).run():
+            events.append(event.payload)
+
+    running = asyncio.create_task(run())
+    add(queue, 1)
+    await until(lambda: events)
+    connection = json.loads(os.environ["AIRFLOW_CONN_GLIDEMQ_DEFAULT"])
+    connection["extra"]["prefix"] += "x"
+    monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", json.dumps(connection))
+    with Queue(QUEUE, valkey.url, prefix=f"{valkey.prefix}x") as other:
+        add(other, 2)
+        await until(lambda: len(events) == 2)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
 
 
 @pytest.mark.parametrize(
@@ -64,6 +121,7 @@ async def test_a_job_keeps_its_retries_and_its_time(queue: Queue) -> None:
         ({"batch_size": 0}, "1 to 500"),
         ({"batch_size": 1.5}, "whole number"),
         ({"interval": -1}, "interval must be"),
+        ({"until_run": 9}, "until_run must be at least 10"),
         ({"glidemq_conn_id": None}, "glidemq_conn_id must be"),
     ],
 )
@@ -80,4 +138,7 @@ def test_equal_arguments_are_one_trigger() -> None:
     assert GlideMQMessageTrigger(**kwargs).serialize() == (path, kwargs)
     assert one.shared_stream_key() == same.shared_stream_key()
     assert one.shared_stream_key() != trigger(jobs="a").shared_stream_key()
+    again = trigger(until_run=60)
+    assert GlideMQMessageTrigger(**again.serialize()[1]).until_run == 60
+    assert again.shared_stream_key() != trigger().shared_stream_key()
     assert BaseEventTrigger.hash(path, kwargs) == BaseEventTrigger.hash(*same.serialize())

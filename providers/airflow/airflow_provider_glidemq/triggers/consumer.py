@@ -19,6 +19,7 @@ from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.triggers.events import start
 from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
 from glidemq_orchestrate import Context, Handlers, RetryLater, Worker
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.handler import Registered
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 MOST_HELD: Final = 500
 MOST_STALLED: Final = 20  # a triggerer that is killed loses no message, however often within reason
 LEASE: Final = timedelta(seconds=30)
+LOOK_SECONDS: Final = 60.0
 LAST_CALLS: Final = timedelta(seconds=2)
 
 
@@ -35,6 +37,14 @@ class Source(NamedTuple):
 
     conn_id: str
     queue: str
+
+
+class Terms(NamedTuple):
+    """The arguments of an ``Inbox``."""
+
+    size: int
+    interval: float
+    until_run: float | None = None
 
 
 class _Subscribed(Handlers):
@@ -56,8 +66,10 @@ class _Subscribed(Handlers):
 class QueueConsumer:
     """Takes the jobs that watchers want from one queue. Jobs of other names are given back."""
 
-    def __init__(self, settings: ConnectionSettings, queue: str) -> None:
-        self._queue = queue
+    def __init__(self, settings: ConnectionSettings, source: Source) -> None:
+        queue = source.queue
+        self._queue, self._settings, self._conn_id = queue, settings, source.conn_id
+        self._has_moved = False
         self._inboxes: dict[Inbox, Sequence[str]] = {}
         self._worker = Worker(
             settings,
@@ -71,11 +83,12 @@ class QueueConsumer:
             only_known=True,
         )
         self._serving = start(self._serve())
+        self._following = start(self._follow())
 
     @property
     def is_over(self) -> bool:
         """Whether it takes no more jobs."""
-        return self._serving.done() or not self._inboxes
+        return self._serving.done() or self._has_moved or not self._inboxes
 
     @property
     def jobs(self) -> list[str]:
@@ -86,7 +99,7 @@ class QueueConsumer:
         """The inbox for jobs of this name: the first that wants them."""
         return next((inbox for inbox, jobs in self._inboxes.items() if name in jobs), None)
 
-    def open(self, jobs: Sequence[str], size: int, interval: float) -> Inbox:
+    def open(self, jobs: Sequence[str], terms: Terms) -> Inbox:
         """An inbox for the jobs of these names."""
         if both := sorted(set(jobs) & set(self.jobs)):
             logger.warning(
@@ -94,7 +107,7 @@ class QueueConsumer:
                 "one of them only; give them equal arguments, and all of them get it",
                 self._queue, ", ".join(both),
             )  # fmt: skip
-        inbox = Inbox(self._queue, size, interval)
+        inbox = Inbox(self._queue, *terms)
         self._inboxes[inbox] = jobs
         return inbox
 
@@ -103,6 +116,7 @@ class QueueConsumer:
         del self._inboxes[inbox]
         inbox.close()
         if not self._inboxes:
+            self._following.cancel()
             self._worker.stop()
             with contextlib.suppress(Exception):
                 await asyncio.shield(self._serving)
@@ -123,12 +137,21 @@ class QueueConsumer:
             for inbox in self._inboxes:
                 inbox.fail(exc)
 
+    async def _follow(self) -> None:
+        """Let all begin anew when Airflow's connection has changed: a worker keeps its own for ever."""
+        while not self._has_moved:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(Exception):  # it is asked again
+                self._has_moved = await GlideMQHook(self._conn_id).aget_settings() != self._settings
+        for inbox in self._inboxes:
+            inbox.fail(ConfigurationError(f"the connection {self._conn_id} has changed"))
+
 
 _consumers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, QueueConsumer]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def consuming(source: Source, jobs: Sequence[str], size: int, interval: float) -> AsyncIterator[Inbox]:
+async def consuming(source: Source, jobs: Sequence[str], terms: Terms) -> AsyncIterator[Inbox]:
     """An inbox for the jobs of these names, while the block runs.
 
     All inboxes of a source share one worker on this event loop; the first one looks up the connection.
@@ -139,8 +162,8 @@ async def consuming(source: Source, jobs: Sequence[str], size: int, interval: fl
         settings = await GlideMQHook(source.conn_id).aget_settings()
         found = consumers.get(source)  # another one may have been faster
         if found is None or found.is_over:
-            found = consumers[source] = QueueConsumer(settings, source.queue)
-    inbox = found.open(jobs, size, interval)
+            found = consumers[source] = QueueConsumer(settings, source)
+    inbox = found.open(jobs, terms)
     try:
         yield inbox
     finally:

@@ -74,10 +74,13 @@ class Inbox:
         queue: Where they come from.
         size: Most messages of an event.
         interval: Seconds from one event to the next, at least; what comes meanwhile is in one event.
+        until_run: Seconds after which a message comes again that no run has acknowledged; None: it is
+            completed when its event is stored.
     """
 
-    def __init__(self, queue: str, size: int, interval: float) -> None:
+    def __init__(self, queue: str, size: int, interval: float, until_run: float | None = None) -> None:
         self._queue, self._size, self._interval = queue, size, interval
+        self._until_run = until_run
         self._waiting: deque[Delivery] = deque()
         self._open: set[Delivery] = set()
         self._failures: dict[str, int] = {}
@@ -116,11 +119,15 @@ class Inbox:
         return Batch(self._queue, batch)
 
     def stored(self, batch: Batch) -> None:
-        """Airflow has stored the event: its jobs are completed."""
+        """Airflow has stored the event: its jobs are completed, or wait for a run to acknowledge them."""
         for one in batch.deliveries:
             self._failures.pop(one.job_id, None)
             self._open.discard(one)
-            one.end()
+            if self._until_run is None:
+                one.end()
+            else:
+                pause = timedelta(seconds=self._until_run)
+                one.end(RetryLater(pause, "no run of Airflow has acknowledged it yet", counts=False))
 
     def not_stored(self, batch: Batch) -> None:
         """Airflow has not stored the event: its messages come again, each for itself, and not for ever."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_MESSAGES: Final = 500
 SETTLED_SECONDS: Final = 15.0
+LEAST_UNTIL_RUN: Final = 10.0
 SHOWN_IDS: Final = 10
 
 
@@ -59,12 +60,15 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         interval: Seconds from one event to the next, at least; what comes meanwhile is in the next one.
             Airflow makes one DAG run of events that follow each other closely, and may leave the last of
             them unnoticed until the next event.
+        until_run: Seconds, 10 or more, after which a message comes again, in another event, unless a run has
+            acknowledged it: see ``acknowledge``. So it is not lost on a DAG that is paused, or whose run has
+            not ended. None: it is completed when its event is stored.
 
     Raises:
         ValueError, TypeError: A parameter cannot be right.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
         self,
         *,
         queue_name: str,
@@ -72,6 +76,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         glidemq_conn_id: str = DEFAULT_CONN_ID,
         batch_size: int = 500,
         interval: float = 5.0,
+        until_run: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         names = [jobs] if isinstance(jobs, str) else sorted(set(jobs))
@@ -85,11 +90,14 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         if not 1 <= batch_size <= MOST_MESSAGES:
             raise ValueError(f"batch_size must be 1 to {MOST_MESSAGES}, got {batch_size}")
         check_seconds("interval", interval, 0.0)
+        if until_run is not None:
+            check_seconds("until_run", until_run, LEAST_UNTIL_RUN)
         self.queue_name = queue_name
         self.jobs = names
         self.glidemq_conn_id = glidemq_conn_id
         self.batch_size = batch_size
         self.interval = interval
+        self.until_run = until_run
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments; watchers with equal ones share a trigger, and all get each event."""
@@ -101,6 +109,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
                 "glidemq_conn_id": self.glidemq_conn_id,
                 "batch_size": self.batch_size,
                 "interval": self.interval,
+                **({} if self.until_run is None else {"until_run": self.until_run}),
             },
         )
 
@@ -108,7 +117,8 @@ class GlideMQMessageTrigger(BaseEventTrigger):
 
     def shared_stream_key(self) -> Hashable:
         """Triggers with equal arguments share one stream."""
-        return ("glidemq", self.glidemq_conn_id, self.queue_name, *self.jobs, self.batch_size, self.interval)
+        given = (self.batch_size, self.interval, self.until_run)
+        return ("glidemq", self.glidemq_conn_id, self.queue_name, *self.jobs, *given)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -139,7 +149,8 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         pauses = reconnect_pauses()
         while True:
             try:
-                async with consumer.consuming(source, self.jobs, self.batch_size, self.interval) as inbox:
+                terms = consumer.Terms(self.batch_size, self.interval, self.until_run)
+                async with consumer.consuming(source, self.jobs, terms) as inbox:
                     while True:
                         batch = await inbox.next()
                         pauses = reconnect_pauses()
