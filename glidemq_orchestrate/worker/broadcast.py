@@ -36,7 +36,9 @@ from glidemq_orchestrate.worker.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.worker.handler import Handler
 from glidemq_orchestrate.worker.own_task import JobTask
+from glidemq_orchestrate.worker.renewing import Renewer
 from glidemq_orchestrate.worker.service import Service
+from glidemq_orchestrate.worker.watch import Running, Watch
 
 __all__ = ["BroadcastWorker"]
 
@@ -108,6 +110,10 @@ class BroadcastWorker(Service):
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
         self._taking = asyncio.Lock()
+        lock_seconds = lock_duration.total_seconds()
+        self._renewer = Renewer(self.id, [name], self._settings, lock_seconds, group=subscription)
+        self._watch: Watch | None = None
+        self._threads_of: dict[str, int] = {}
         self._room_to_send = threading.Semaphore(MOST_UNSENT)
 
     # --- the service ---
@@ -117,6 +123,9 @@ class BroadcastWorker(Service):
     async def _begin(self) -> None:
         await self._run(ops.open_subscription(self._subscription))
         name = self._subscription.queue.queue
+        await asyncio.to_thread(self._renewer.start)
+        self._watch = Watch(asyncio.get_running_loop(), self._executing, lambda _attempt, _line: None)
+        self._watch.start()
         self._keep(f"messages of queue {name}", self._fetch_for_ever)
         self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
         self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain)
@@ -140,7 +149,15 @@ class BroadcastWorker(Service):
                 len(tasks),
                 extra={"action": "abandon", "worker": self.id},
             )
+        if self._watch is not None:
+            self._watch.stop()
+        await self._quietly("ending the renewer", functools.partial(asyncio.to_thread, self._renewer.close))
         self._threads.close()
+
+    def _executing(self) -> list[Running]:
+        """The handlers that run, from any thread."""
+        held = list(self._held.values())
+        return [Running(attempt, task, self._threads_of.get(attempt.entry_id)) for attempt, task in held]
 
     # --- its tasks ---
 
@@ -170,6 +187,8 @@ class BroadcastWorker(Service):
         """Renew the leases; a run that has lost its own, or whose message was revoked, is told to stop."""
         held = [attempt for attempt, _ in self._held.values()]
         kept = await self._run(ops.renew(self._subscription, self.id, held, self._clock))
+        if not self._renewer.heard():
+            await asyncio.to_thread(self._renewer.start)
         for attempt, beat in zip(held, kept, strict=True):
             cancelled = self._cancelled.get(attempt.entry_id)
             if beat < 1 and cancelled is not None and not cancelled.is_set():
@@ -227,6 +246,7 @@ class BroadcastWorker(Service):
         """Free the place of a message, however its run ended."""
         self._held.pop(attempt.entry_id, None)
         self._cancelled.pop(attempt.entry_id, None)
+        self._threads_of.pop(attempt.entry_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             # It stays pending, and is taken over once it has no heartbeat.
             logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
@@ -252,7 +272,7 @@ class BroadcastWorker(Service):
             return refuse(attempt, f"{type(exc).__name__}: {exc}")
         try:
             async with asyncio.timeout(limit.total_seconds() if limit else None):
-                ended = await self._call(context)
+                ended = await self._call(attempt, context)
         except TimeoutError:
             context.cancelled.set()
             ended = Ended(error=TimeoutError(f"still running after {limit}"))
@@ -260,10 +280,14 @@ class BroadcastWorker(Service):
             return judge_error(attempt, ended.error, chance)
         return judge_result(attempt, ended.value, chance)
 
-    async def _call(self, context: Context) -> Ended:
+    async def _call(self, attempt: Attempt, context: Context) -> Ended:
+        def handle() -> Any:
+            self._threads_of[attempt.entry_id] = threading.get_native_id()
+            return self._handler(context)
+
         if inspect.iscoroutinefunction(self._handler):
             return await call_async(self._handler, context)
-        ended = await self._threads.run(self._handler, context)
+        ended = await self._threads.run(handle)
         if ended.error is None and inspect.isawaitable(ended.value):
             return await call_async(_awaited, ended.value)
         return ended

@@ -22,8 +22,8 @@ CALL_SECONDS: Final = 2.0
 class _Client(SyncFacade):
     """The connection, opened when it is needed."""
 
-    def renew(self, queue: str, worker: str) -> int:
-        return self._run(renew_all(QueueKeys(self._prefix, queue), worker, self._clock))
+    def renew(self, queue: str, group: str, worker: str) -> int:
+        return self._run(renew_all(QueueKeys(self._prefix, queue), group, worker, self._clock))
 
 
 class Renewal:
@@ -32,16 +32,19 @@ class Renewal:
     Args:
         worker: Its id.
         queues: Those that it serves.
+        group: The consumer group of the workers, or a subscription.
         connection: The fields of its ``ConnectionSettings``.
     """
 
-    def __init__(self, *, worker: str, queues: Sequence[str], connection: Mapping[str, Any]) -> None:
+    def __init__(
+        self, *, worker: str, queues: Sequence[str], group: str, connection: Mapping[str, Any]
+    ) -> None:
         settings = ConnectionSettings(**connection)
         calls = min(settings.socket_timeout, CALL_SECONDS)
         self._settings = replace(
             settings, socket_timeout=calls, connect_timeout=min(settings.connect_timeout, calls), confirm=None
         )
-        self._worker, self._queues = worker, queues
+        self._worker, self._queues, self._group = worker, queues, group
         self._client: _Client | None = None
         self._said = 0.0
 
@@ -50,7 +53,7 @@ class Renewal:
         self._client = self._client or _Client(self._settings)
         for queue in self._queues:
             try:
-                count = self._client.renew(queue, self._worker)
+                count = self._client.renew(queue, self._group, self._worker)
             except GlideMQError as exc:
                 self._say(f"its leases in queue {queue} cannot be renewed: {exc}", silent)
             else:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from glidemq_orchestrate.keys import GROUP
 from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -41,12 +42,19 @@ class Renewer:
         queues: Those that it serves.
         settings: Its connection.
         lock_seconds: How long a lease lasts.
+        group: The consumer group of the workers, or a subscription.
     """
 
     def __init__(
-        self, worker: str, queues: Sequence[str], settings: ConnectionSettings, lock_seconds: float
+        self,
+        worker: str,
+        queues: Sequence[str],
+        settings: ConnectionSettings,
+        lock_seconds: float,
+        *,
+        group: str = GROUP,
     ) -> None:
-        self._worker, self._queues, self._settings = worker, list(queues), settings
+        self._worker, self._queues, self._settings, self._group = worker, list(queues), settings, group
         patience = min(lock_seconds * 0.45, MOST_PATIENCE)
         self._is_hurried = patience < HURRIED
         limit = max(LEASES * lock_seconds, LEAST_LIMIT)
@@ -137,7 +145,8 @@ class Renewer:
             if one.init
         }
         path = [_SOURCES, *(os.path.abspath(part) for part in sys.path if part)]  # noqa: PTH100
-        return {"path": path, "worker": self._worker, "queues": self._queues, "connection": connection}
+        about = {"worker": self._worker, "queues": self._queues, "group": self._group}
+        return {**about, "path": path, "connection": connection}
 
 
 def _detach_all() -> None:

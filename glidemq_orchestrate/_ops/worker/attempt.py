@@ -235,11 +235,11 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
     return [beat for page in kept for beat in page]
 
 
-def renew_all(queue: QueueKeys, worker_id: str, clock: Clock) -> Op[int]:
-    """Renew all leases that a worker holds in a queue; returns how many."""
+def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[int]:
+    """Renew all leases that a worker holds in a queue, for itself or a subscription; returns how many."""
     total, goes_on = 0, ""
     while True:
-        count, goes_on = yield from ask(workers.renew(queue, worker_id, goes_on, clock.now_ms()))
+        count, goes_on = yield from ask(workers.renew(queue, group, worker_id, goes_on, clock.now_ms()))
         total += count
         if not goes_on:
             return total

@@ -32,9 +32,9 @@ def _lost(reply: Any) -> list[LostWorker]:
     return [LostWorker(*row) for row in rows]
 
 
-def renew(queue: QueueKeys, worker_id: str, goes_on: str, now_ms: int) -> Call[tuple[int, str]]:
+def renew(queue: QueueKeys, group: str, worker_id: str, goes_on: str, now_ms: int) -> Call[tuple[int, str]]:
     """Renew a page of the leases of a worker; how many, and where to go on or ''. Repeatable."""
-    args = (now_ms, GROUP, worker_id, goes_on)
+    args = (now_ms, group, worker_id, goes_on)
 
     def decode(reply: Any) -> tuple[int, str]:
         return replies.integer(reply[0]), replies.text(reply[1])

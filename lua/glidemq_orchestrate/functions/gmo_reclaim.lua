@@ -11,10 +11,10 @@ local PAGE = 100
 -- Where no worker's silence can matter: the job has ended, or will get an entry of its own when its time comes.
 local STRAY = { completed = true, failed = true, delayed = true, ['waiting-children'] = true }
 
--- The lease of a stream job holds: its entry stays with its consumer.
+-- The lease of a stream job holds: its entry stays with its consumer. A user without the right to XCLAIM looks at it again.
 local function renew_entry(r, entry_id, consumer, job)
   local age = math.max(r.now - L.numbers.int(job.lastActive, r.now), 0)
-  redis.call('XCLAIM', r.prefix .. 'stream', r.group, consumer, 0, entry_id, 'IDLE', L.numbers.text(age), 'JUSTID')
+  redis.pcall('XCLAIM', r.prefix .. 'stream', r.group, consumer, 0, entry_id, 'IDLE', L.numbers.text(age), 'JUSTID')
 end
 
 local function look_at(r, job_id, entry_id, consumer)

@@ -3,8 +3,8 @@
 -- ARGS  1 now_ms  2 group  3 worker  4 where to go on ('' = at the begin)
 -- REPLY {how many leases were renewed, where to go on or ''}
 -- EFFECTS lastActive of at most 100 active jobs with a token of that worker: first those pending in the stream, then
---   those that were taken from a list. Repeatable.
-local PAGE = 100
+--   those that were taken from a list. Of a subscription: the entries that it holds are idle since now. Repeatable.
+local PAGE, WORKERS = 100, 'workers'
 
 local function renew_one(x, job_id)
   local key = x.prefix .. 'job:' .. job_id
@@ -22,11 +22,14 @@ local function renew_pending(x, from)
   for _, row in ipairs(pending) do
     local found = redis.call('XRANGE', x.stream, row[1], row[1])[1]
     local job_id = found and L.stream.job_id(found[2])
-    if job_id then
+    if job_id and x.group == WORKERS then
       renew_one(x, job_id)
+    elseif job_id then
+      L.handling.claim(x, row[1])
+      x.count = x.count + 1
     end
   end
-  return #pending == PAGE and '(' .. pending[PAGE][1] or '0'
+  return #pending == PAGE and '(' .. pending[PAGE][1] or x.group == WORKERS and '0' or ''
 end
 
 -- Renews a page of those from lists; returns where to go on.

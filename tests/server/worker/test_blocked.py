@@ -6,6 +6,7 @@ it is killed.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from glidemq_orchestrate import JobState, Queue
+from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, JobState, Queue
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.renewing import Renewer
 from tests.processes import end, spawn
@@ -140,6 +142,26 @@ def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
     worker.terminate()
     assert worker.wait(30) == 0
     eventually(lambda: not second.is_running(), 5)
+
+
+def test_messages_of_a_blocked_subscription_keep_their_leases(url: str, eventually: Eventually) -> None:
+    second, ran = timedelta(seconds=1), list[str]()
+
+    async def block(ctx: Context) -> None:
+        ran.append(ctx.job_id)
+        await asyncio.sleep(0.2)
+        time.sleep(2.5 if ctx.data else 0)  # noqa: ASYNC251  the defect
+
+    workers = [
+        BroadcastWorker("news", block, url, subscription="s", lock_duration=second, start_from="0-0")
+        for _ in range(2)
+    ]
+    with Broadcast("news", url) as news, workers[0].running():
+        ids = [news.publish("a", number == 1) for number in range(3)]
+        eventually(lambda: len(ran) == 3, 20)
+        with workers[1].running():
+            eventually(lambda: all(news.states(one)["s"].state == "completed" for one in ids), 20)
+    assert sorted(ran) == sorted(ids)
 
 
 def test_it_is_light_and_no_forked_copy_keeps_it(url: str, eventually: Eventually) -> None:
