@@ -19,6 +19,7 @@ from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.worker.log import log_lost_workers
 from glidemq_orchestrate.worker.service import Service
 
 __all__ = ["Supervisor"]
@@ -110,7 +111,11 @@ class Supervisor(Service):
     async def _supervise(self, watch: Supervision) -> None:
         while True:
             position = await self._run(events.tail(watch.queue))
-            tick = await self._run(ops.tick(watch, self._clock))
+            try:
+                tick = await self._run(ops.tick(watch, self._clock))
+            finally:
+                log_lost_workers(watch.lost)
+                watch.lost.clear()
             self._failures.clear(f"supervising queue {watch.queue.queue}")
             await asyncio.sleep(LEAST_REST)
             await self._rest(watch, tick, position)

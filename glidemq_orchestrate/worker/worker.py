@@ -355,7 +355,11 @@ class Worker(Service):
         log_lost_workers(lost)
 
     async def _supervise(self, keys: QueueKeys) -> None:
-        await self._run(supervise.tick(self._watch(keys), self._clock))
+        watch = self._watch(keys)
+        try:
+            await self._run(supervise.tick(watch, self._clock))
+        finally:
+            log_lost_workers(watch.lost)
 
     def _until(self, due_ms: int) -> float | None:
         return max(due_ms - self._clock.now_ms(), 20) / 1000 if due_ms >= 0 else None

@@ -9,9 +9,10 @@ supervisors at the same time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from glidemq_orchestrate._ops import events
@@ -25,6 +26,7 @@ from glidemq_orchestrate._protocol.flows import stalled
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
 from glidemq_orchestrate._protocol.worker import supervision
 from glidemq_orchestrate._protocol.worker.supervision import Ended, Position
+from glidemq_orchestrate._protocol.worker.workers import LostWorker
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.keys import QueueKeys
@@ -51,12 +53,14 @@ class Supervision:
         token: The identity of the supervisor; unique.
         lock_ms: After this long without a heartbeat, the jobs of a worker are taken back.
         max_stalled: How often a job may stall before it fails.
+        lost: Lost workers whose jobs it took back, for the log: the newest.
     """
 
     queue: QueueKeys
     token: str
     lock_ms: int = 30_000
     max_stalled: int = 3
+    lost: deque[tuple[QueueKeys, LostWorker]] = field(default_factory=lambda: deque(maxlen=100))
 
     @property
     def consumer(self) -> str:
@@ -173,9 +177,10 @@ def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
 
 def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
     """Take back the jobs of dead workers."""
-    yield from attempt.reclaim(
+    found = yield from attempt.reclaim(
         [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_stalled=watch.max_stalled, clock=clock
     )
+    watch.lost.extend(found)
 
 
 def check_open(watch: Supervision, clock: Clock) -> Op[None]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
@@ -11,8 +14,10 @@ from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker import exchange, workers
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Hand
 
 ETL = QueueKeys("glide", "etl")
@@ -26,6 +31,30 @@ def shown(flow: Any, queue: Queue) -> str:
     with console.capture() as capture:
         console.print(flow_view(flow.status(), flow.nodes(), now=queue.now()))
     return capture.get()
+
+
+@pytest.mark.parametrize("kind", ["worker", "supervisor"])
+def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
+    kind: str,
+    url: str,
+    queue: Queue,
+    hand: Hand,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hand.run(attempt_ops.open_queues([ETL]))
+    job_id = queue.add("work")
+    past = int(queue.now().timestamp() * 1000) - 60_000
+    hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 1, f"{LOST}/t"), past)))
+    second = timedelta(seconds=1)
+    said = f"worker {LOST} was lost, or gave no sign of life for its lease: 1 of its jobs"
+    with contextlib.ExitStack() as stack:
+        if kind == "worker":
+            run_worker(["etl"], {"work": lambda _: 1}, lock_duration=second)
+        else:
+            stack.enter_context(Supervisor(url, queues=["etl"], lock_duration=second).running())
+        eventually(lambda: any(said in line and job_id in line for line in caplog.messages), 20)
 
 
 def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, hand: Hand) -> None:
