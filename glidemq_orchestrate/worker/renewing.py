@@ -13,9 +13,9 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ _ALL: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
 
 
 class Renewer:
-    """The renewing process of one worker. Its methods may be called from any thread, one at a time.
+    """The renewing process of one worker. Thread-safe. Once closed it starts no more.
 
     Args:
         worker: The id of the worker.
@@ -61,6 +61,7 @@ class Renewer:
         self._words = (f"{patience:.3f}", f"{limit:.3f}", str(int(self._is_hurried)))
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe, self._is_warned, self._owner = -1, False, os.getpid()
+        self._lock, self._is_closed = threading.Lock(), False
         _ALL.add(self)
 
     @property
@@ -70,36 +71,51 @@ class Renewer:
 
     def start(self) -> None:
         """Start the process, unless it runs. If that is not possible, say so once, and go on without it."""
-        if self.pid is not None or os.getpid() != self._owner:
-            return
-        self.close()
-        try:
-            self._start()
-        except OSError as exc:
-            self.close()
-            if not self._is_warned:
-                self._is_warned = True
-                logger.warning(
-                    "worker %s: a handler that blocks it costs its other jobs their leases: cannot start the "
-                    "process that renews them: %s",
-                    self._worker,
-                    exc,
-                    extra={"action": "renewer_missing", "worker": self._worker},
-                )
+        with self._lock:
+            if self._is_closed or self.pid is not None or os.getpid() != self._owner:
+                return
+            self._end()
+            try:
+                self._start()
+            except OSError as exc:
+                self._end()
+                self._warn(exc)
+
+    def _warn(self, exc: OSError) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "worker %s: a handler that blocks it costs its other jobs their leases: cannot start the "
+                "process that renews them: %s",
+                self._worker,
+                exc,
+                extra={"action": "renewer_missing", "worker": self._worker},
+            )
 
     def heard(self) -> bool:
         """Tell the process that the worker has renewed its leases itself; False if it must be started."""
-        if self.pid is None:
-            return False
-        with suppress(BlockingIOError):  # it is stopped, and has enough to read
-            try:
-                os.write(self._pipe, b".")
-            except BrokenPipeError:
+        if not self._lock.acquire(blocking=False):
+            return True  # it is being started, or ended
+        try:
+            if self.pid is None:
                 return False
-        return True
+            os.write(self._pipe, b".")
+        except BlockingIOError:  # it is stopped, and has enough to read
+            return True
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """End the process and wait for its end. Repeatable."""
+        with self._lock:
+            self._is_closed = True
+            self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -110,6 +126,7 @@ class Renewer:
 
     def detach(self) -> None:
         """Close the pipe in a forked child: a copy there would hide the end of the worker."""
+        self._lock = threading.Lock()  # another thread may have held it
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1

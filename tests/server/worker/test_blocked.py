@@ -181,3 +181,5 @@ def test_it_is_light_and_no_forked_copy_keeps_it(url: str, eventually: Eventuall
     finally:
         renewer.close()
     assert not process.is_running()
+    renewer.start()
+    assert renewer.pid is None, "a worker that ends starts no other"
