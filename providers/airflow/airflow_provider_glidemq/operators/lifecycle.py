@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
@@ -18,7 +18,6 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
     GlideMQFlowSuperseded,
-    GlideMQFlowTimeout,
     airflow_errors,
 )
 from airflow_provider_glidemq.failures import log_failures
@@ -26,9 +25,9 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import holds_masked
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.operators.lineage import LineageTask
+from airflow_provider_glidemq.operators.ending import KILLED, EndingTask, Held
 from airflow_provider_glidemq.operators.waiting import Waiting
-from airflow_provider_glidemq.ownership import AT_WORK, DAY, NotOwned, check_owned, name_of, owner_of
+from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
 from airflow_provider_glidemq.patience import Patience
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
@@ -49,19 +48,9 @@ if TYPE_CHECKING:
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
 BACKSTOP: Final = timedelta(seconds=60)
-KILLED: Final = "the Airflow task was killed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The flow that a kill cancels; while it is being submitted its generation is known by the request."""
-
-    flow_id: str
-    request: str
-    generation: int | None = None
-
-
-class FlowTask(LineageTask):
+class FlowTask(EndingTask):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
@@ -101,8 +90,7 @@ class FlowTask(LineageTask):
         self.show_logs = show_logs
         self.callbacks = callbacks
         check_parameters(vars(self))
-        self._held: _Held | None = None
-        self._owner: Owner | None = None
+        self._held: Held | None = None
         self._is_killed = False
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
@@ -218,7 +206,7 @@ class FlowTask(LineageTask):
         request = attempt.request
         if how == "restart" and (self.on_existing or any(one.request == request for one in history)):
             request = attempt.own_request
-        self._held = _Held(flow_id, request)
+        self._held = Held(flow_id, request)
         is_own = decision is not Decision.JOIN or how == "restart"
         state = history[-1].state if history else None
         flow = producer.submit(
@@ -229,7 +217,7 @@ class FlowTask(LineageTask):
             owner=self._owned_by(ti) if is_own else None,
             require_workers=self.require_workers and (how == "restart" or state is not FlowState.COMPLETED),
         )
-        self._held = _Held(flow_id, request, flow.generation)
+        self._held = Held(flow_id, request, flow.generation)
         if decision is Decision.JOIN and self.on_existing is None and attempt.number > 1:
             flow.retry_failed()
         self.log.info(
@@ -302,7 +290,7 @@ class FlowTask(LineageTask):
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
         while True:
-            self._held = _Held(flow.id, "", flow.generation)
+            self._held = Held(flow.id, "", flow.generation)
             self.link_places = self._linked(flow)
             try:
                 return self._settle_generation(context, producer, flow)
@@ -381,61 +369,6 @@ class FlowTask(LineageTask):
         if self.execution_timeout is None:
             return None
         return (ti.start_date + self.execution_timeout).timestamp()
-
-    def _time_out(self, context: Context, flow_id: str) -> NoReturn:
-        reason = "the Airflow task's execution_timeout has passed"
-        try:
-            status = self._cancel_own(context, flow_id, reason) if self.cancel_on_kill else None
-        except NotOwned as exc:
-            raise GlideMQFlowTimeout(flow_id, f". It goes on: {exc}") from exc
-        if status is not None:
-            self._tell("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
-        progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
-        raise GlideMQFlowTimeout(flow_id, progress)
-
-    def _cancel_own(self, context: Context, flow_id: str, reason: str) -> FlowStatus | None:
-        """Cancel the current generation; returns the status before.
-
-        Raises:
-            NotOwned: It does not run for this task.
-        """
-        with self._ending(flow_id, NotOwned), self._producer() as producer:
-            flow = self._find(context, producer, flow_id)
-            return self._cancel_generation(flow, flow.generation, reason)
-
-    def _cancel(self, held: _Held, reason: str) -> None:
-        """Cancel the generation of this try; of one that is being submitted, if it has begun."""
-        with self._ending(held.flow_id), self._producer() as producer:
-            flow = producer.get(held.flow_id)
-            if held.generation is not None:
-                self._cancel_generation(flow, held.generation, reason)
-            elif flow.status().request == held.request:
-                self._cancel_generation(flow, flow.generation, reason)
-
-    def _cancel_generation(self, flow: Flow, generation: int, reason: str) -> FlowStatus:
-        """Raises NotOwned: It was begun, or set running again, by somebody else."""
-        status = flow.status()
-        if not status.state.is_terminal:
-            check_owned(flow.id, "" if self._owner is None else self._owner.name, flow.owners())
-        flow.cancel(reason, generation=generation)
-        self.log.info("Flow %s was %s and is cancelled: %s", flow.id, status.state.value, reason)
-        return status
-
-    @contextlib.contextmanager
-    def _ending(self, flow_id: str, *raised: type[Exception]) -> Iterator[None]:
-        """Log why a flow was not cancelled, but for what is ``raised``; the task is ending anyway."""
-        try:
-            yield
-        except raised:
-            raise
-        except FlowNotFound:
-            pass
-        except (Superseded, GlideMQFlowSuperseded, NotOwned) as exc:
-            self.log.info("Flow %s is not cancelled: %s", flow_id, exc)
-        except GlideMQError:
-            self.log.exception(
-                "Flow %s could not be cancelled; cancel it with: glidemq flow cancel %s", flow_id, flow_id
-            )
 
 
 _HOW: Final[Mapping[Decision, OnExisting]] = {
