@@ -12,7 +12,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import Flow, FlowProducer, FlowState
 from glidemq_orchestrate.demo.airflow_stack import AirflowStackError
-from glidemq_orchestrate.errors import FlowNotFound
+from glidemq_orchestrate.errors import FlowNotFound, WaitTimeout
 from tests.system.real_airflow import RELEASE, Airflow
 
 pytestmark = pytest.mark.system
@@ -91,6 +91,23 @@ def test_a_cleared_task_that_waits_runs_anew_and_a_failed_one_cancels_its_flow(
     assert outcome.status.state is FlowState.CANCELLED
     expected = "ended by a user (state: failed)" if told else f"task hangs.flow of run {run_id} has vanished"
     assert expected in outcome.status.reason
+
+
+@pytest.mark.long
+def test_a_flow_that_a_person_runs_again_is_left_alone(airflow: Airflow, flows: FlowProducer) -> None:
+    """Its task has failed; a trigger of another run looks once a minute for what nobody watches."""
+    run_id = airflow.trigger_dag("hangs")
+    airflow.wait_for_task("hangs", run_id, "flow", ["deferred"])
+    flow = flows.get(flow_id_for("hangs", "flow", run_id))
+    flow.cancel("wrong data")
+    assert airflow.wait_for_run("hangs", run_id) == "failed"
+    other = airflow.trigger_dag("hangs")
+    airflow.wait_for_task("hangs", other, "flow", ["deferred"])
+    assert flow.retry_failed() == "running"
+    with pytest.raises(WaitTimeout):
+        flow.wait(timeout=timedelta(seconds=150))
+    for one in (run_id, other):
+        flows.get(flow_id_for("hangs", "flow", one)).cancel("enough")
 
 
 @pytest.mark.long
