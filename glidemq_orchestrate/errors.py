@@ -44,6 +44,7 @@ succeed later unchanged; ``code`` is the server's error code, where one exists.
         NodeNotFound
         NodeNotEnded
         NodeNotRepeatable
+        ResultRemoved
         LeaseLost
         SchedulerNotFound
         SchedulerBusy
@@ -318,6 +319,18 @@ class NodeNotRepeatable(StateError):
 
     Nothing was changed. ``Flow.restart(nodes=[...])`` runs nodes that have added nodes again.
     """
+
+
+class ResultRemoved(StateError):
+    """Results that were asked for are gone: their jobs were removed. ``names`` lists the nodes or jobs.
+
+    The others can be read by name. ``rerun`` runs a node again.
+    """
+
+    def __init__(self, what: str, names: Sequence[str]) -> None:
+        self.names = list(names)
+        some = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
+        super().__init__(f"{what}: the jobs of {some} were removed, and their results with them")
 
 
 class LeaseLost(StateError):

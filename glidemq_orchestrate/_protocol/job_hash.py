@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -27,6 +27,11 @@ def put(queue: QueueKeys, job_id: str, fields: Mapping[JobField, Word]) -> Call[
     """Write fields; creates the hash if it is missing."""
     words = [word for pair in fields.items() for word in pair]
     return command("HSET", queue.job(job_id), *words, decode=replies.anything)
+
+
+def touch(queue: QueueKeys, job_id: str, field: JobField, value: Word) -> Call[int]:
+    """Change a field of a job, if that exists: 1, else 0. Repeatable."""
+    return function("gmo_update_job", [queue.job(job_id)], (0, job_id, field, value, 1), replies.integer)
 
 
 def delete(queue: QueueKeys, job_id: str, names: Sequence[JobField]) -> Call[None]:

@@ -175,6 +175,13 @@ def page(reply: Any) -> tuple[str, dict[str, str]]:
     return text(cursor), fields(found)
 
 
+def page_with_removed(reply: Any) -> tuple[str, dict[str, str], list[str]]:
+    """A cursor, the ``fields`` read with it, and what should be among them and was removed."""
+    if not isinstance(reply, list | tuple) or len(reply) != 3:
+        raise ProtocolError("expected a cursor, fields and what was removed")
+    return (*page(reply[:2]), texts(reply[2]))
+
+
 def rows(width: int) -> Callable[[Any], list[tuple[str, ...]]]:
     """A decoder for a flat array of rows with ``width`` columns, all bulk strings."""
 

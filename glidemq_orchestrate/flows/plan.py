@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from glidemq_orchestrate.flows.checked import CheckedNode
+
+REMOVED: Final = "its result was removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class FlowPlan:
         keeps: The nodes that keep their results. Where the specification is equal, all that stay as they
             are: also those that stay skipped, and those that others have added.
         runs: The nodes that would run, as far as their rules let them, each with the reason: ``new``,
-            ``changed: data, after``, ``was failed``, ``adds nodes``, or ``follows NODE``. Also those of a
+            ``changed: data, after``, ``was failed``, ``its result was removed``, ``adds nodes``, or
+            ``follows NODE``. Also those of a
             flow that still runs which have not ended: ``was waiting``.
         drops: The nodes that the specification no longer has.
     """
@@ -57,8 +61,10 @@ def reasons(
             found[node.name] = "new"
         elif node.name in changed:
             found[node.name] = f"changed: {', '.join(changed[node.name])}"
+        elif was.state == "removed-completed":
+            found[node.name] = REMOVED
         elif was.state != "completed":
-            found[node.name] = f"was {was.state}"
+            found[node.name] = f"was {was.state.removeprefix('removed-')}"
         elif was.has_grown:  # what it added is not in the specification: it adds it again
             found[node.name] = "adds nodes"
         elif before := next((name for name in node.after if name in found), None):

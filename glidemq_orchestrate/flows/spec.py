@@ -195,6 +195,7 @@ class NodeStatus:
     ``worker``: the worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
     ``renewed_at``: when that worker has last renewed its lease; None while it is not active.
     ``lost_runs``: how many of its runs were lost with their worker since one ended; they cost no attempt.
+    ``removed``: its job was removed. The state is how it had ended; its result is gone.
     """
 
     name: str
@@ -213,6 +214,7 @@ class NodeStatus:
     worker: str | None = None
     renewed_at: datetime | None = None
     lost_runs: int = 0
+    removed: bool = False
 
     def silent_for(self, now: datetime) -> timedelta | None:
         """For how long its worker has given no sign of life, when that is too long; others run it soon.
@@ -233,11 +235,15 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlowOutcome:
-    """How a flow ended: its status, the result of each completed node, and the failed nodes, causes first."""
+    """How a flow ended: its status, the result of each completed node, and the failed nodes, causes first.
+
+    ``removed``: the completed nodes of a failed or cancelled flow whose jobs, and so results, were removed.
+    """
 
     status: FlowStatus
     results: Mapping[str, Json]
     failed: Sequence[FailedNode]
+    removed: Sequence[str] = ()
 
 
 def _options(wire: OptionsFile, place: str) -> JobOptions:

@@ -16,7 +16,7 @@ _Else = Literal[
     "parentIds", "parentQueues", "suspendReason", "suspendedAt", "suspendTimeout", "signals", "gmo:entry",
     "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
     "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
-    "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect",
+    "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,

@@ -13,7 +13,13 @@ from glidemq_orchestrate.names import described
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many ended jobs are kept, and for how long: one of the two or both."""
+    """How many ended jobs are kept, and for how long: one of the two or both.
+
+    It concerns only the job that asks for it. ``count``: the newest so many of those that have ended in the
+    same state and ask for the same count. ``age``: it is removed that long after its end, within some
+    seconds, by any worker of the queue. A job that was added with a parent stays at least until that has
+    ended; a node of a flow is kept as long as its flow.
+    """
 
     count: int | None = None
     age: timedelta | None = None
@@ -29,7 +35,7 @@ class Keep:
 
 
 Retention: TypeAlias = "bool | int | Keep"
-"""``False``: kept until cleaned. ``True``: removed immediately. A number: this many are kept. Or ``Keep``."""
+"""``False``: kept until cleaned. ``True``: removed immediately. A number: a ``Keep`` with it. Or ``Keep``."""
 
 
 def check_retention(name: str, value: object) -> None:

@@ -135,7 +135,7 @@ retried: failed > waiting
     gmo_retry_jobs
 completed by hand: waiting delayed prioritized group-waiting suspended > completed
     gmo_change_nodes gmo_advance_flow
-completed by hand: waiting-children active failed > completed
+completed by hand: waiting-children active failed absent > completed
     gmo_change_nodes gmo_advance_flow
 reset: completed failed > waiting-children
     gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
@@ -144,7 +144,7 @@ taken back: waiting delayed prioritized group-waiting suspended active > waiting
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
-    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow
+    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow gmo_expire_due
 message settled: waiting active delayed completed failed > waiting active delayed completed failed
     gmo_begin_messages gmo_end_messages gmo_take_over_messages gmo_settle_messages gmo_retry_message
     gmo_retry_jobs
@@ -154,6 +154,8 @@ message copied: absent > delayed
     gmo_retry_message
 recorded after removal: absent > completed failed
     gmo_settle_missing
+made again after removal: absent > waiting-children
+    gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
 """
 
 

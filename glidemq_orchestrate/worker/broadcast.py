@@ -17,7 +17,7 @@ from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
 from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
-from glidemq_orchestrate._protocol.queue import jobs
+from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
@@ -366,7 +366,7 @@ class _Speaker(Unheard):
         self._send(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
-        self._send(jobs.add_log(self._queue, self._job_id, line))
+        self._send(changes.add_log(self._queue, self._job_id, line))
 
 
 async def _awaited(made: Any) -> Any:

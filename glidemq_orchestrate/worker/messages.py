@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from glidemq_orchestrate._ops.queue import jobs, usage
 from glidemq_orchestrate._ops.worker.attempt import check_owner
 from glidemq_orchestrate._protocol.call import Call, Op, Run, ask_each
-from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, encode
@@ -119,7 +118,7 @@ class Messenger:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
         queue = self._queues[attempt.queue]
         call: Call[Any] = (
-            job_calls.add_log(queue, attempt.job_id, text)
+            attempt_calls.add_log(attempt, queue, text)
             if kind == "log"
             else attempt_calls.progress(attempt, queue, text, self._clock.now_ms())
         )
@@ -135,8 +134,9 @@ class Messenger:
         Raises:
             ServerBusy: Too many messages of the job are still to be sent.
         """
-        op = jobs.add_output(self._queues[attempt.queue], attempt.job_id, fields)
-        self._post(attempt, Message(op=op, may_be_dropped=False))
+        jobs.check_output(fields)
+        call = attempt_calls.add_output(attempt, self._queues[attempt.queue], fields)
+        self._post(attempt, Message(call, may_be_dropped=False))
 
     def usage(self, attempt: Attempt, used: Usage) -> None:
         """Report what a job used, from any thread."""

@@ -5,8 +5,16 @@ L.ids = M
 
 local MAX_PROBES = 1000
 
+-- A hash without these fields is no job: a late write of a worker, or what is left of a node.
 function M.exists(prefix, job_id)
-  return redis.call('EXISTS', prefix .. 'job:' .. job_id) == 1
+  local v = redis.pcall('HMGET', prefix .. 'job:' .. job_id, 'state', 'id', 'name')
+  return (v.err or v[1] or v[2] or v[3]) and true or false
+end
+
+-- Deletes what late writes may have left under the id of a new job.
+function M.clear(prefix, job_id)
+  redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'jstream:' .. job_id,
+    prefix .. 'signals:' .. job_id)
 end
 
 function M.auto(prefix)
@@ -47,6 +55,7 @@ function M.allocate(prefix, custom_id)
   if M.exists(prefix, custom_id) then
     return nil
   end
+  M.clear(prefix, custom_id)
   M.advance(prefix, custom_id)
   return custom_id
 end

@@ -143,11 +143,55 @@ function M.bury(prefix, job_id, now)
   return true
 end
 
+-- Whether the options are those of a node of a flow of the portable path.
+function M.is_portable(opts)
+  return opts and (string.find(opts, '"gmo":{"flow"', 1, true) or string.find(opts, '"gmo": {"flow"', 1, true)) and true
+    or false
+end
+
 -- Deletes a job with everything that belongs to it alone.
-function M.unlink(prefix, job_id)
+function M.erase(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'deps:' .. job_id,
     prefix .. 'parents:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id,
     prefix .. 'budget:' .. job_id)
+end
+
+-- What its flow does not need to run a node again; fresh.lua has the rest.
+local OF_A_LIFE = { 'id', 'name', 'state', 'attemptsMade', 'failedReason', 'finishedOn', 'processedOn', 'lastActive',
+  'returnvalue', 'progress', 'gmo:token', 'gmo:entry', 'groupKey', 'orderingSeq', 'groupSlot', 'stalledCount' }
+
+-- Whether the flow of a node is there that may run it again. That of the portable path may be in another slot.
+local function has_flow(flow_id, home, opts)
+  if flow_id and home then
+    return redis.call('EXISTS', home .. 'gmo:flow:' .. flow_id) == 1
+  end
+  return M.is_portable(opts)
+end
+
+-- Deletes a job. Of a node stays what makes it again, until its flow is removed: no job any more, as it has no state, but
+-- its data, options and edges; and the field gmo:removed, "<how it had ended, or its state>\n<name of the job>".
+function M.unlink(prefix, job_id)
+  local key = prefix .. 'job:' .. job_id
+  local v = redis.pcall('HMGET', key, 'gmo:flow', 'state', 'gmo:skipped', 'name', 'opts', 'gmo:home')
+  if v.err or not has_flow(v[1], v[6], v[5]) then
+    M.erase(prefix, job_id)
+  elseif v[2] then
+    redis.call('HSET', key, 'gmo:removed', (v[3] and 'skipped' or v[2]) .. '\n' .. (v[4] or ''))
+    redis.call('HDEL', key, unpack(OF_A_LIFE))
+    redis.call('UNLINK', prefix .. 'log:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id)
+  end
+end
+
+-- Makes the job of a node again that was removed in this way; returns whether it was. It has ended.
+function M.restore(prefix, job_id)
+  local key = prefix .. 'job:' .. job_id
+  local ended, name = string.match(redis.call('HGET', key, 'gmo:removed') or '', '^(%a+)\n(.*)$')
+  if not ended then
+    return false
+  end
+  redis.call('HSET', key, 'id', job_id, 'name', name, 'state', ended == 'failed' and 'failed' or 'completed')
+  redis.call('HDEL', key, 'gmo:removed')
+  return true
 end
 
 -- Milliseconds since the job was activated; `missing` when it was not.

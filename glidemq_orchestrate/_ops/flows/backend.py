@@ -7,7 +7,7 @@ does the same in many small steps. An existing flow keeps its path, in all its g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from glidemq_orchestrate._ops.flows.compare import differences, fields
 from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
 from glidemq_orchestrate._ops.flows.portable import changes, owners, portable, reading
 from glidemq_orchestrate._ops.flows.staged import (
+    BROKEN,
     FlowRef,
     OnExisting,
     Path,
@@ -29,6 +30,7 @@ from glidemq_orchestrate.errors import (
     FlowConflict,
     FlowNotFound,
     GlideMQError,
+    NodeNotRepeatable,
     OutcomeUnknown,
     Superseded,
     TransportError,
@@ -72,7 +74,14 @@ class FlowBackend(Protocol):
         """The names of the owners of a flow that has not ended, sorted."""
 
     def retry_failed(self, ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-        """Run again every node that did not complete, for an owner. Returns the state afterwards."""
+        """Run again every node that did not complete, for an owner. Returns the state afterwards.
+
+        Raises:
+            NodeNotRepeatable: Some are ``lost``. Nothing was changed.
+        """
+
+    def lost(self, ref: FlowRef) -> Op[Sequence[str]]:
+        """The jobs that ``retry_failed`` cannot make again: they were removed, and their data with them."""
 
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
         """Add nodes, all or none. Returns the state afterwards."""
@@ -113,6 +122,7 @@ class _Staged:
     own = staticmethod(staged.own)
     owners = staticmethod(staged.owners)
     retry_failed = staticmethod(staged.retry_failed)
+    lost = staticmethod(staged.lost)
     extend = staticmethod(growth.extend)
 
 
@@ -127,6 +137,7 @@ class _Portable:
     own = staticmethod(owners.own)
     owners = staticmethod(owners.names)
     retry_failed = staticmethod(changes.retry_failed)
+    lost = staticmethod(changes.lost)
     extend = staticmethod(portable.extend)
 
 
@@ -177,6 +188,10 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
+    except NodeNotRepeatable:
+        if place is None:
+            raise
+        return (yield from generations.submit(place, flow, on_existing, clock, anew=True))
     except (ConnectionFailed, OutcomeUnknown):
         raise
     except GlideMQError as exc:
@@ -187,6 +202,13 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
             raise exc from broken
         raise
     return ref
+
+
+def is_lost(ref: FlowRef) -> Op[bool]:
+    """Whether a failed flow cannot be retried as it is: jobs were removed, and their data with them."""
+    backend = backend_of(ref)
+    has_failed = (yield from backend.status(ref)).state in BROKEN
+    return has_failed and bool((yield from backend.lost(ref)))
 
 
 def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[Place]:

@@ -99,7 +99,7 @@ def changes(  # noqa: PLR0913  one comparison
             }
         for node in part:
             has, wants = stored[node.name], wanted[node.name]
-            what = (*_of_row(node, rows), *_of_job(ref, node, has, wants, shaping=shaping))
+            what = (*_of_row(node, rows), *_of_job(node, has, wants, shaping=shaping))
             if what:
                 found[node.name] = what
     return found
@@ -138,7 +138,7 @@ def _stored(
         edges = sorted(wants.keys() - {*POLICIES}) if ref.path == "staged" else []
         if known is None or edges:
             _rank, queue, job_id, *_ = rows[name]
-            todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, ref.path, edges)))
+            todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, edges)))
     for (name, _), has in zip(todo, (yield from ask_all([call for _, call in todo])), strict=True):
         found[name] = has
     return found
@@ -167,14 +167,12 @@ def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
         yield "after"
 
 
-def _of_job(
-    ref: FlowRef, node: CheckedNode, has: Definition | None, wanted: Policies, *, shaping: bool
-) -> Iterator[str]:
+def _of_job(node: CheckedNode, has: Definition | None, wanted: Policies, *, shaping: bool) -> Iterator[str]:
     """In what a job differs: ``data``, ``options``, ``policies``; ``removed``: only if ``shaping``."""
     if has is None:
         yield from ("removed",) if shaping else ()
         return
-    options = settled_options(node.options, ref.path)
+    options = settled_options(node.options)
     if has.data != canonical(node.data):
         yield "data"
     compared = SHAPING if shaping else {*has.options, *options}

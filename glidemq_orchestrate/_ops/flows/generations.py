@@ -84,16 +84,19 @@ def ref_of(home: QueueKeys, found: Found) -> FlowRef:
     return FlowRef(home, found.stored_as, "portable" if found.path == "portable" else "staged")
 
 
-def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[FlowRef]:
+def submit(
+    place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Clock, *, anew: bool = False
+) -> Op[FlowRef]:
     """Begin the next generation of a flow, unless that was done already.
 
     It was done if a restart was asked for with the same request before, or, for ``retry_failed``, if the
-    current generation has the same specification.
+    current generation has the same specification. ``anew``: that one cannot be retried as it is.
 
     Raises:
         FlowConflict: The request has begun a generation with another specification.
         GenerationTaken: Other callers kept beginning generations.
     """
+    first = place.ref
     for _ in range(MAX_TRIES):
         ref, found = place
         is_restart = on_existing == "restart"
@@ -104,7 +107,7 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
         ):
             return known
         with suppress(Superseded):  # meanwhile
-            is_equal = found.digest == flow.digest
+            is_equal = found.digest == flow.digest and not (anew and ref == first)
             if is_equal and (not is_restart or (yield from _is_staging(ref))):
                 yield from _SUBMIT[ref.path](ref, flow, "attach" if is_restart else on_existing, clock)
                 return ref

@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.portable.table import GONE, read_rows
+from glidemq_orchestrate._ops.flows.portable.table import read_rows
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate._protocol.queue import changes as job_logs
-from glidemq_orchestrate.errors import ConfigurationError, FlowExpired, NodeNotFound, Superseded
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowExpired,
+    NodeNotFound,
+    ResultRemoved,
+    Superseded,
+)
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobLogs
@@ -45,17 +52,19 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         reading = [
-            calls.node_of_row(ref.home.prefix, name, row, GONE if ref.path == "portable" else "")
+            calls.node_of_row(ref.home.prefix, name, row, node_calls.GONE if ref.path == "portable" else "")
             for name, row in zip(part, rows, strict=True)
             if row is not None
         ]
-        found += yield from _current(ref, reading)
+        found += yield from removed.resolved(ref.home, ref.flow_id, (yield from _current(ref, reading)))
     return found
 
 
 def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
-    """The results of the completed ones among these nodes. Raises as ``named``."""
+    """The results of the completed ones among these nodes. Raises as ``named``, and ``ResultRemoved``."""
     nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
+    if gone := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
+        raise ResultRemoved(f"flow {ref.public_id}", gone)
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]

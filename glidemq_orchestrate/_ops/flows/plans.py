@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from glidemq_orchestrate._ops.flows import backend, compare, generations
 from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
-from glidemq_orchestrate._ops.flows.portable.table import GONE, UPSTREAM
+from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import BROKEN, FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.plan import FlowPlan
+from glidemq_orchestrate.flows.plan import REMOVED, FlowPlan
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
@@ -28,7 +28,7 @@ def plan(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) -> Op[FlowP
         FlowConflict: It is another one that cannot go the path of the flow.
     """
     ref, found = yield from generations.find_place(prefix, flow_id)
-    if found.digest == flow.digest:
+    if found.digest == flow.digest and not (yield from backend.is_lost(ref)):
         return (yield from _repair(ref, flow))
     if not backend.may_begin(ref, flow, reach):
         raise (yield from backend.conflict(prefix, flow_id, flow))
@@ -50,7 +50,9 @@ def _repair(ref: FlowRef, flow: CheckedFlow) -> Op[FlowPlan]:
         nodes = []
     names = [node.name for node in nodes]
     again = (yield from _retried(ref, nodes)) if state in BROKEN else _open(nodes)
+    needed = {name for node in nodes if node.name in again for name in node.after} if state in BROKEN else ()
     runs = {node.name: f"was {node.state}" for node in nodes if node.name in again}
+    runs |= {node.name: REMOVED for node in nodes if node.removed and node.name in {*needed} - again}
     known = set(names)
     missing = [node.name for node in flow.nodes if node.name not in known]
     if not state.is_terminal or nodes:  # else they have completed, and were removed
@@ -69,7 +71,7 @@ def _retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
     A reason that a user gave may read like that of a node that was skipped because of others: on the staged
     path the server knows.
     """
-    found = {node.name for node in nodes if node.state == JobState.FAILED and node.reason != GONE}
+    found = {node.name for node in nodes if node.state == JobState.FAILED}
     skipped = [node for node in nodes if node.state == JobState.SKIPPED and node.reason.startswith(UPSTREAM)]
     if ref.path == "portable":
         return found | {node.name for node in skipped}

@@ -7,11 +7,13 @@ queue does from time to time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Final, Literal, get_args
 
 from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.claim import hold, take
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
@@ -28,6 +30,7 @@ from glidemq_orchestrate.errors import (
     FlowIncomplete,
     FlowNotFound,
     GlideMQError,
+    ResultRemoved,
     Superseded,
     TransportError,
     WaitTimeout,
@@ -85,7 +88,7 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     """Write a flow whose id is claimed and let it run; or attach to the equal flow that exists already."""
     state, left = yield from _stage(ref, flow, clock)
     if state in BROKEN and on_existing == "retry_failed":
-        state = yield from retry_failed(ref, clock, flow.owner)
+        state = yield from _retry(ref, clock, flow.owner, (yield from _needed(ref)))
         if state is FlowState.CANCELLED:
             # It was cancelled while it was being staged: no node ever ran, so it is staged again.
             yield from _discard(ref, flow.digest)
@@ -199,25 +202,44 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
 
 
 def results(ref: FlowRef) -> Op[dict[str, Any]]:
-    """Read the result of every completed node by name."""
+    """Read the result of every completed node by name.
+
+    Raises:
+        ResultRemoved: Some were removed.
+    """
+    values, gone = yield from _results(ref)
+    if gone:
+        raise ResultRemoved(f"flow {ref.public_id}", gone)
+    return values
+
+
+def _results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
     texts: dict[str, str] = {}
+    gone: set[str] = set()
     cursor = "0"
     while True:
-        cursor, page = yield from ask(node_calls.flow_results(ref.home, ref.flow_id, cursor))
+        cursor, page, some = yield from ask(node_calls.flow_results(ref.home, ref.flow_id, cursor))
         texts.update(page)
+        gone.update(some)
         if cursor == "0":
-            return node_calls.read_results(texts)
+            return node_calls.read_results(texts), sorted(gone)
 
 
 def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
-    """Read results and failures of a flow that has ended."""
-    values = yield from results(ref)
+    """Read results and failures of a flow that has ended.
+
+    Raises:
+        ResultRemoved: It has completed, and results were removed.
+    """
+    values, gone = yield from _results(ref)
+    if gone and ended.state is FlowState.COMPLETED:
+        raise ResultRemoved(f"flow {ref.public_id}", gone)
     failed = []
     if ended.failed:
         broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
         broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
         failed = [node_calls.failed_node(node) for node in broken]
-    return FlowOutcome(status=ended, results=values, failed=failed)
+    return FlowOutcome(status=ended, results=values, failed=failed, removed=gone)
 
 
 def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
@@ -295,10 +317,33 @@ def owners(ref: FlowRef) -> Op[list[str]]:
 
 
 def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-    """Run again every node that did not complete, for an owner. Returns the state afterwards."""
-    state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner))
+    """Run again every node that did not complete, for an owner. Returns the state afterwards.
+
+    And those that had completed, whose results were removed and are needed.
+
+    Raises:
+        NodeNotRepeatable: A job that is needed was removed, and its data with it. Nothing was changed.
+    """
+    is_broken = (yield from status(ref)).state in BROKEN
+    return (yield from _retry(ref, clock, owner, (yield from _needed(ref)) if is_broken else ()))
+
+
+def _needed(ref: FlowRef) -> Op[list[str]]:
+    """The refs of completed nodes that a retry runs again, as their results are gone."""
+    found = yield from removed.look(ref.home, ref.flow_id)
+    removed.refuse_lost(ref.public_id, found.lost)
+    return found.needed
+
+
+def _retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str]) -> Op[FlowState]:
+    state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner, also))
     yield from advance(ref, clock)
     return state
+
+
+def lost(ref: FlowRef) -> Op[list[str]]:
+    """The jobs that a retry has to run, and of which nothing is left."""
+    return (yield from removed.look(ref.home, ref.flow_id)).lost
 
 
 def advance(ref: FlowRef, clock: Clock) -> Op[None]:

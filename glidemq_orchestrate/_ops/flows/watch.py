@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.advance import advance
-from glidemq_orchestrate._ops.flows.portable.table import GONE
 from glidemq_orchestrate._ops.flows.staged import FlowRef, raise_if_superseded
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol import events as event_calls
@@ -240,12 +240,12 @@ def _move(watch: Watch, read: Mapping[QueueKeys, calls.Entries], oldest: Sequenc
 def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
     """Read known nodes again."""
     known = [watch.nodes[name] for name in names]
-    gone = GONE if watch.is_portable else ""
+    gone = node_calls.GONE if watch.is_portable else ""
     found: Found = {}
     for first in range(0, len(known), PER_TRIP):
         part = known[first : first + PER_TRIP]
         asking = [calls.node(watch.ref.home.prefix, node, gone) for _, node in part]
-        nodes = yield from ask_all(asking)
+        nodes = yield from removed.resolved(watch.ref.home, watch.ref.flow_id, (yield from ask_all(asking)))
         found.update((node.name, (rank, node)) for (rank, _), node in zip(part, nodes, strict=True))
     return found
 

@@ -10,9 +10,11 @@ from typing import Final, Literal
 from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.claim import claimed
+from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.gates import complete_child
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
-from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode, readable
 from glidemq_orchestrate.errors import (
@@ -32,6 +34,8 @@ from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 1000
 NEVER: Final = 9_999_999_999_999
+NODE: Final = "node"
+MOST_PARTS: Final = 900
 Revoked = Literal["revoked", "flagged"]
 
 
@@ -100,6 +104,9 @@ def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
     """Delete at most a hundred jobs, given with their stream entries; returns a word for each."""
     words, elsewhere = yield from ask(changes.remove_jobs(queue, jobs, event, now_ms))
+    if nodes := [job_id for (job_id, _), word in zip(jobs, words, strict=True) if word == NODE]:
+        removed = yield from _remove_nodes(queue, nodes, event, now_ms)
+        words = [removed.get(job_id, word) for (job_id, _), word in zip(jobs, words, strict=True)]
     for member, parent, parent_id in _foreign(elsewhere):
         # Some glidemq libraries would create a hash for a parent that was removed.
         if (yield from ask(changes.job_exists(parent, parent_id))):
@@ -107,6 +114,26 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
     for (job_id, _), word in zip(jobs, words, strict=True):
         if word == "left":
             yield from _drop_entry(queue, job_id)
+    return words
+
+
+def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: int) -> Op[dict[str, str]]:
+    """Delete nodes of portable flows, unless the flow has not ended; returns a word for each."""
+    flows = dict(
+        zip(nodes, (yield from ask_all([node_jobs.owner(queue, one) for one in nodes])), strict=True)
+    )
+    marks: dict[str, str] = {}
+    for flow_id in {*flows.values()}:
+        home = yield from ask(claimed(queue.prefix, flow_id))
+        marks[flow_id] = "-"
+        if home is not None:
+            record = yield from ask(records.record(QueueKeys(queue.prefix, home), flow_id))
+            marks[flow_id] = "!" if record.state.is_terminal else ""
+    ended = [(job_id, marks[flow_id]) for job_id, flow_id in flows.items() if marks[flow_id]]
+    words = dict.fromkeys(nodes, "flow")
+    if ended:
+        found, _ = yield from ask(changes.remove_jobs(queue, ended, event, now_ms))
+        words |= {job_id: word for (job_id, _), word in zip(ended, found, strict=True)}
     return words
 
 
@@ -130,9 +157,7 @@ def promote(queue: QueueKeys, job_id: str) -> Op[None]:
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
     """Append a log line to an existing job."""
     _check_text("log line", line)
-    if not (yield from ask(changes.job_exists(queue, job_id))):
-        raise _missing(queue, job_id)
-    yield from ask(job_calls.add_log(queue, job_id, line))
+    yield from ask(changes.add_log(queue, job_id, line))
 
 
 def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:
@@ -207,12 +232,21 @@ def signal(queue: QueueKeys, job_id: str, name: str, data: JsonLike, now_ms: int
 
 def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Op[str]:
     """Append to the output of a job."""
+    check_output(fields)
+    return (yield from ask(changes.add_output(queue, job_id, fields)))
+
+
+def check_output(fields: Mapping[str, str]) -> None:
+    """Refuse what cannot be one entry of an output.
+
+    Raises:
+        InvalidJob, PayloadTooLarge: That is so.
+    """
     if not fields or not all(isinstance(part, str) for pair in fields.items() for part in pair):
         raise InvalidJob("output must be texts by name, at least one")
+    if len(fields) > MOST_PARTS:
+        raise InvalidJob(f"one entry of an output has at most {MOST_PARTS} parts, got {len(fields)}")
     _check_text("output", "".join(part for pair in fields.items() for part in pair))
-    if not (yield from ask(changes.job_exists(queue, job_id))):
-        raise _missing(queue, job_id)
-    return (yield from ask(changes.add_output(queue, job_id, fields)))
 
 
 def read_output(

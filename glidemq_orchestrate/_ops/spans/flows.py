@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate._ops.flows.portable.table import GONE
 from glidemq_orchestrate._ops.spans.span import ALL_TIMES, At, Span, Times, cut_sorted, page
 from glidemq_orchestrate._protocol import spans as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as claims
 from glidemq_orchestrate._protocol.flows import definitions, generations, index, stalled
 from glidemq_orchestrate._protocol.flows.flow import read_status
-from glidemq_orchestrate._protocol.flows.nodes import TimedNode, timed_node, timed_nodes
+from glidemq_orchestrate._protocol.flows.nodes import GONE, TimedNode, timed_node, timed_nodes
 from glidemq_orchestrate._protocol.queue.changes import fields_of
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, Superseded
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus

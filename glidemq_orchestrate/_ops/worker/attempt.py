@@ -32,6 +32,7 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 TODO_PER_TICK: Final = 10
 EXPIRING_SLICES: Final = 20
 CLEANUP_SLICES: Final = 40
+MOST_NAMED: Final = 3
 _BEATS: Final = 500
 
 
@@ -132,8 +133,20 @@ def exchange(
     for attempt in answer.begun:
         if attempt.inputs is None:
             read = node.inputs if attempt.options.portable else _inputs
-            attempt.inputs = yield from read(queue, attempt.job_id)
+            attempt.inputs, removed = yield from read(queue, attempt.job_id)
+            if removed:
+                attempt.unreadable = attempt.unreadable or _incomplete(removed)
     return answer
+
+
+def _incomplete(removed: Sequence[str]) -> str:
+    """Why a node whose inputs are not all there is not run."""
+    names = ", ".join(sorted({ref.rpartition(":")[2] for ref in removed})[:MOST_NAMED])
+    more = f" and {len(removed) - MOST_NAMED} more" if len(removed) > MOST_NAMED else ""
+    return (
+        f"its inputs are incomplete: the result of job {names}{more} was removed. "
+        "Retry the flow: that runs what was removed again"
+    )
 
 
 def stands(queue: QueueKeys, outcome: Outcome, verdict: str) -> Op[bool]:
@@ -185,15 +198,17 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
         yield from node.carry(queue, done, moved, clock)
 
 
-def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
-    """The results of a node's dependencies, read in pages."""
+def _inputs(queue: QueueKeys, job_id: str) -> Op[tuple[dict[str, str], list[str]]]:
+    """The results of a node's dependencies, read in pages, and the refs of those that were removed."""
     texts: dict[str, str] = {}
+    removed: set[str] = set()
     cursor = "0"
     while True:
-        cursor, page = yield from ask(nodes.node_inputs(queue, job_id, cursor))
+        cursor, page, gone = yield from ask(nodes.node_inputs(queue, job_id, cursor))
         texts.update(page)
+        removed.update(gone)
         if cursor == "0":
-            return texts
+            return texts, sorted(removed)
 
 
 def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.nodes import Row, flat_row
-from glidemq_orchestrate._protocol.flows.portable.node_jobs import KEEPING
+from glidemq_orchestrate._protocol.flows.nodes import REMOVED, Row, end_of_stub, flat_row
+from glidemq_orchestrate._protocol.flows.staging import KEEPING
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
@@ -28,27 +28,25 @@ class Definition(NamedTuple):
     policies: Mapping[str, str]
 
 
-def definition(
-    queue: QueueKeys, job_id: str, path: str, edges: Sequence[str] = ()
-) -> Call[Definition | None]:
+def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call[Definition | None]:
     """The definition of a node, None if its job was removed; of single edges only the fields in ``edges``."""
     fields = (*POLICIES, *edges)
 
     def decode(reply: Any) -> Definition | None:
-        data, options, *policies = reply
-        if data is None or options is None:
+        data, options, lost, *policies = reply
+        if data is None or options is None or lost:
             return None
         own = {name: text for name, text in zip(fields, policies, strict=True) if text}
-        return Definition(canonical(data), settled_options(options, path), own)
+        return Definition(canonical(data), settled_options(options), own)
 
-    return command("HMGET", queue.job(job_id), "data", "opts", *fields, decode=decode)
+    return command("HMGET", queue.job(job_id), "data", "opts", "gmo:gone", *fields, decode=decode)
 
 
-def settled_options(options: str, path: str) -> dict[str, Any]:
+def settled_options(options: str) -> dict[str, Any]:
     """The options of a node without what its flow adds or leaves out, such as the trace context."""
     if options == "{}":
         return {}
-    added = {"traceparent", "tracestate", "gmo", *(KEEPING if path == "portable" else ())}
+    added = {"traceparent", "tracestate", "gmo", *KEEPING}
     return {name: value for name, value in json.loads(options).items() if name not in added}
 
 
@@ -81,11 +79,20 @@ def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
     return command("HMGET", queue.job(job_id), *_OF_WORK, decode=lambda reply: _read_work(*reply))
 
 
-_OF_WORK: Final = ("data", "opts", "maxAttempts", "priority", "gmo:placed", "gmo:grown", *POLICIES)
+_OF_WORK: Final = (
+    "data",
+    "opts",
+    "gmo:gone",
+    "maxAttempts",
+    "priority",
+    "gmo:placed",
+    "gmo:grown",
+    *POLICIES,
+)
 
 
-def _read_work(data: str | None, options: str | None, *fields: str | None) -> Work | None:
-    return None if data is None or not options else (data, _read_manner(options, *fields))
+def _read_work(data: str | None, options: str | None, lost: str | None, *fields: str | None) -> Work | None:
+    return None if data is None or not options or lost else (data, _read_manner(options, *fields))
 
 
 @lru_cache(maxsize=SHARED)
@@ -100,7 +107,7 @@ def _read_manner(  # noqa: PLR0913, PLR0917  a field each
     timeout: str | None,
     edge: str | None,
 ) -> Manner:
-    own = settled_options(options, "staged")
+    own = settled_options(options)
     return Manner(
         "{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
         max(number(attempts), 1),
@@ -139,7 +146,7 @@ class Ran(NamedTuple):
 
     Attributes:
         row: Rank, queue, job id, job and dependencies.
-        state: Of its job, or ``skipped``; '' if the job was removed.
+        state: Of its job, or ``skipped``; ``removed-completed`` or the like if the job was removed.
         grown_by: The id of the job that added it to the flow, or of an addition from outside, or ''.
         definition: None if the job was removed; without the policies of single dependencies.
     """
@@ -152,16 +159,17 @@ class Ran(NamedTuple):
 
 def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
     """A page of the nodes of a flow by name: the next cursor (``0`` at the end) and what it has of them."""
-    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", *POLICIES)
+    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
 
     def decode(reply: Any) -> tuple[str, dict[str, Ran]]:
         found: dict[str, Ran] = {}
         for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
-            state, skipped, grown, data, options, *policies = job
+            state, skipped, grown, data, options, lost, *policies = job
             if (row := flat_row(text)) is None:
                 continue
             own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
-            known = Definition(canonical(data), settled_options(options, "staged"), own) if options else None
+            is_known = options and not lost
+            known = Definition(canonical(data), settled_options(options), own) if is_known else None
             found[name] = Ran(row, "skipped" if skipped else state, grown, known)
         return replies.text(reply[0]), found
 
@@ -170,13 +178,15 @@ def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str
 
 def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
     """What a flow of the portable path has of the node of this row."""
-    fields = ("state", "gmo:skipped", "data", "opts")
+    fields = ("state", "gmo:skipped", "data", "opts", "gmo:removed")
 
     def decode(reply: Any) -> Ran:
-        state, skipped, data, options = reply
+        state, skipped, data, options, stub = reply
+        if not state and (ended := end_of_stub(stub or "")):
+            state = f"{REMOVED}{ended}"
         known = None
         if data is not None and options is not None:
-            known = Definition(canonical(data), settled_options(options, "portable"), {})
+            known = Definition(canonical(data), settled_options(options), {})
         return Ran(row, "skipped" if skipped else state or "", "", known)
 
     return command("HMGET", QueueKeys(prefix, row[1]).job(row[2]), *fields, decode=decode)

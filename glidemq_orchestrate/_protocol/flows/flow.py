@@ -88,9 +88,14 @@ def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Cal
     return function("gmo_cancel_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
-def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None = None) -> Call[FlowState]:
-    """Mark an ended flow so that ``advance_flow`` runs again the nodes that did not complete. Repeatable."""
-    args = (now_ms, flow_id, *(words(owner) if owner else ()))
+def retry_flow(
+    queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None = None, also: Sequence[str] = ()
+) -> Call[FlowState]:
+    """Mark an ended flow so that ``advance_flow`` runs again the nodes that did not complete. Repeatable.
+
+    ``also``: refs of completed nodes that run again too.
+    """
+    args = (now_ms, flow_id, *(words(owner) if owner else ("", "", "") if also else ()), *also)
     return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 
@@ -101,6 +106,15 @@ def are_retried(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[lis
         return [bool(one) for one in replies.integers(reply)]
 
     return command("SMISMEMBER", f"{queue.flow(flow_id)}:failed", *refs, decode=decode)
+
+
+def are_open(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[bool]]:
+    """Whether each of these nodes of a flow has not ended."""
+
+    def decode(reply: Any) -> list[bool]:
+        return [bool(one) for one in replies.integers(reply)]
+
+    return command("SMISMEMBER", f"{queue.flow(flow_id)}:open", *refs, decode=decode)
 
 
 def is_due(queue: QueueKeys, now_ms: int) -> Call[bool]:

@@ -19,6 +19,9 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 200
+GONE: Final = "its job was removed"
+REMOVED: Final = "removed-"
+ENDS: Final = ("completed", "failed", "skipped")
 _NUMBERS: Final = frozenset({int, float})
 LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
@@ -27,7 +30,7 @@ Row = tuple[Any, ...]
 
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
-    "gmo:round", "gmo:token", "lastActive", "stalledCount", "gmo:lost",
+    "gmo:round", "gmo:token", "lastActive", "stalledCount", "gmo:lost", "gmo:removed", "gmo:gone",
 )  # fmt: skip
 """The fields of a job that make up the status of its node. The state comes first."""
 
@@ -46,7 +49,7 @@ def flow_nodes(
 
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
-    """The status of one node; if its job is missing, failed for ``reason``, or completed if that is ''."""
+    """The status of one node; if nothing of its job is left, failed for ``reason``, or unknown if none."""
     return job_hash.get_some(
         queue,
         job_id,
@@ -93,12 +96,15 @@ def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> Tim
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
     """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
-    state, attempts, begun, finished, reason, progress, skipped, run, token, renewed, stalled, lost = fields
+    state, attempts, begun, finished, reason, progress, skipped, run, token, *rest = fields
+    renewed, stalled, lost, stub, gone = rest
     begun = started(state, begun, finished, token) or ""
+    is_removed = not state or state.startswith(REMOVED) or bool(gone)
     if skipped:
         state, reason = JobState.SKIPPED, skipped
-    elif not state:  # retention removes completed jobs only
-        state, reason = (JobState.FAILED, missing) if missing else (JobState.COMPLETED, reason)
+    elif is_removed and not gone:
+        ended = state.removeprefix(REMOVED) or end_of_stub(stub) or (missing and JobState.FAILED)
+        state, reason = ended, missing or GONE
     now, place = JobState.read(state), read_row(table)
     rank, queue, job_id, job, after = place or (LAST_RANK, "", "", "", ())
     return rank, NodeStatus(
@@ -113,12 +119,19 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         progress=read_progress(progress),
         started_at=moment(begun),
         finished_at=moment(finished),
-        broken=place is None or now is JobState.UNKNOWN,
+        broken=place is None or (now is JobState.UNKNOWN and not is_removed),
         run=max(number(run), 0),
         worker=worker_of(token),
         renewed_at=moment(renewed) if now is JobState.ACTIVE else None,
         lost_runs=max(number(stalled), number(lost)),
+        removed=is_removed,
     )
+
+
+def end_of_stub(stub: str) -> str:
+    """How a node had ended whose job was removed, by what is left of it; '' if that is not known."""
+    ended = stub.partition("\n")[0]
+    return ended if ended in ENDS else ""
 
 
 def flat_row(text: str) -> Row | None:
@@ -137,13 +150,13 @@ def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
     return (rank, queue, job_id, job, row[4:])
 
 
-def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
-    """A page of results: the next cursor (``0`` at the end) and the stored text by node name."""
+def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
+    """A page: the next cursor (``0`` at the end), results by node name, nodes whose results were removed."""
     return function(
         "gmo_flow_results",
         [queue.flow(flow_id)],
         (0, flow_id, cursor, PAGE),
-        replies.page,
+        replies.page_with_removed,
     )
 
 
@@ -152,13 +165,13 @@ def failed_node(node: NodeStatus) -> FailedNode:
     return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
 
 
-def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
-    """The stored results of a node's dependencies by node name."""
+def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
+    """The stored results of a node's dependencies by node name, and the refs of those that were removed."""
     return function(
         "gmo_node_inputs",
         [queue.job(job_id)],
         (0, job_id, cursor, PAGE),
-        replies.page,
+        replies.page_with_removed,
     )
 
 

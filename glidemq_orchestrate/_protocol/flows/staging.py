@@ -12,6 +12,7 @@ from glidemq_orchestrate._protocol.call import Word
 from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
 
+KEEPING: Final = ("removeOnComplete", "removeOnFail")
 CHUNK_NODES: Final = 50
 GROWTH_NODES: Final = 25
 CHUNK_EDGES: Final = 1_000
@@ -120,6 +121,14 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
     return json.dumps(fields) if fields else ""
 
 
+def kept(options: str) -> str:
+    """The options of a node, without how long its job is kept: a node is kept as long as its flow."""
+    if not any(f'"{name}"' in options for name in KEEPING):
+        return options
+    given = {name: value for name, value in json.loads(options).items() if name not in KEEPING}
+    return json.dumps(given, separators=(",", ":"), ensure_ascii=False)
+
+
 def traced(options: str, trace: str) -> str:
     """The options of a job with the trace context of the client, unless they have one."""
     if not trace or ('"traceparent"' in options and "traceparent" in json.loads(options)):
@@ -135,7 +144,7 @@ def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
         return
     job_id = names.job_id(node.name)
     if piece.is_last:
-        options = traced(node.options, names.trace)
+        options = traced(kept(node.options), names.trace)
         yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
         yield _row(node, job_id)
         is_listed = 0 < len(node.dependents) <= MOST_LISTED

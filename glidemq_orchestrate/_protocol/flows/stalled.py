@@ -146,6 +146,12 @@ def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, di
     return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
 
 
+def retried(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
+    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would run again."""
+    key = f"{home.flow(flow_id)}:failed"
+    return command("SSCAN", key, cursor, "COUNT", TABLE_PAGE, decode=lambda reply: (reply[0], list(reply[1])))
+
+
 def settle_missing(  # noqa: PLR0913  the arguments of one server call
     home: QueueKeys,
     flow_id: str,

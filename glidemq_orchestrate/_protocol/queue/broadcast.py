@@ -138,9 +138,9 @@ def retry(  # noqa: PLR0913, PLR0917  the arguments of one server call
     return function("gmo_retry_message", [queue.job(job_id)], args, replies.text)
 
 
-def progress(queue: QueueKeys, job_id: str, text: str) -> Call[None]:
-    """Store the progress of a message, shared by all subscriptions."""
-    return job_hash.put(queue, job_id, {"progress": text})
+def progress(queue: QueueKeys, job_id: str, text: str) -> Call[int]:
+    """Store the progress of a message, shared by all subscriptions; 0 when the message is gone."""
+    return job_hash.touch(queue, job_id, "progress", text)
 
 
 def _of(member: Member, name: str, now_ms: int, words: Any, decode: Any) -> Call[Any]:

@@ -60,8 +60,14 @@ def report_usage(
 
 
 def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether the job exists."""
-    return command("EXISTS", queue.job(job_id), decode=bool)
+    """Whether the job exists: what is left of a removed one has no state."""
+    return command("HEXISTS", queue.job(job_id), "state", decode=bool)
+
+
+def add_log(queue: QueueKeys, job_id: str, line: str) -> Call[str]:
+    """Append a log line to a job. Not repeatable."""
+    keys = [queue.job(job_id), queue.log(job_id)]
+    return function("gmo_append", keys, (0, job_id, "", "", "", "", "log", line), replies.text)
 
 
 def log_lines(queue: QueueKeys, job_id: str, first: int, last: int) -> Call[list[str]]:
@@ -90,9 +96,10 @@ def whole_hash(key: str) -> Call[dict[str, str]]:
 
 
 def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Call[str]:
-    """Append to the output stream of a job; returns the entry's id."""
+    """Append to the output stream of a job; returns the entry's id. Not repeatable."""
     words = chain.from_iterable(fields.items())
-    return command("XADD", queue.output(job_id), "*", *words, decode=replies.text)
+    keys = [queue.job(job_id), queue.output(job_id)]
+    return function("gmo_append", keys, (0, job_id, "", "", "", "", "output", *words), replies.text)
 
 
 def read_output(

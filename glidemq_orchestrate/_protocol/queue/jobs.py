@@ -101,8 +101,3 @@ def job_fields(queue: QueueKeys, job_id: str, *, with_payload: bool = True) -> C
 def job_outcome(queue: QueueKeys, job_id: str) -> Call[list[str | None]]:
     """State, result and reason of failure."""
     return job_hash.get_some(queue, job_id, ("state", "returnvalue", "failedReason"), list)
-
-
-def add_log(queue: QueueKeys, job_id: str, line: str) -> Call[None]:
-    """Append a log line to a job."""
-    return command("RPUSH", queue.log(job_id), line, decode=replies.anything)

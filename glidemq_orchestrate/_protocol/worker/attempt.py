@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from glidemq_orchestrate._protocol import job_hash, replies
@@ -19,6 +20,19 @@ def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Cal
     return function(
         "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt), value), replies.integer
     )
+
+
+def add_log(attempt: Attempt, queue: QueueKeys, line: str) -> Call[str]:
+    """Append a line to the log of the job. Not repeatable."""
+    keys = [queue.job(attempt.job_id), queue.log(attempt.job_id)]
+    return function("gmo_append", keys, (0, *_proof(attempt), "log", line), replies.text)
+
+
+def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) -> Call[str]:
+    """Append to the output of the job; returns the entry's id. Not repeatable."""
+    keys = [queue.job(attempt.job_id), queue.output(attempt.job_id)]
+    words = chain.from_iterable(fields.items())
+    return function("gmo_append", keys, (0, *_proof(attempt), "output", *words), replies.text)
 
 
 def write_messages(
@@ -38,9 +52,9 @@ def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
     return job_hash.get(queue, job_id, "gmo:queue_timeout", bool)
 
 
-def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[None]:
+def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[int]:
     """Store on a node why workers cannot run it, for the reason of its queue timeout. Repeatable."""
-    return job_hash.put(queue, job_id, {"gmo:unhandled": why})
+    return job_hash.touch(queue, job_id, "gmo:unhandled", why)
 
 
 def _proof(attempt: Attempt) -> Iterable[Word]:

@@ -10,7 +10,7 @@
 --       one that is changed, it does not run again either: it gets the same end once more.
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED, GMO_FLOW_INCOMPLETE (not all of it exists), GMO_FLOW_ENDED
 --       (it is being stopped), GMO_NODE_NOT_FOUND, GMO_NODE_NOT_ENDED (one that is to run again), GMO_NODE_KEEPS (its job
---       was removed, or it has added nodes). Nothing was changed.
+--       was removed by others, with its data, or it has added nodes). Nothing was changed.
 -- EFFECTS the flow runs (again); parts/rerun.lua says what follows. A worker that runs such a node has lost its lease.
 -- EVENT flow.retried {flowId} on the events stream of the home queue if the flow had ended
 local RERUNS = { alone = true, follow = true }
@@ -41,7 +41,8 @@ local function read(key, what, request, is_strict, name, text)
   local queue, job_id = L.stage.place(row)
   local prefix = key:match('^(.*:){[^{}]*}:gmo:flow:') .. '{' .. queue .. '}:'
   local job_key, ref = prefix .. 'job:' .. job_id, prefix .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:requests', 'gmo:grows')
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:requests', 'gmo:grows', 'gmo:removed',
+    'gmo:gone')
   if (',' .. (v[3] or '') .. ','):find(',' .. request .. ',', 1, true) then
     return { name = name, is_done = true }
   end
@@ -51,11 +52,14 @@ local function read(key, what, request, is_strict, name, text)
       return node
     end
     return nil, is_strict and redis.error_reply('GMO_NODE_NOT_ENDED node ' .. name .. ' has not ended: it is ' .. (v[1] or 'missing')) or nil
-  elseif not RERUNS[what] and has_end(job_key, what, text, v) then
-    node.stays = v[1] and true
-    return node.stays and node or nil
-  elseif not v[1] then
-    return nil, redis.error_reply('GMO_NODE_KEEPS the job of node ' .. name .. ' was removed: restart the flow')
+  elseif v[1] and not RERUNS[what] and has_end(job_key, what, text, v) then
+    node.stays = true
+    return node
+  elseif what == 'failed' and not v[1] then
+    return nil
+  elseif RERUNS[what] and v[6] or not (v[1] or v[5]) then
+    return nil, redis.error_reply('GMO_NODE_KEEPS the job of node ' .. name .. ' was removed, and its data with it: '
+      .. "submit the specification with on_existing='retry_failed', or 'restart'")
   elseif v[1] == 'completed' and v[4] then
     return nil, redis.error_reply('GMO_NODE_KEEPS node ' .. name .. ' has added nodes and keeps its end: restart the flow')
   end

@@ -1,18 +1,22 @@
 -- gmo_remove_jobs: delete jobs with everything that belongs to them.
 -- KEYS  1 id counter
 -- ARGS  1 now_ms  2 event: removed (one for each job), or a name for one event with the count as its job id
---       then for each job, at most 200: job id, id of its stream entry ('' = not known)
+--       then for each job, at most 200: job id, id of its stream entry ('' = not known; for a node of a flow of the
+--       portable path, whose record may be in another slot: ! = its flow has ended, - = it is gone)
 -- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
 --       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not
---       ended, and was not removed; message = not every subscription has handled it, and it was not cleaned. The members are unfinished jobs that were removed, each with a job of another queue
+--       ended, and was not removed; node = the same for a node of a flow of the portable path that may not have ended;
+--       message = not every subscription has handled it, and it was not cleaned. The members are unfinished jobs that were
+--       removed, each with a job of another queue
 --       that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
--- EFFECTS a missing job is removed from the sorted sets too. For a job of this queue that waits for a removed one, that
---   one counts as done.
+-- EFFECTS of a node stays what makes it again (jobs.lua). A missing job is removed from the sorted sets too. For a job of
+--   this queue that waits for a removed one, that one counts as done.
 -- EVENT removed, or the one named, with the count; active for a parent that becomes ready
 local MAX_JOBS = 200
 
 local ENDED = { completed = true, failed = true }
+local WITHOUT_ENTRY = { ['!'] = 'ended', ['-'] = 'gone' }
 
 -- Whether the job is a node of a flow that has not ended.
 local function is_in_open_flow(prefix, job_id)
@@ -66,12 +70,20 @@ local function remove(b, job_id, entry_id, limit, elsewhere)
   elseif b.event == 'cleaned' and L.broadcasts.is_open(b, job_id) then
     return 'message'
   end
+  local mark = WITHOUT_ENTRY[entry_id]
+  if not mark and L.jobs.is_portable(redis.call('HGET', prefix .. 'job:' .. job_id, 'opts')) then
+    return 'node'
+  end
+  entry_id = mark and '' or entry_id
   L.broadcasts.take_out(b, job_id)
   if job.state == 'active' then
     entry_id = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or ''
   end
   local refs = ENDED[job.state] and {} or parents_of(prefix, job_id)
   local is_clean = L.remove.job(prefix, job_id, job, entry_id ~= '' and entry_id or nil, limit, now)
+  if mark == 'gone' then
+    L.jobs.erase(prefix, job_id)
+  end
   notify(prefix, job_id, refs, elsewhere)
   return is_clean and 'removed' or 'left'
 end

@@ -1,6 +1,7 @@
 -- gmo_retry_flow: run the nodes of an ended flow again that did not complete; completed nodes keep their results.
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   optional, as in gmo_own_flow: 3 name of an owner   4 its lapse   5 what happens then
+--       ('' = no owner)   6.. refs of completed nodes that run again too: their results were removed, and are needed
 -- REPLY state of the flow afterwards (running, or completed if there was nothing to run)
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED (only its tombstone is left)
 -- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor if nodes are
@@ -17,7 +18,10 @@ local function retry_flow(keys, args)
   if refused then
     return refused.err:find('^GMO_FLOW_INCOMPLETE') and state or refused
   end
-  if args[3] then
+  for first = 6, #args, 1000 do
+    redis.call('SADD', keys[1] .. ':failed', unpack(args, first, math.min(first + 999, #args)))
+  end
+  if (args[3] or '') ~= '' then
     L.owners.add(L.record.home(keys[1], args[2]), args[2], args[3], args[4] .. '\n' .. args[5], tonumber(args[1]))
   end
   return L.begin_again.start(keys[1], args[2], 'failed', tonumber(args[1]))

@@ -20,6 +20,7 @@ end
 local function run_again(keys, args)
   local now, job_id, request = tonumber(args[1]), args[2], args[6] or ''
   local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
+  L.jobs.restore(prefix, job_id)
   local job = L.jobs.read(prefix, job_id)
   if not job or not job.state then
     return 0

@@ -2,7 +2,8 @@
 -- KEYS  1 flow hash  2 job hash  3 set of its dependents (glide-mq's `parents`)
 -- ARGS  1 now_ms  2 flow id  3 job id  4 JSON {node, job, completed, result, reason}  5.. refs of its dependents
 -- REPLY 1, or 0 when the node has ended or its job exists; then nothing was changed
--- EFFECTS the job exists again as ended, without data; else those of its outcome on its flow. If a Node worker has
+-- EFFECTS the job exists again as ended, with the field gmo:gone where its data is gone; else those of its outcome on its
+--   flow. If a Node worker has
 --   notified a dependent before the job was removed, the job has completed, whatever is in ARGS 4.
 
 -- Whether any dependent has counted the job as completed.
@@ -20,7 +21,7 @@ local function settle_missing(keys, args)
   local now, job_id, outcome = tonumber(args[1]), args[3], cjson.decode(args[4])
   local prefix = keys[2]:sub(1, #keys[2] - #('job:' .. job_id))
   local ref, dependents = prefix .. job_id, {}
-  if redis.call('SISMEMBER', keys[1] .. ':open', ref) == 0 or redis.call('HEXISTS', keys[2], 'gmo:flow') == 1 then
+  if redis.call('SISMEMBER', keys[1] .. ':open', ref) == 0 or redis.call('HEXISTS', keys[2], 'state') == 1 then
     return 0
   end
   for i = 5, #args do
@@ -31,8 +32,13 @@ local function settle_missing(keys, args)
     redis.call('SADD', keys[3], unpack(dependents, first, math.min(first + 999, #dependents)))
   end
   local home = L.record.home(keys[1], args[2])
-  redis.call('HSET', keys[2], 'id', job_id, 'name', outcome.job, 'data', 'null', 'opts', '{}', 'timestamp', args[1],
-    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', '0', 'finishedOn', args[1],
+  if redis.call('HEXISTS', keys[2], 'gmo:removed') == 0 then
+    redis.call('UNLINK', keys[2]) -- a late write of a worker, at most
+    redis.call('HSET', keys[2], 'data', 'null', 'opts', '{}', 'timestamp', args[1], 'delay', '0', 'priority', '0',
+      'maxAttempts', '0', 'gmo:gone', '1')
+  end
+  redis.call('HDEL', keys[2], 'gmo:removed')
+  redis.call('HSET', keys[2], 'id', job_id, 'name', outcome.job, 'attemptsMade', '0', 'finishedOn', args[1],
     'gmo:flow', args[2], 'gmo:home', home, 'gmo:node', outcome.node)
   if is_completed then
     redis.call('HSET', keys[2], 'state', 'completed', 'returnvalue', outcome.result)

@@ -121,7 +121,7 @@ local function close(b, job_id, entry_id, state, reason)
     redis.call('ZREM', b.prefix .. state, job_id)
   elseif mode ~= '0' then
     unlist(b, job_id, entry_id)
-    L.retention.apply(b.prefix .. state, b.prefix, job_id, mode, count, age, now)
+    L.keeping.apply(b.prefix, state, job_id, mode, count, age, now)
   end
 end
 

@@ -19,9 +19,20 @@ function L.end_nodes.withdraw(prefix, job_id, now)
   end
 end
 
+-- Makes the job of a node again that was removed before it ended. Where nothing is left of it, the field gmo:gone says that
+-- it can only end.
+local function ensure(flow, prefix, job_id)
+  local key = prefix .. 'job:' .. job_id
+  if redis.call('HEXISTS', key, 'state') == 0 and not L.jobs.restore(prefix, job_id) then
+    redis.call('HSET', key, 'id', job_id, 'name', '', 'gmo:flow', flow.id, 'gmo:home', flow.home, 'gmo:node', flow.node,
+      'gmo:gone', '1')
+  end
+end
+
 -- Ends a node as failed that is not running, or not any more.
 function L.end_nodes.fail(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
+  ensure(flow, prefix, job_id)
   L.end_nodes.withdraw(prefix, job_id, now)
   L.jobs.set_failed(prefix, job_id, reason, now)
   L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
@@ -49,6 +60,7 @@ end
 -- Ends a node as skipped; a retry does not run it.
 function L.end_nodes.skip_for_good(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
+  ensure(flow, prefix, job_id)
   L.end_nodes.withdraw(prefix, job_id, now)
   redis.call('ZADD', prefix .. 'completed', now, job_id)
   redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason,

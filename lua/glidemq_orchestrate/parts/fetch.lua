@@ -16,8 +16,8 @@ local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
 
--- The results of a node's dependencies as a flat array of name and result; false when they are too many or too
--- large for this reply: gmo_node_inputs returns them in pages.
+-- The results of a node's dependencies as a flat array of name and result; false when they are too many or too large for
+-- this reply, or one was removed: gmo_node_inputs returns them in pages.
 local function inputs(prefix, job_id)
   local found, bytes = {}, 0
   local refs = redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MAX_INPUTS + 1)
@@ -32,7 +32,7 @@ local function inputs(prefix, job_id)
       bytes = bytes + #result
       found[#found + 1], found[#found + 2] = job[1] or dependency, result
     end
-    if bytes > MAX_INPUT_BYTES then
+    if not job[2] or bytes > MAX_INPUT_BYTES then
       return false
     end
   end

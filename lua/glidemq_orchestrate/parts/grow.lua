@@ -32,7 +32,7 @@ end
 
 -- Removes a staged node with its job.
 function L.grow.unlink_row(key, name, ref)
-  L.jobs.unlink(L.record.split(ref))
+  L.jobs.erase(L.record.split(ref))
   redis.call('HDEL', key, name)
 end
 

@@ -8,7 +8,7 @@ local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
 local function trace(job_key)
   local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
     'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked')
-  if not fields[8] then
+  if not fields[8] or not fields[1] then
     return ''
   end
   for i = 1, #fields do

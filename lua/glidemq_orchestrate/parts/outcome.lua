@@ -66,8 +66,7 @@ end
 
 -- Whether the job is a node of a flow of the portable path, whose dependents are notified by the supervisor.
 local function is_portable(x, o)
-  local opts = redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts') or ''
-  return opts:find('"gmo":{"flow"', 1, true) ~= nil or opts:find('"gmo": {"flow"', 1, true) ~= nil
+  return L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts'))
 end
 
 -- Notes that the messages of this attempt count: how many, which attempt, and the job in whose stream they are.
@@ -106,7 +105,7 @@ local function done(x, o, job)
     if o.kind == 'done' or not is_portable(x, o) then
       x.spent = x.spent + L.parents.notify_all(x.prefix, o.job_id)
     end
-    L.retention.apply(x.prefix .. 'completed', x.prefix, o.job_id, mode, count, age, x.now)
+    L.keeping.apply(x.prefix, 'completed', o.job_id, mode, count, age, x.now)
   end
   return 'ok'
 end
@@ -120,8 +119,8 @@ local function fail(x, o, job)
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
   end
   local verdict = L.finish.fail { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group,
-    reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = mode,
-    remove_count = count, remove_age = age, job = job, keeps_start = true }
+    reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = '0', job = job,
+    keeps_start = true }
   if verdict == 'retrying' then
     redis.call('HDEL', key, 'gmo:entry', unpack(L.losses.MARKS))
     return verdict
@@ -131,6 +130,7 @@ local function fail(x, o, job)
     x.spent = x.spent + FLOW_FAILURE
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, o.job_id, o.text, x.now)
   end
+  L.keeping.apply(x.prefix, 'failed', o.job_id, mode, count, age, x.now)
   return verdict
 end
 

@@ -31,7 +31,7 @@ local function leftovers(key)
   end
 end
 
--- Calls visit(name, table row, job key, whether it is yet to be reset) for a page of nodes; returns the next cursor,
+-- Calls visit(name, table row, job key, whether it is yet to be reset, its ref) for a page of nodes; returns the next cursor,
 -- '0' at the end.
 local function each_node(keys, args, visit)
   local start, is_left = keys[1]:match('^(.*:){[^{}]*}:gmo:flow:'), leftovers(keys[1])
@@ -39,7 +39,8 @@ local function each_node(keys, args, visit)
   for i = 1, #page[2], 2 do
     local queue, job_id = L.stage.place(page[2][i + 1])
     local prefix = queue ~= '' and start .. '{' .. queue .. '}:'
-    visit(page[2][i], page[2][i + 1], prefix and prefix .. 'job:' .. job_id, prefix and is_left(prefix .. job_id))
+    visit(page[2][i], page[2][i + 1], prefix and prefix .. 'job:' .. job_id, prefix and is_left(prefix .. job_id),
+      prefix and prefix .. job_id)
   end
   return following(page[1])
 end
@@ -48,6 +49,14 @@ end
 local function fields_of(job_key, ...)
   local fields = job_key and redis.pcall('HMGET', job_key, ...) or { err = 'no row' }
   return fields.err and { 'unreadable' } or fields
+end
+
+-- How a node whose job was removed had ended, by the record: `completed`, `failed`, or false while it has not.
+function L.read.end_of_removed(key, ref)
+  if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
+    return false
+  end
+  return redis.call('SISMEMBER', key .. ':failed', ref) == 1 and 'failed' or 'completed'
 end
 
 L.read.resume = resume

@@ -50,16 +50,16 @@ local function take_back(flow, prefix, job_id, state, token, now)
   redis.call('ZREM', prefix .. 'suspended', job_id)
 end
 
--- Opens a node again as if it had not run. Returns whether it had ended, so
--- that its dependents may know of an end that holds no longer; nil when there is nothing to undo.
+-- Opens a node again as if it had not run. Returns whether it had ended, so that its dependents may know of an end that
+-- holds no longer; nil when there is nothing to undo.
 local function reopen(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
+  L.jobs.restore(prefix, job_id)
   local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule', 'gmo:end', 'gmo:token')
   local is_open = redis.call('SISMEMBER', key .. ':open', ref) == 1
-  if is_open and v[1] == 'waiting-children' then
-    return nil
-  elseif is_open then
+  if is_open and v[1] == 'waiting-children' then return nil end
+  if is_open then
     take_back(flow, prefix, job_id, v[1], v[6], now)
   else
     uncount(key, ref, v[1] and v or { 'failed' }) -- a missing job has counted as failed

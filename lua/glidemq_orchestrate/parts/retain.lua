@@ -28,7 +28,7 @@ local function remove_job(ref, flow_id)
   if owner and owner ~= flow_id then
     return
   end
-  L.jobs.unlink(prefix, job_id)
+  L.jobs.erase(prefix, job_id)
   L.dependents.forget(prefix, job_id)
   redis.call('ZREM', prefix .. 'completed', job_id)
   redis.call('ZREM', prefix .. 'failed', job_id)

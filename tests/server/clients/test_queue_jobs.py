@@ -69,11 +69,18 @@ CALLS: list[Callable[[Any, str], Any]] = [
 ]
 
 
+LATE = {"lastActive": "1"}
+STUB = {"data": "1", "opts": "{}", "gmo:flow": "f", "gmo:home": "glide:{etl}:", "gmo:removed": "failed\nwork"}
+
+
+@pytest.mark.parametrize("left", [{}, LATE, STUB], ids=["nothing", "a late write", "a node"])
 @pytest.mark.parametrize("call", CALLS, ids=range(len(CALLS)))
 def test_a_job_that_is_missing_is_reported_and_not_made(
-    clients: Clients, dump: Dump, call: Callable[[Any, str], Any]
+    clients: Clients, redis_client: Any, dump: Dump, call: Callable[[Any, str], Any], left: dict[str, str]
 ) -> None:
     queue = clients.queue()
+    if left:
+        redis_client.hset("glide:{etl}:job:99", mapping=left)
     before = dump()
     with pytest.raises(JobNotFound, match="no job 99"):
         clients.do(call(queue, "99"))

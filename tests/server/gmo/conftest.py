@@ -36,6 +36,7 @@ DOCUMENTED = [
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
     QUEUE
     + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
+    QUEUE + r"gmo:(leaving|kept:(completed|failed):\d+)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
     QUEUE + r"(meta|rate|lifo|priority|list-active|group:\w+|w:(gmo-worker|node)-[\w-]+)",

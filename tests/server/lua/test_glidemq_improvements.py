@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -218,6 +218,20 @@ def test_q10_retention_deletes_what_belongs_to_the_job(q: Queue) -> None:
         q.valkey.sadd(q.key(name), "glide:{other}:1")
     q.complete("1", q.start()[0], mode="true")
     assert q.valkey.keys(q.key("*:1")) == []
+
+
+@pytest.mark.parametrize("retention", [{"mode": "count", "count": 1}, {"mode": "age_count", "age": 1}])
+def test_retention_spares_what_others_need(q: Queue, retention: dict[str, Any]) -> None:
+    """Nodes go with their flow, and a child stays while its parent waits; they do not hide what may go."""
+    q.flow({}, [{}])
+    q.complete("2", q.start()[0], 1_000)
+    q.valkey.hset(q.key("job:1"), "state", "waiting-children")
+    for at in (2_000, 3_000):
+        q.valkey.hset(q.key(f"job:node-{at}"), mapping={"state": "completed", "gmo:flow": "f"})
+        q.valkey.zadd(q.key("completed"), {f"node-{at}": at})
+    for at in (10_000, 20_000, 30_000):
+        q.complete(q.add(), q.start()[0], at, **retention)
+    assert q.valkey.zrange(q.key("completed"), 0, -1) == ["2", "node-2000", "node-3000", "5"]
 
 
 def test_q10_removal_and_drain_leave_no_relations(q: Queue) -> None:

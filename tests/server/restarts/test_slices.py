@@ -129,12 +129,12 @@ def wide_join() -> list[FlowNode]:
     return [*(node(name) for name in names), node("end", *names)]
 
 
-def every_page(keeper: Keeper, page: Callable[[str], Call[tuple[str, Any]]]) -> dict[str, Any]:
+def every_page(keeper: Keeper, page: Callable[[str], Call[Any]]) -> dict[str, Any]:
     """What is read in pages while another server process begins after each of the first ones."""
     found: dict[str, Any] = {}
     cursor, restarts = "0", 0
     while True:
-        cursor, part = keeper.call(page(cursor))
+        cursor, part, *_ = keeper.call(page(cursor))
         found.update(part)
         if cursor == "0":
             return found

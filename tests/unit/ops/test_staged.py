@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows import staged as flow
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, command
+from glidemq_orchestrate._protocol.flows.nodes import STATUS_FIELDS
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowCancelled,
@@ -145,9 +146,10 @@ class TestSubmitting:
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
         transcript = scripted(
-            self.submit(clock, on_existing="retry_failed"), [[1, 1, 1, state, state, 0], "running", 1, 0]
+            self.submit(clock, on_existing="retry_failed"),
+            [[1, 1, 1, state, state, 0], ["0", []], "running", 1, 0],
         )
-        assert transcript.names[6:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
+        assert transcript.names[6:] == ["SSCAN", "gmo_retry_flow", *["gmo_advance_flow"] * 2]
 
     def test_a_completed_flow_is_not_retried(self, scripted: Scripted, clock: ManualClock) -> None:
         asked = scripted(
@@ -163,13 +165,17 @@ class TestSubmitting:
             scripted(backend.submit("glide", check_flow(spec(1)), "f", wish, clock), [])
 
 
+NOTHING: list[Any] = ["0", [], []]
+
+
 def record(state: str, **fields: Any) -> list[str]:
     found = {"name": "n", "state": state, "total": "3", "completed": "1", "failed": "0"} | fields
     return [word for pair in found.items() for word in map(str, pair)]
 
 
 def row(name: str, rank: int, state: str, reason: str = "") -> list[str]:
-    return [name, json.dumps([rank, "etl", f"f~{name}", "work"]), state, "1", "", "", reason, "", "", "", ""]
+    place = json.dumps([rank, "etl", f"f~{name}", "work"])
+    return [name, place, state, "1", "", "", reason, *[""] * (len(STATUS_FIELDS) - 5)]
 
 
 IDLE = (0, -1)  # nothing is overdue
@@ -180,7 +186,7 @@ class TestWatching:
         entry = [["glide:{etl}:events", [["2-1", ["event", "flow.completed", "jobId", "", "flowId", "f"]]]]]
         transcript = scripted(
             flow.wait(REF, None, clock),
-            [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"]]],
+            [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"], []]],
         )
         assert transcript.value.results == {"a": 1}
         assert transcript.value.status.state is FlowState.COMPLETED
@@ -198,7 +204,7 @@ class TestWatching:
     def test_the_position_is_taken_before_the_state_is_read(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        transcript = scripted(flow.wait(REF, None, clock), [[["1-1", []]], record("completed"), ["0", []]])
+        transcript = scripted(flow.wait(REF, None, clock), [[["1-1", []]], record("completed"), NOTHING])
         assert transcript.names == ["XREVRANGE", "gmo_flow_status", "gmo_flow_results"]
 
     def test_a_wait_reads_the_state_again_though_no_event_comes(
@@ -208,7 +214,8 @@ class TestWatching:
             clock.now += flow.REREAD_MS
 
         transcript = scripted(
-            flow.wait(REF, None, clock), [[], record("running"), IDLE, late, record("completed"), ["0", []]]
+            flow.wait(REF, None, clock),
+            [[], record("running"), IDLE, late, record("completed"), NOTHING],
         )
         assert transcript.value.status.state is FlowState.COMPLETED
         assert transcript.names.count("gmo_flow_status") == 2
@@ -231,7 +238,7 @@ class TestWatching:
 
         transcript = scripted(
             flow.wait(REF, None, clock),
-            [[], record("running"), IDLE, others, late, record("completed"), ["0", []]],
+            [[], record("running"), IDLE, others, late, record("completed"), NOTHING],
         )
         reads = [
             request.words
@@ -255,7 +262,7 @@ class TestWatching:
 
     def test_pages_are_put_together_in_order_and_each_node_once(self, scripted: Scripted) -> None:
         pages = [
-            ["7", *row("b", 1, "waiting"), *row("c", 2, "")],
+            ["7", *row("b", 1, "waiting"), *row("c", 2, "removed-completed")],
             ["0", *row("a", 0, "completed"), *row("b", 1, "active")],
         ]
         found = scripted(flow.nodes(REF), pages).value
@@ -273,7 +280,7 @@ class TestWatching:
             *row("c", 2, "failed", "ValueError: x"),
         ]
         status = scripted(flow.status(REF), [record("failed", failed=2)]).value
-        ended = scripted(flow.outcome(REF, status), [["0", ["b", "[1]"]], page]).value
+        ended = scripted(flow.outcome(REF, status), [["0", ["b", "[1]"], []], page]).value
         assert [(node.name, node.reason) for node in ended.failed] == [
             ("c", "ValueError: x"),
             ("a", "upstream failed: z"),
@@ -284,7 +291,7 @@ class TestWatching:
 
     def test_a_cancelled_flow_raises_what_it_is(self, scripted: Scripted) -> None:
         status = scripted(flow.status(REF), [record("cancelled", reason="too late")]).value
-        ended = scripted(flow.outcome(REF, status), [["0", []]]).value
+        ended = scripted(flow.outcome(REF, status), [NOTHING]).value
         with pytest.raises(FlowCancelled, match="too late"):
             flow.raise_unless_completed(ended)
 

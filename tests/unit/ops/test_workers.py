@@ -147,7 +147,7 @@ class TestTheWorkersCalls:
         row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None, "9", None, ""]
         answer: list[Any] = [[], ["f"], [row], "", "", -1, "", []]
         op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
-        transcript = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])
+        transcript = scripted(op, [answer, ["7", ["a", "1"], []], ["0", ["b", "2", "a", "1"], []]])
         assert transcript.names == ["gmo_finish_and_fetch", "gmo_node_inputs", "gmo_node_inputs"]
         (attempt,) = transcript.value.begun
         assert (attempt.job_id, attempt.entry_id, attempt.flow_id) == ("2", "2-1", "f")

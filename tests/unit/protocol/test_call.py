@@ -14,7 +14,7 @@ from glidemq_orchestrate import JobOptions
 from glidemq_orchestrate._protocol import events
 from glidemq_orchestrate._protocol.call import Call, ask, ask_all, ask_each, command, function
 from glidemq_orchestrate._protocol.flows import flow, nodes, stalled
-from glidemq_orchestrate._protocol.queue import budget, jobs, reads
+from glidemq_orchestrate._protocol.queue import budget, changes, jobs, reads
 from glidemq_orchestrate._protocol.server import libraries, server
 from glidemq_orchestrate._protocol.worker import consumers
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
@@ -110,7 +110,7 @@ def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
     assert jobs.job_fields(ETL, "1").repeatable
     assert flow.flow_status(ETL, "f").repeatable
     assert flow.advance_flow(ETL, "f", 1).repeatable
-    assert not jobs.add_log(ETL, "1", "line").repeatable
+    assert not changes.add_log(ETL, "1", "line").repeatable
     assert not server.server_time().repeatable
     assert not flow.retry_flow(ETL, "f", 1).repeatable
     assert not budget.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable

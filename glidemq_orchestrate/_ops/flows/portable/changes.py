@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.portable import rounds
 from glidemq_orchestrate._ops.flows.portable.advance import advance
-from glidemq_orchestrate._ops.flows.portable.reading import living
+from glidemq_orchestrate._ops.flows.portable.reading import living, record_of
 from glidemq_orchestrate._ops.flows.portable.table import Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
@@ -32,13 +33,23 @@ _UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
 def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
     """Run again the nodes of an ended flow that did not complete. Returns the new state. Repeatable.
 
-    A node whose job was removed cannot run again: it stays failed, and so do its dependents.
+    Raises:
+        NodeNotRepeatable: A job was removed, and its data with it. Nothing was changed.
     """
     record = yield from living(ref)
     if record.state in _UNSUCCESSFUL and record.end and not record.note:
+        removed.refuse_lost(ref.public_id, (yield from lost(ref)))
         yield from rounds.note(ref, record, "retry", clock, owner=owner)
     yield from advance(ref, clock)
     return (yield from living(ref)).state
+
+
+def lost(ref: FlowRef) -> Op[list[str]]:
+    """The jobs of the flow of which nothing is left."""
+    record = yield from record_of(ref)
+    if record.is_expired:
+        return []
+    return [node.job_id for node in (yield from read_nodes(ref)) if not node.state]
 
 
 def change(

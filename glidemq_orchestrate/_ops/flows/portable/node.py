@@ -19,18 +19,20 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.keys import QueueKeys
 
 
-def inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
-    """The stored results of the dependencies by node name, whatever slots they are in."""
+def inputs(queue: QueueKeys, job_id: str) -> Op[tuple[dict[str, str], list[str]]]:
+    """The stored results of the dependencies by node name, in any slot; and jobs whose results are gone."""
     found: dict[str, str] = {}
+    removed: list[str] = []
     cursor = "0"
     while True:
         cursor, refs = yield from ask(gates.deps_page(queue, job_id, cursor))
         for part in parts(refs):
-            places = [gates.read_ref(queue.prefix, ref) for ref in part]
+            places = [gates.read_ref(queue.prefix, ref) for ref in part if not gates.is_gate(ref)]
             rows = yield from ask_all([node_jobs.result(*place) for place in places])
-            found.update(row for row in rows if row is not None)
+            found.update({row.name: row.text for row in rows if row and row.text is not None})
+            removed += [place[1] for place, row in zip(places, rows, strict=True) if row and row.text is None]
         if cursor == "0":
-            return found
+            return found, removed
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:

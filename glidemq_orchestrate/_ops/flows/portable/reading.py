@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate._ops.flows.portable.table import GONE, UPSTREAM, Node, read_nodes, read_rows
+from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM, Node, read_nodes, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, raise_if_superseded
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.definitions import PAGE as PER_TRIP
 from glidemq_orchestrate._protocol.flows.definitions import Ran, ran_of_row
 from glidemq_orchestrate._protocol.flows.flow import read_status
-from glidemq_orchestrate._protocol.flows.nodes import failed_node, node_status, read_results
+from glidemq_orchestrate._protocol.flows.nodes import GONE, failed_node, node_status, read_results
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows.spec import FlowOutcome, FlowStatus, NodeStatus
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
 
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
@@ -67,9 +67,32 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
 
 
 def results(ref: FlowRef) -> Op[dict[str, Json]]:
-    """The results of the completed nodes by name."""
-    nodes = yield from _nodes(ref)
-    return read_results({node.name: node.result for node in nodes if node.state == "completed"})
+    """The results of the completed nodes by name.
+
+    Raises:
+        ResultRemoved: Some were removed.
+    """
+    values, removed = yield from _results(ref)
+    if removed:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
+    return values
+
+
+def _results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
+    """The results, and the nodes whose results were removed.
+
+    Of a job of which nothing is left it is not known how it had ended; in a completed flow, it had completed.
+    """
+    record = yield from living(ref)
+    nodes = yield from read_nodes(ref)
+    has_completed = record.state is FlowState.COMPLETED
+    removed = [
+        node.name
+        for node in nodes
+        if (node.is_removed and node.state == "completed") or (not node.state and has_completed)
+    ]
+    texts = {node.name: node.result for node in nodes if node.state == "completed" and not node.is_removed}
+    return read_results(texts), removed
 
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
@@ -101,8 +124,15 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
 
 
 def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
-    """Results and failures, causes first."""
+    """Results and failures, causes first.
+
+    Raises:
+        ResultRemoved: It has completed, and results were removed.
+    """
     broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
     broken.sort(key=lambda node: node.reason.startswith(UPSTREAM))
-    values = yield from results(ref)
-    return FlowOutcome(status=ended, results=values, failed=[failed_node(node) for node in broken])
+    values, removed = yield from _results(ref)
+    if removed and ended.state is FlowState.COMPLETED:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
+    failed = [failed_node(node) for node in broken]
+    return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)

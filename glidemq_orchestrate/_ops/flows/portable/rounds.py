@@ -72,7 +72,7 @@ def _row(note_name: str, node: str) -> str:
 def begin(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
     """Do what is noted for the next round, and begin it. Repeatable, also concurrently.
 
-    A node whose job was removed cannot run again: it stays failed.
+    A node of whose job nothing is left cannot run again: it stays failed.
     """
     number = record.number + 1
     rows = yield from _noted(ref, record.note["nodes"])
@@ -118,7 +118,10 @@ class _Turn:
         """Put nodes behind the gate: these, or all that did not complete; with ``follow`` all that follow."""
         nodes = yield from read_nodes(self.ref)
         if what == "retry":
-            yield from self._reset([node for node in nodes if _is_to_retry(node)])
+            retried = [node for node in nodes if _is_to_retry(node)]
+            needed = {name for node in retried for name in node.after}
+            yield from self._reset([node for node in nodes if node.is_removed and node.name in needed])
+            yield from self._reset(retried)
             return
         chosen = [node for node in nodes if node.name in names]
         if what == "follow":

@@ -17,7 +17,6 @@ from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.flows.rules import OnFailure, Rule
 from glidemq_orchestrate.keys import QueueKeys
 
-GONE: Final = "its job was removed"
 UPSTREAM: Final = "upstream "
 _ENDED: Final = ("completed", "failed", "skipped")
 NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
@@ -85,6 +84,7 @@ class Node:
     round: int = 0
     is_stray: bool = False
     is_unsure: bool = False
+    is_removed: bool = False
 
     @property
     def ref(self) -> str:
@@ -127,7 +127,7 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
         jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
             node.state, node.reason, node.result, node.ended_ms = job[:4]
-            node.has_begun, node.round, node.is_stray = job[4:]
+            node.has_begun, node.round, node.is_stray, node.is_removed = job[4:]
     return nodes
 
 

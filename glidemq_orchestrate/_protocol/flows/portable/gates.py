@@ -21,6 +21,11 @@ def gate(queue: QueueKeys, number: int | str) -> str:
     return f"{queue.base}:gmo-gate-{number}"
 
 
+def is_gate(ref: str) -> bool:
+    """Whether a member of ``deps`` stands for a gate."""
+    return "}:gmo-gate-" in ref
+
+
 def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
     """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a missing job."""
     queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.flows.nodes import GONE, end_of_stub
 from glidemq_orchestrate._protocol.flows.portable.gates import add_deps, gate
-from glidemq_orchestrate._protocol.flows.staging import traced
+from glidemq_orchestrate._protocol.flows.staging import kept, traced
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.jobs.fields import OF_ONE_RUN, JobField
@@ -20,18 +21,27 @@ from glidemq_orchestrate.stored import number
 NO_ENTRY: Final = "0-1"
 # Up to so many dependents are notified by the call that ends a job; of more, ``advance`` notifies each.
 MOST_NOTIFIED: Final = 50
-KEEPING: Final = ("removeOnComplete", "removeOnFail")  # nodes are kept as long as their flow
 
 
-def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
-    """Name of the node and stored result of a job; None unless it has completed and was not skipped."""
+class NodeResult(NamedTuple):
+    """What a dependent reads of a node: its name, and its result as it is stored, or None: it was removed."""
 
-    def decode(reply: Any) -> tuple[str, str] | None:
-        state, text, options, skipped = reply
+    name: str
+    text: str | None
+
+
+def result(queue: QueueKeys, job_id: str) -> Call[NodeResult | None]:
+    """The result of a job; None if it has none, as it was skipped, has failed, or has not ended."""
+
+    def decode(reply: Any) -> NodeResult | None:
+        state, text, options, skipped, stub = reply
         _, name = RunOptions.from_wire(options or "").portable or ("", job_id)
-        return (name, text or "null") if state == "completed" and not skipped else None
+        if state is None and end_of_stub(stub or "") in ("", "completed"):
+            return NodeResult(name, None)
+        return NodeResult(name, text or "null") if state == "completed" and not skipped else None
 
-    return job_hash.get_some(queue, job_id, ("state", "returnvalue", "opts", "gmo:skipped"), decode)
+    fields: tuple[JobField, ...] = ("state", "returnvalue", "opts", "gmo:skipped", "gmo:removed")
+    return job_hash.get_some(queue, job_id, fields, decode)
 
 
 def add_node(  # noqa: PLR0913  what a node is made of
@@ -46,8 +56,7 @@ def add_node(  # noqa: PLR0913  what a node is made of
 ) -> Call[bool]:
     """Create the job of a node, held back by all its deps; False when a job has the id."""
     members = list(deps)
-    stored = json.loads(traced(node.options, trace))
-    options = {name: value for name, value in stored.items() if name not in KEEPING}
+    options = json.loads(traced(kept(node.options), trace))
     options["gmo"] = {"flow": flow_id, "node": node.name}
     if len(node.dependents) > MOST_NOTIFIED:
         options["gmo"]["wide"] = 1
@@ -82,6 +91,7 @@ class JobNow(NamedTuple):
         has_begun: A worker has begun it.
         round: The round that began it again last.
         is_stray: A Node worker has ended it that it was taken from, before another one began it.
+        is_removed: Only its definition is left: it had ended in this state, and can run again.
     """
 
     state: str
@@ -91,11 +101,12 @@ class JobNow(NamedTuple):
     has_begun: bool
     round: int
     is_stray: bool
+    is_removed: bool = False
 
 
 _NOW: Final[tuple[JobField, ...]] = (
     "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
-    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn",
+    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn", "gmo:removed",
 )  # fmt: skip
 
 
@@ -103,12 +114,14 @@ def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
     """The job of a node."""
 
     def decode(reply: Any) -> JobNow:
-        state, reason, result, ended, on, skipped, stalled, begun, attempts, in_round, withdrawn = (
+        state, reason, result, ended, on, skipped, stalled, begun, attempts, in_round, withdrawn, stub = (
             field or "" for field in reply
         )
         is_stray = bool(withdrawn and state in ("completed", "failed") and not on)
         if skipped:
             state, reason = "skipped", skipped
+        elif not state and (ended := end_of_stub(stub)):
+            return JobNow(ended, GONE, "null", 0, True, number(in_round), is_stray=False, is_removed=True)
         has_begun = bool(on or stalled or begun or number(attempts))
         return JobNow(state, reason, result or "null", number(ended), has_begun, number(in_round), is_stray)
 

@@ -1,0 +1,40 @@
+-- keeping: the retention that a job asks for concerns this job alone. It counts those that have asked for the same, and
+-- removes no other.
+--   <prefix>gmo:kept:<completed or failed>:<count>   zset: job id -> when it ended; jobs of which the newest <count> are kept
+--   <prefix>gmo:leaving                              see retention.lua: what goes by its age, or was needed when it was to go
+L.keeping = {}
+local BATCH = 100
+
+-- Keeps the newest `count` of the jobs that asked for this count. One that was removed or retried meanwhile only leaves
+-- the list.
+local function by_count(prefix, state, job_id, count, now)
+  local key, text = prefix .. 'gmo:kept:' .. state .. ':' .. L.numbers.text(count), L.numbers.text
+  redis.call('ZADD', key, now, job_id)
+  local surplus = math.min(redis.call('ZCARD', key) - count, BATCH)
+  local page = surplus > 0 and redis.call('ZPOPMIN', key, surplus) or {}
+  for i = 1, #page, 2 do
+    local ended = tonumber(page[i + 1])
+    if redis.call('HGET', prefix .. 'job:' .. page[i], 'finishedOn') == text(ended)
+      and redis.call('ZSCORE', prefix .. state, page[i]) then
+      L.retention.remove(prefix, state, page[i], ended, now)
+    end
+  end
+end
+
+-- Applies the retention of a job that has just ended. mode `true`: it goes now; `count` and `age_count`: it is among the
+-- newest `count`, and goes when it is `age` seconds old (0 = no limit); else it is kept.
+function L.keeping.apply(prefix, state, job_id, mode, count, age, now)
+  if mode == 'true' then
+    L.retention.remove(prefix, state, job_id, now, now)
+    return
+  elseif mode ~= 'count' and mode ~= 'age_count' then
+    return
+  end
+  if mode == 'age_count' and age > 0 then
+    L.retention.leave(prefix, state, job_id, now, now + age * 1000)
+    L.retention.expire(prefix, now, BATCH)
+  end
+  if count > 0 then
+    by_count(prefix, state, job_id, count, now)
+  end
+end

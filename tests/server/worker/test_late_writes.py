@@ -1,0 +1,97 @@
+"""What is written about a job that was removed meanwhile is written nowhere, and no later job shows it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import BroadcastWorker, JobOptions, Usage
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Clients
+
+MINE = JobOptions(job_id="mine")
+
+
+class Held:
+    """A handler that goes on only when the test says so, and then reports all that it can."""
+
+    def __init__(self) -> None:
+        self.begun, self.go, self.done = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self, ctx: Any) -> None:
+        self.begun.set()
+        assert self.go.wait(30)
+        ctx.log("of the old job")
+        ctx.progress(50)
+        ctx.output({"of": "the old job"})
+        ctx.report_usage(Usage(model="m", tokens={"in": 5}))
+        self.done.set()
+
+
+def of_job(client: Any, job_id: str) -> list[str]:
+    """The keys of a job."""
+    return sorted(str(key) for key in client.keys(f"glide:{{etl}}:*{job_id}"))
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_handler_of_a_removed_job_writes_nothing(
+    clients: Clients,
+    redis_client: Any,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_new: bool,
+) -> None:
+    queue, held = clients.queue(), Held()
+    run_worker(["etl"], {"work": held, "next": lambda ctx: ctx.log("of the new job")})
+    clients.do(queue.add("work", {}, options=MINE))
+    assert held.begun.wait(30)
+    clients.do(queue.remove("mine"))
+    if is_new:
+        clients.do(queue.add("next", {}, options=MINE))
+        eventually(lambda: clients.do(queue.get_job("mine")).state == "completed")
+    before = of_job(redis_client, "mine")
+    held.go.set()
+    assert held.done.wait(30)
+    eventually(lambda: "outcome not accepted" in caplog.text)
+    assert of_job(redis_client, "mine") == (before if is_new else [])
+    lines = clients.do(queue.logs("mine")).lines
+    assert lines == (["of the new job"] if is_new else [])
+
+
+def test_what_is_left_of_a_job_is_no_job(clients: Clients, redis_client: Any) -> None:
+    """A worker in Node writes its heartbeats and logs without looking."""
+    queue = clients.queue()
+    redis_client.hset("glide:{etl}:job:mine", "lastActive", 1)
+    redis_client.rpush("glide:{etl}:log:mine", "of the old job")
+    assert clients.do(queue.add("work", {"n": 1}, options=MINE)) == "mine"
+    assert clients.do(queue.get_job("mine")).data == {"n": 1}
+    assert clients.do(queue.logs("mine")).lines == []
+
+
+def test_a_subscriber_of_a_removed_message_writes_nothing(
+    url: str, clients: Clients, redis_client: Any, eventually: Eventually
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(ctx: Any) -> None:
+        begun.set()
+        assert go.wait(30)
+        ctx.log("late")
+        ctx.progress(1)
+
+    lock = timedelta(seconds=1)
+    worker = BroadcastWorker("etl", handle, url, subscription="s", start_from="0-0", lock_duration=lock)
+    with worker.running():
+        clients.do(clients.queue().add("news", {}, options=MINE))
+        assert begun.wait(30)
+        clients.do(clients.queue().remove("mine"))
+        go.set()
+        eventually(lambda: redis_client.xpending("glide:{etl}:stream", "s")["pending"] == 0)
+    assert of_job(redis_client, "mine") == []
