@@ -3,14 +3,17 @@
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster_glidemq import PipesGlideMQClient
+from dagster_glidemq.flow_run import FlowRun
 
-from glidemq_orchestrate import Context, FlowProducer, Queue
+from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.pipes import open_pipes
 from tests.conftest import Eventually
 from tests.processes import end, spawned
@@ -61,6 +64,41 @@ def test_only_the_second_attempt_counts_when_the_worker_of_the_first_is_killed(
         killer.join(60)
     assert seen == ["second"]
     assert any('"killed"' in text and "materialization" in text for text in written(url))
+
+
+def test_a_step_that_died_and_is_tried_again_shows_each_line_once(
+    url: str, stored: dg.DagsterInstance, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(ctx: Context) -> None:
+        data: Any = ctx.data
+        with open_pipes(ctx) as pipes:
+            pipes.log.info("as always")
+            pipes.log.info("as always")
+            pipes.log.info("line of %s", data["name"])
+
+    @dg.op(out=dg.Out(dg.Nothing))
+    def etl(context: dg.OpExecutionContext) -> None:
+        client = PipesGlideMQClient(url=url, require_workers=False, poll_interval_seconds=0.1)
+        nodes = [
+            FlowNode("a", "etl", "step", {"name": "a"}),
+            FlowNode("b", "etl", "step", {"name": "b"}, after=["a"]),
+        ]
+        for _ in client.stream(context=context, flow=FlowSpec("etl", nodes)):
+            if context.retry_number == 0:
+                break
+        if context.retry_number == 0:
+            raise dg.RetryRequested(max_retries=1)
+
+    @dg.job
+    def nightly() -> None:
+        etl()
+
+    monkeypatch.setattr(FlowRun, "_cancel", lambda *_, **__: None)  # what a killed process does not do
+    run_worker(["etl"], {"step": step})
+    result = nightly.execute_in_process(instance=stored)
+    lines = [one.user_message for one in stored.all_logs(result.run_id) if not one.is_dagster_event]
+    shown = Counter(line for line in lines if "line of" in line or "as always" in line)
+    assert shown == {"a: as always": 2, "a: line of a": 1, "b: as always": 2, "b: line of b": 1}
 
 
 @pytest.mark.long

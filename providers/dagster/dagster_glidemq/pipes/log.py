@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import dagster as dg
@@ -19,19 +21,50 @@ _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"}
 """What handlers raise that do not fail."""
 
 
+class Told:
+    """The lines that earlier attempts of a step have shown in the log of its run, which is read once.
+
+    Args:
+        lines: Their texts.
+        until: The server's time since when no message is one of theirs.
+    """
+
+    def __init__(self, lines: Iterable[str] = (), until: datetime | None = None) -> None:
+        self._lines = Counter(lines)
+        self._until_ms = 0 if until is None else int(until.timestamp() * 1000)
+
+    def has(self, position: str | None, text: str) -> bool:
+        """Whether a message is one of these; each counts once. ``position``: None if it has none."""
+        if not self._lines[text] or (position is not None and _place(position)[0] > self._until_ms):
+            return False
+        self._lines[text] -= 1
+        return True
+
+
+def told_before(context: dg.OpExecutionContext, now: Callable[[], datetime]) -> Told:
+    """What earlier attempts of a step have shown: nothing, in its first one."""
+    if context.retry_number == 0:
+        return Told()
+    key = context.get_step_execution_context().step.key
+    entries = context.instance.all_logs(context.run.run_id)
+    lines = [one.user_message for one in entries if one.step_key == key and not one.is_dagster_event]
+    return Told(lines, now())
+
+
 class LiveLog:
     """Hands messages to Dagster, as if one process had written them all. Two threads may use it.
 
     Args:
         handler: The handler of the session.
         is_single: The flow is one job, so log lines need no name of a node.
+        told: What is not shown again.
 
     Attributes:
         is_complete: The flow has completed; set before ``close``.
     """
 
-    def __init__(self, handler: dg.PipesMessageHandler, *, is_single: bool) -> None:
-        self._handler, self._is_single = handler, is_single
+    def __init__(self, handler: dg.PipesMessageHandler, *, is_single: bool, told: Told) -> None:
+        self._handler, self._is_single, self._told = handler, is_single, told
         self._lock = threading.Lock()
         self._positions: dict[tuple[str, str], str] = {}
         self._exceptions: dict[str, Any] = {}
@@ -48,14 +81,14 @@ class LiveLog:
             shown = _place(self._positions.get((queue, job_id), ""))
             for one in page:
                 if _place(one.id) > shown and (message := pipes.read(one.text)) is not None:
-                    self._show(node, message)
+                    self._show(node, message, one.id)
             if _place(page[-1].id) > shown:
                 self._positions[queue, job_id] = page[-1].id
 
     def log(self, node: str, message: PipesMessage) -> None:
         """Show a message of which nobody else knows."""
         with self._lock:
-            self._log(node, message)
+            self._log(node, message, None)
 
     def report(self, message: PipesMessage) -> None:
         """Hand over a report of an asset or check."""
@@ -77,29 +110,32 @@ class LiveLog:
         self._is_opened = True
         self._handler.handle_message(message)
 
-    def _show(self, node: str, message: PipesMessage) -> None:
+    def _show(self, node: str, message: PipesMessage, position: str) -> None:
         method, params = message["method"], message["params"] or {}
         if method == "opened" and not self._is_opened:
             self._open(message)
         elif method in pipes.LIVE:
-            self._log(node, message)
+            self._log(node, message, position)
         elif method == "closed":
             self._exceptions.pop(node, None)
             if exception := params.get("exception"):
-                self._show_end(node, exception)
+                self._show_end(node, exception, position)
 
-    def _show_end(self, node: str, exception: Mapping[str, Any]) -> None:
+    def _show_end(self, node: str, exception: Mapping[str, Any], position: str) -> None:
         text = str(exception.get("message") or exception.get("name")).strip()
         is_signal = exception.get("name") in _SIGNALS
         if not is_signal:
             self._exceptions[node] = exception
         what, level = ("ended", "INFO") if is_signal else ("failed", "ERROR")
-        self._log(node, pipes.make("log", {"message": f"an attempt {what}: {text}", "level": level}))
+        line = pipes.make("log", {"message": f"an attempt {what}: {text}", "level": level})
+        self._log(node, line, position)
 
-    def _log(self, node: str, message: PipesMessage) -> None:
+    def _log(self, node: str, message: PipesMessage, position: str | None) -> None:
         params = dict(message["params"] or {})
         if message["method"] == "log" and not self._is_single:
             params["message"] = f"{node}: {params.get('message')}"
+        if message["method"] == "log" and self._told.has(position, str(params.get("message"))):
+            return
         self._handler.handle_message(pipes.make(message["method"], params))
 
 

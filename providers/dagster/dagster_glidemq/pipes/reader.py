@@ -13,7 +13,7 @@ import dagster as dg
 from dagster_pipes import PipesParams
 
 from dagster_glidemq.patience import Patience
-from dagster_glidemq.pipes.log import LiveLog, pages
+from dagster_glidemq.pipes.log import LiveLog, Told, pages
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError
@@ -32,11 +32,12 @@ class GlideMQMessageReader(dg.PipesMessageReader):
         poll_seconds: Time between two looks at the running jobs.
         after_generation: Generations up to this one are of earlier runs; their lines are not shown.
         is_single: The flow is one job.
+        told: The lines that are not shown again.
     """
 
     log: LiveLog
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  keyword-only
         self,
         glidemq: GlideMQResource,
         flow_id: str,
@@ -44,8 +45,9 @@ class GlideMQMessageReader(dg.PipesMessageReader):
         poll_seconds: float,
         after_generation: int,
         is_single: bool,
+        told: Told,
     ) -> None:
-        self._glidemq, self._flow_id, self._is_single = glidemq, flow_id, is_single
+        self._glidemq, self._flow_id, self._is_single, self._told = glidemq, flow_id, is_single, told
         self._poll_seconds, self._after_generation = poll_seconds, after_generation
         self._patience = Patience(0)  # the step waits out outages, and shows what was missed here
 
@@ -57,7 +59,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
     @contextlib.contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[PipesParams]:
         """Follow the running jobs until the session is closed."""
-        self.log = LiveLog(handler, is_single=self._is_single)
+        self.log = LiveLog(handler, is_single=self._is_single, told=self._told)
         closing = threading.Event()
         thread = threading.Thread(
             target=self._follow, args=(handler, closing), daemon=True, name="glidemq-pipes"

@@ -25,6 +25,7 @@ from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import bootstrap
 from dagster_glidemq.pipes.completed import CompletedInvocation
 from dagster_glidemq.pipes.launch import record_launch
+from dagster_glidemq.pipes.log import told_before
 from dagster_glidemq.pipes.messages import scalars_of
 from dagster_glidemq.pipes.reader import GlideMQMessageReader, queues_of
 from dagster_glidemq.pipes.reports import Reports, ReportsUnusable, about
@@ -98,6 +99,7 @@ class PipesRun:
                 poll_seconds=self.poll_seconds,
                 after_generation=generation,
                 is_single=self.is_single,
+                told=told_before(step, lambda: self.patience(queues(queue_names[0]).now)),
             )
             session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
             reports = Reports(queues, reader.log, wanted=wanted, patience=self.patience)
