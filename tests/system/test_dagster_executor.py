@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -171,12 +172,98 @@ def test_a_changed_file_is_imported_anew(steps: Steps, tmp_path: Path) -> None:
         file.write_text(code.read_text().replace("given * 10", "given * 30"))
         assert collected() == 62
         (run,) = steps.instance.get_runs(limit=1)
+        begun = steps.begun(repository, "everything")
         file.write_text("def broken(:")
         with steps.queue() as queue:
-            job_id = queue.add(STEP_JOB, queue.get_job(step_job_id(run.run_id, "collect", 0)).data)
+            data: Any = queue.get_job(step_job_id(run.run_id, "collect", 0)).data
+            job_id = queue.add(STEP_JOB, {**data, "run_id": begun})
             wait_for(lambda: queue.get_job(job_id).state is JobState.FAILED, 60)
             assert "cannot load the code of the run: SyntaxError" in str(queue.get_job(job_id).failed_reason)
-        assert any("SyntaxError" in event.message for event in steps.events(run.run_id) if event.message)
+        assert any("SyntaxError" in event.message for event in steps.events(begun) if event.message)
+
+
+CODE = """
+import json, os
+from pathlib import Path
+import dagster as dg
+from dagster_glidemq import glidemq_executor
+HERE = Path(__file__).parent
+REGION = json.loads((HERE / "conf.json").read_text())["region"]
+COLOUR = os.environ.get("COLOUR")
+# more
+@dg.op
+def say() -> str:
+    return f"{REGION} {COLOUR}"
+@dg.job(executor_def=glidemq_executor.configured({"lease_seconds": 5.0}))
+def saying() -> None:
+    say()
+defs = dg.Definitions(jobs=[saying])
+"""
+
+
+@dataclass
+class Location:
+    """A code location whose files a test changes."""
+
+    steps: Steps
+    path: Path
+
+    def say(self) -> tuple[Any, list[str]]:
+        """What the op says in a new run, and what the log says of the import."""
+        repository = ReconstructableRepository.for_file(
+            str(self.path / "warm_location.py"), "defs", str(self.path)
+        )
+        job = repository.get_reconstructable_job("saying")
+        with dg.execute_job(job, self.steps.instance) as result:
+            assert result.success, told(self.steps, result.run_id)()
+            logs = [entry.message for entry in self.steps.instance.all_logs(result.run_id)]
+            return result.output_for_node("say"), [line for line in logs if "Importing the code" in line]
+
+
+@pytest.fixture
+def location(steps: Steps, tmp_path: Path) -> Location:
+    path = tmp_path / "location"
+    path.mkdir()
+    (path / "warm_location.py").write_text(CODE)
+    (path / "conf.json").write_text('{"region": "eu"}')
+    return Location(steps, path)
+
+
+def test_a_later_run_has_the_settings_of_its_time(steps: Steps, location: Location) -> None:
+    with steps.worker():
+        assert location.say() == ("eu None", [])
+        (location.path / "conf.json").write_text('{"region": "us"}')
+        assert location.say() == ("us None", [])
+        (location.path / ".env").write_text("COLOUR=red")
+        assert location.say() == ("us red", [])
+
+
+# The test imports the location too.
+OPEN = """
+import sqlite3, sys
+from concurrent.futures import ThreadPoolExecutor
+if "pytest" not in sys.modules:
+    POOL = ThreadPoolExecutor(1, "reader")
+    POOL.submit(int).result()
+    DATABASE = sqlite3.connect(HERE / "app.db")
+    DATABASE.execute("CREATE TABLE IF NOT EXISTS t (n)")
+"""
+
+
+def test_steps_use_threads_and_databases_that_their_import_has_opened(
+    steps: Steps, location: Location
+) -> None:
+    code = location.path / "warm_location.py"
+    code.write_text(CODE.replace("# more", OPEN).replace("return f", "POOL.submit(int).result(); return f"))
+    with steps.worker():
+        said, logged = location.say()
+        assert said == "eu None"
+        (line,) = logged
+        assert "the threads reader_0" in line
+        assert str(location.path / "app.db") in line
+        assert "Fix: " in line
+        code.write_text(CODE)
+        assert location.say() == ("eu None", [])
 
 
 def test_the_warm_process_may_be_killed(steps: Steps) -> None:

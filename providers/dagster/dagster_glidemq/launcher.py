@@ -28,7 +28,7 @@ from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_
 from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
 from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.step_handler import ENDS, JOB_ID, QUEUE
-from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id
+from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id, storage_of
 from dagster_glidemq.tags import place_of_run
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
@@ -148,7 +148,8 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
             run,
             EngineEventData(metadata={"glidemq/job": dg.MetadataValue.url(link)} if link else {}),
         )
-        job = RunJob(run.run_id, location_of(run.job_code_origin), resume > 0, self._grace)
+        location, storage = location_of(run.job_code_origin), storage_of(self._instance)
+        job = RunJob(run.run_id, location, resume > 0, storage, self._grace)
         options = replace(
             place.options,
             job_id=job_id,
@@ -159,35 +160,39 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         self._queues.add(place.queue, NewJob(RUN_JOB, job.payload(), options))
 
     def terminate(self, run_id: str) -> bool:
-        """Revoke the job of a run and those of its steps. Repeatable.
+        """Revoke the job of a run and those of its steps; True if there was anything to end. Repeatable.
 
         The run is ``CANCELING`` first; its process then ends it as ``CANCELED``, within a second or so. Where
         there is no process, because no worker has begun it or its worker was lost, it is ``CANCELED`` here.
+        A run that has ended stays as it is: what still waits or runs of it is revoked.
 
         Raises:
             TransportError: The server cannot be reached for longer than ``patience_seconds``. The run is
                 ``CANCELING``; a repeat goes on.
         """
         run = self._instance.get_run_by_id(run_id)
-        if run is None or run.is_finished:
+        if run is None:
             return False
-        if run.status is not dg.DagsterRunStatus.CANCELING:
+        was_over = run.is_finished
+        if not was_over and run.status is not dg.DagsterRunStatus.CANCELING:
             self._instance.report_run_canceling(run)
-        is_alive = self._revoke(run)
-        for queue, job_id in _steps_in_flight(self._instance, run_id):
-            self._queues.revoke(queue, job_id)
+        word, is_alive = self._revoke(run)
+        words = [self._queues.revoke(*place) for place in _steps_in_flight(self._instance, run_id)]
+        if was_over:
+            return any([word, *words])
         if not is_alive:
             run = self._instance.get_run_by_id(run_id)
             if run is not None and not run.is_finished:
                 self._instance.report_run_canceled(run)
         return True
 
-    def _revoke(self, run: dg.DagsterRun) -> bool:
-        """Revoke the newest job of a run; returns whether a process has it that ends the run."""
+    def _revoke(self, run: dg.DagsterRun) -> tuple[str, bool]:
+        """Revoke the newest job of a run; returns how, and whether a process has it that ends the run."""
         queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
-        if queue is None or job_id is None or self._queues.revoke(queue, job_id):
-            return False
-        return self._why_lost(queue, job_id, margin=0.0) is None
+        if queue is None or job_id is None:
+            return "", False
+        word = self._queues.revoke(queue, job_id)
+        return word, word != "revoked" and self._why_lost(queue, job_id, margin=0.0) is None
 
     @property
     def supports_check_run_worker_health(self) -> bool:

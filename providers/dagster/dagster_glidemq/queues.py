@@ -69,16 +69,18 @@ class Queues:
         """
         return self.of(queue).states(job_ids)
 
-    def revoke(self, queue: str, job_id: str) -> bool:
-        """End the job; True if it had not begun, and will not. Repeatable.
+    def revoke(self, queue: str, job_id: str) -> str:
+        """End the job: ``revoked`` if it had not begun, and will not, ``flagged`` if its worker ends it.
+
+        Repeatable; empty for a job that has ended, or that there is not.
 
         Raises:
             TransportError: The server cannot be reached for longer than ``patience_seconds``.
         """
         try:
-            return self.patience(lambda: self.of(queue).revoke(job_id)) == "revoked"
+            return str(self.patience(lambda: self.of(queue).revoke(job_id)))
         except (JobNotFound, JobStateConflict):
-            return False
+            return ""
 
     def now(self, queue: str) -> datetime:
         """The server's time."""

@@ -15,7 +15,7 @@ What a kill between two steps leaves behind, and who repairs it:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -28,7 +28,7 @@ from dagster._core.executor.step_delegating import CheckStepHealthResult, StepHa
 from dagster_glidemq.health import Overdue, why_lost
 from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.sight import Sight
-from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id
+from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id, storage_of
 from dagster_glidemq.tags import Place, place_of_step
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.clients.queue import NewJob
@@ -44,6 +44,7 @@ ENDS: Final = frozenset(
     {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE, DagsterEventType.STEP_UP_FOR_RETRY}
 )
 """How an attempt of a step ends in the event log."""
+UNREAD_SECONDS: Final = 2.0
 WAITING: Final = frozenset({JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED, JobState.GROUP_WAITING})
 
 
@@ -56,6 +57,9 @@ class GlideMQStepHandler(StepHandler):
         start_timeout: Seconds that a step may wait while no live worker serves its queue.
         lease: After this long without a sign of its worker, a step is lost.
         grace: Seconds that a step has to end when it is interrupted.
+
+    Attributes:
+        missed: Called when the event log has had the end of a step for a while, and it is still waited for.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class GlideMQStepHandler(StepHandler):
         self._queues, self._queue = queues, queue
         self._start_timeout, self._lease, self._grace = start_timeout, lease, grace
         self._overdue, self._sight = Overdue(), Sight(queues, STEP_JOB)
+        self._storage: str | None = None
+        self.missed: Callable[[], None] = lambda: None
 
     @property
     def name(self) -> str:
@@ -97,7 +103,9 @@ class GlideMQStepHandler(StepHandler):
             remove_on_complete=KEEP,
             remove_on_fail=KEEP,
         )
-        payload = step.payload(self._grace)
+        if self._storage is None:
+            self._storage = storage_of(step_handler_context.instance)
+        payload = step.payload(self._storage, self._grace)
         self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options))
         self._sight.add(step.place.queue, step.job_id)
 
@@ -112,7 +120,11 @@ class GlideMQStepHandler(StepHandler):
             if self._waits_for_a_worker(step):
                 return CheckStepHealthResult.healthy()
             why = self._why_lost(step) or self._why_unserved(step)
-            if why is None or step.has_ended():
+            if why is None:
+                return CheckStepHealthResult.healthy()
+            if step.has_ended():
+                if self._overdue.seconds(f"{step.job_id} is unread", is_so=True) >= UNREAD_SECONDS:
+                    self.missed()
                 return CheckStepHealthResult.healthy()
             self._queues.revoke(step.place.queue, step.job_id)
         except TransportError as exc:
@@ -174,7 +186,7 @@ class _Step:
         self.job_id = step_job_id(arguments.run_id, self.key, self.attempt)
         self.place: Place = place_of_step(context.step_tags[self.key], context.dagster_run.tags, queue)
 
-    def payload(self, grace: float) -> JsonLike:
+    def payload(self, storage: str, grace: float) -> JsonLike:
         """What the worker gets."""
         arguments = self._arguments
         return StepJob.of(
@@ -183,6 +195,7 @@ class _Step:
             origin=arguments.job_origin,
             retry_mode=arguments.retry_mode or RetryMode.DISABLED,
             known_state=arguments.known_state,
+            storage=storage,
             grace_seconds=grace,
         ).payload()
 

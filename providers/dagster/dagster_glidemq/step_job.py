@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import dagster as dg
 from dagster._core.execution.plan.state import KnownExecutionState
 from dagster._core.execution.retries import RetryMode
 from dagster._core.origin import JobPythonOrigin
@@ -52,6 +53,12 @@ def location_of(origin: JobPythonOrigin) -> str:
     return hashlib.sha256(serialize_value(pointer).encode()).hexdigest()[:32]
 
 
+def storage_of(instance: dg.DagsterInstance) -> str:
+    """What tells the storages of instances apart: of two with the same one, both have every run."""
+    found: Any = getattr(instance.run_storage, "get_run_storage_id", str)
+    return str(found())
+
+
 @dataclass(frozen=True, slots=True)
 class StepJob:
     """What a worker needs to run a step.
@@ -62,6 +69,7 @@ class StepJob:
         location: ``location_of`` its code.
         retry_mode: What happens to a step that asks for a retry.
         known_state: What has happened in the run so far, packed.
+        storage: ``storage_of`` the instance: one that has it and not the run tells that it was deleted.
         grace_seconds: How long it may take to end when it is interrupted; then it is killed.
     """
 
@@ -70,6 +78,7 @@ class StepJob:
     location: str
     retry_mode: str
     known_state: str
+    storage: str
     grace_seconds: float
 
     @classmethod
@@ -81,12 +90,13 @@ class StepJob:
         origin: JobPythonOrigin,
         retry_mode: RetryMode,
         known_state: KnownExecutionState | None,
+        storage: str,
         grace_seconds: float,
     ) -> StepJob:
         """The job of a step."""
         text = serialize_value(known_state or KnownExecutionState())
         packed = base64.b64encode(zlib.compress(text.encode())).decode()
-        return cls(run_id, step_key, location_of(origin), retry_mode.value, packed, grace_seconds)
+        return cls(run_id, step_key, location_of(origin), retry_mode.value, packed, storage, grace_seconds)
 
     @classmethod
     def read(cls, data: object) -> StepJob:
@@ -131,12 +141,13 @@ class RunJob:
         run_id: The run, which the worker's Dagster instance must have.
         location: ``location_of`` its code.
         resume: Whether its worker was lost, and it goes on.
-        grace_seconds: As for a step.
+        storage, grace_seconds: As for a step.
     """
 
     run_id: str
     location: str
     resume: bool
+    storage: str
     grace_seconds: float
 
     @classmethod
@@ -146,7 +157,7 @@ class RunJob:
         Raises:
             ValueError: It is none; the message does not show it.
         """
-        fields = _fields(data, {"run_id": str, "location": str, "resume": bool})
+        fields = _fields(data, {"run_id": str, "location": str, "resume": bool, "storage": str})
         return cls(**fields, grace_seconds=_grace(data))
 
     def payload(self) -> JsonLike:

@@ -39,6 +39,16 @@ class Steps:
         with dg.execute_job(job, self.instance, **options) as result:
             return result.success, result.dagster_run, self.events(result.run_id)
 
+    def begun(self, repository: ReconstructableRepository, name: str) -> str:
+        """The id of a run that has begun, whose steps nobody has queued."""
+        job = repository.get_reconstructable_job(name)
+        run = self.instance.create_run_for_job(
+            job.get_definition(),
+            job_code_origin=job.get_python_origin(),
+            status=dg.DagsterRunStatus.STARTED,
+        )
+        return run.run_id
+
     def forget(self) -> None:
         """Remove what ops have noted; before a thread that waits for a note is started."""
         for file in self.path.glob("*"):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
 import psutil
 import pytest
+from dagster._check import CheckError
+from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster_glidemq.step_job import STEP_JOB, step_job_id
 
 from glidemq_orchestrate import EmbeddedServer, Job, JobOptions, JobState
-from tests.providers.dagster.stepping import Steps, failure, is_running, kinds, place_of, wait_for
+from tests.providers.dagster.stepping import MODULE, Steps, failure, is_running, kinds, place_of, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,41 @@ def test_a_revoked_step_is_interrupted_and_killed_after_the_grace(steps: Steps, 
     assert ended.failed_reason == "revoked" or "interrupted" in ended.failed_reason
 
 
+@pytest.mark.parametrize("ending", ["canceled", "deleted"])
+def test_a_step_whose_run_was_ended_by_force_is_ended_and_the_run_does_not_succeed(
+    steps: Steps, ending: str
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def end() -> None:
+        (pid,) = wait_for(lambda: steps.noted("held"), 60)
+        with steps.queue() as queue:
+            (active,) = wait_for(lambda: queue.get_jobs(JobState.ACTIVE), 10)
+            (run,) = steps.instance.get_runs(limit=1)
+            seen["run"] = run.run_id
+            if ending == "canceled":
+                steps.instance.report_run_canceled(run)
+            else:
+                steps.instance.delete_run(run.run_id)
+            wait_for(lambda: not is_running(pid), 30)
+            seen["job"] = wait_for(
+                lambda: (job := queue.get_job(active.id)).state is JobState.FAILED and job, 10
+            )
+
+    steps.forget()
+    ending_it = threading.Thread(target=end)
+    ending_it.start()
+    with suppress(CheckError):  # Dagster looks for the run at its end, too
+        succeeded, _, _ = steps.run("holding", raise_on_error=False)
+        assert not succeeded
+    ending_it.join()
+    how = "has ended: it is CANCELED" if ending == "canceled" else "was deleted"
+    assert how in str(seen["job"].failed_reason)
+    left = steps.instance.get_run_by_id(seen["run"])
+    assert left is None if ending == "deleted" else left and left.status is dg.DagsterRunStatus.CANCELED
+    assert not steps.noted("released")
+
+
 def test_a_step_is_not_run_again_after_it_has_begun(steps: Steps) -> None:
     def run_again() -> None:
         try:
@@ -145,7 +183,8 @@ def test_a_step_is_not_run_again_after_it_has_begun(steps: Steps) -> None:
 
 
 MADE_UP: list[tuple[dict[str, Any] | None, str]] = [
-    ({"run_id": "none"}, "has no run none"),
+    ({"run_id": "none"}, "run none was deleted"),
+    ({"run_id": "none", "storage": "another"}, "has no run none"),
     ({"run_id": 7}, "run_id in the payload is missing"),
     ({"grace_seconds": -1}, "grace_seconds"),
     ({"known_state": "eJw="}, "exit code 1"),
@@ -156,7 +195,9 @@ MADE_UP: list[tuple[dict[str, Any] | None, str]] = [
 
 
 def test_jobs_that_somebody_made_up_fail_and_harm_no_other(steps: Steps, ended: Ended) -> None:
-    data: Any = job_of(steps, ended[0], "extract").data
+    of_ended: Any = job_of(steps, ended[0], "extract").data
+    repository = ReconstructableRepository.for_module(MODULE, "defs")
+    data = {**of_ended, "run_id": steps.begun(repository, "everything")}
     with steps.queue() as queue:
         made_up = [
             queue.add(
@@ -169,6 +210,7 @@ def test_jobs_that_somebody_made_up_fail_and_harm_no_other(steps: Steps, ended: 
             job = queue.get_job(job_id)
             assert job.state is JobState.FAILED
             assert reason in (job.failed_reason or "")
-        again = queue.add(STEP_JOB, data)  # of a step that has ended
-        wait_for(lambda: queue.get_job(again).state is JobState.COMPLETED, 30)
+        again = queue.add(STEP_JOB, of_ended)
+        wait_for(lambda: queue.get_job(again).state is JobState.FAILED, 30)
+        assert "has ended: it is SUCCESS" in str(queue.get_job(again).failed_reason)
     assert kinds(steps.events(ended[0].run_id), "extract") == ["STEP_START", "STEP_SUCCESS"]

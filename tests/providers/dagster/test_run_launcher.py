@@ -11,6 +11,9 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.step_job import RUN_JOB, run_job_id
+from dagster_glidemq.warm.execution import Execution
+from dagster_glidemq.warm.messages import NotPrepared
+from dagster_glidemq.warm.sources import Sources
 
 from glidemq_orchestrate import EmbeddedServer, JobState
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
@@ -81,6 +84,37 @@ def test_a_run_that_is_terminated_before_it_began_is_canceled(
         assert queue.get_job(run_job_id(run.run_id, 0)).failed_reason == "revoked"
     assert not launcher.terminate(run.run_id)
     assert not launcher.terminate("unknown")
+    launcher.dispose()
+
+
+def test_a_run_that_ended_while_it_was_queued_is_let_go(
+    steps: Steps, launcher: GlideMQRunLauncher, run: dg.DagsterRun
+) -> None:
+    launcher.launch_run(LaunchRunContext(run, None))
+    steps.instance.report_run_failed(again(steps, run), "Run timed out")  # as the run monitoring does
+    assert launcher.terminate(run.run_id)
+    assert again(steps, run).status is dg.DagsterRunStatus.FAILURE
+    with steps.queue("runs") as queue:
+        assert queue.get_job(run_job_id(run.run_id, 0)).failed_reason == "revoked"
+    assert not launcher.terminate(run.run_id)
+    launcher.dispose()
+
+
+@pytest.mark.parametrize("ending", ["failed", "deleted"])
+def test_the_code_of_a_run_that_has_ended_is_not_imported(
+    steps: Steps, launcher: GlideMQRunLauncher, run: dg.DagsterRun, ending: str
+) -> None:
+    launcher.launch_run(LaunchRunContext(run, None))
+    with steps.queue("runs") as queue:
+        data = queue.get_job(run_job_id(run.run_id, 0)).data
+    if ending == "failed":
+        steps.instance.report_run_failed(again(steps, run), "Run timed out")
+    else:
+        steps.instance.delete_run(run.run_id)
+    execution = Execution(Sources())
+    reason = f"{run.run_id} has ended: it is FAILURE" if ending == "failed" else f"{run.run_id} was deleted"
+    with pytest.raises(NotPrepared, match=reason):
+        execution.prepare("run", data)
     launcher.dispose()
 
 

@@ -19,16 +19,19 @@ from dagster._cli.api import (
 )
 from dagster._core.definitions.reconstruct import ReconstructableJob
 from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import EngineEventData
+from dagster._core.events import DagsterEventType, EngineEventData
 from dagster._core.execution import compute_logs
+from dagster._core.instance.config import DAGSTER_CONFIG_YAML_FILENAME
 from dagster._core.origin import JobPythonOrigin
+from dagster._core.secrets.env_file import get_env_var_dict
 from dagster._grpc.types import ExecuteStepArgs
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster._utils.hosted_user_process import recon_job_from_origin
 from dagster._utils.interrupts import capture_interrupts
 
-from dagster_glidemq.step_job import RunJob, StepJob, location_of
-from dagster_glidemq.warm.messages import INTERRUPTED, NotPrepared
+from dagster_glidemq.step_job import RunJob, StepJob, location_of, storage_of
+from dagster_glidemq.warm.messages import INTERRUPTED, NotPrepared, Outdated
+from dagster_glidemq.warm.sources import Sources
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
@@ -37,40 +40,58 @@ PRELOAD: Final = "GLIDEMQ_DAGSTER_PRELOAD"
 
 
 class Execution:
-    """The instance and the code of a warm process; a child has them as they were when it was forked."""
+    """The instance and the code of a warm process; a child has them as they were when it was forked.
 
-    def __init__(self) -> None:
+    Args:
+        sources: Notes what the code is made of.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._opened: dg.DagsterInstance | None = None
         self._prepared: tuple[str, str] | None = None
+        self._snapshots: dict[Any, str | None] = {}  # those of the runs that were prepared, by what they run
+        self._location_name: str | None = None
 
     # --- in the process that forks ---
 
     def warm_up(self) -> None:
-        """Import what steps need: a job that does nothing brings in what Dagster imports late.
-
-        A module of ``GLIDEMQ_DAGSTER_PRELOAD`` that cannot be imported is logged: the step tells it too.
-        """
+        """Import what steps need: a job that does nothing brings in what Dagster imports late."""
         # The processes that Dagster starts to copy the output of each step to its own cost more than a step:
         # here it goes to the compute log only.
         if hasattr(compute_logs, "tail_to_stream"):
             compute_logs.tail_to_stream = _no_tail
-        for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
-            try:
-                importlib.import_module(name.strip())
-            except Exception:
-                logger.exception("%s: cannot import %s", PRELOAD, name)
         _run_nothing()
-        if os.environ.get("DAGSTER_HOME"):
+        self._read_env_file(os.getcwd())  # noqa: PTH109  as Dagster's own commands do
+
+    def open(self) -> None:
+        """Open the instance; if it cannot be opened that is logged, and the step tells it too."""
+        if home := os.environ.get("DAGSTER_HOME"):
+            self._sources.note(os.path.join(home, DAGSTER_CONFIG_YAML_FILENAME))  # noqa: PTH118  as in sources
             try:
                 _ = self._instance
             except Exception:
                 logger.exception("the instance of DAGSTER_HOME cannot be opened")
 
+    def preload(self) -> None:
+        """Import the modules of ``GLIDEMQ_DAGSTER_PRELOAD``; one that cannot be imported is logged."""
+        with self._sources.recording():
+            for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
+                try:
+                    importlib.import_module(name.strip())
+                except Exception:
+                    logger.exception("%s: cannot import %s", PRELOAD, name)
+
+    def is_of_another_run(self, job: Any) -> bool:
+        """Whether the definitions that are loaded are those of an earlier run."""
+        return self._prepared is not None and isinstance(job, dict) and self._prepared[1] != job.get("run_id")
+
     def prepare(self, kind: str, job: Any) -> bool:
         """Load the code of the run, so that its children have it. Returns whether there was anything to load.
 
         Raises:
-            NotPrepared: The instance does not have the run, or its code is not that of the job.
+            NotPrepared: The instance has no such run, it has ended, or its code is not that of the job.
+            Outdated: The definitions are those of an earlier run, and not those of this one.
             BaseException: Whatever the import of the code raises.
         """
         try:
@@ -80,20 +101,64 @@ class Execution:
         run_id = read.run_id
         if self._prepared == (kind, run_id):
             return False
-        instance, run = self._instance, self._run(run_id)
+        instance, run = self._instance, self._run(run_id, read.storage)
+        if run.is_finished:
+            raise NotPrepared(f"run {run_id} has ended: it is {run.status.value}")
         if location_of(_origin(run)) != read.location:
             raise NotPrepared(f"run {run_id} has its code in another location than its job says")
-        code = self._code(run)
+        with self._sources.recording():
+            self._read_environment(run)
+            code = self._code(run)
+            if kind == "step":
+                code = code.get_subset(
+                    op_selection=run.resolved_op_selection,
+                    asset_selection=run.asset_selection,
+                    asset_check_selection=run.asset_check_selection,
+                )
+            definition = code.get_definition()  # which Dagster remembers, for the last one
         if kind == "step":
-            code = code.get_subset(
-                op_selection=run.resolved_op_selection,
-                asset_selection=run.asset_selection,
-                asset_check_selection=run.asset_check_selection,
-            )
-        code.get_definition()  # which Dagster remembers, for the last one
+            self._compare(run, definition)
         instance.get_records_for_run(run_id, limit=1)  # SQLite prepares the file of the run
         self._prepared = kind, run_id
         return True
+
+    def _read_environment(self, run: dg.DagsterRun) -> None:
+        """Set the variables that Dagster sets before it imports the code: of ``.env``, and of the instance.
+
+        Raises:
+            Outdated: The code was imported with those of another location.
+        """
+        name = run.remote_job_origin.location_name if run.remote_job_origin else None
+        if self._prepared is not None and self._location_name != name:
+            raise Outdated
+        self._location_name = name
+        pointer: Any = _origin(run).repository_origin.code_pointer
+        if folder := getattr(pointer, "working_directory", None):
+            self._read_env_file(folder)
+        self._instance.inject_env_vars(name)
+
+    def _read_env_file(self, folder: str) -> None:
+        """Set the variables of ``.env`` in a folder, as ``dagster dev`` does."""
+        self._sources.note(os.path.join(folder, ".env"))  # noqa: PTH118  as in sources; also if there is none
+        os.environ.update(get_env_var_dict(folder))
+
+    def _compare(self, run: dg.DagsterRun, definition: Any) -> None:
+        """Compare what the run was made of with what was imported for an earlier one.
+
+        Raises:
+            Outdated: They differ, and the import was for an earlier run.
+        """
+        what = (
+            run.job_name,
+            frozenset(run.resolved_op_selection or ()),
+            frozenset(run.asset_selection or ()),
+            frozenset(run.asset_check_selection or ()),
+        )
+        if self._prepared is not None and run.job_snapshot_id is not None:
+            known = self._snapshots.get(what) or definition.get_job_snapshot_id()
+            if known != run.job_snapshot_id:
+                raise Outdated
+        self._snapshots[what] = run.job_snapshot_id
 
     def explain(self, kind: str, job: Any, exc: BaseException) -> str:
         """Write why the code could not be loaded to the log of the run; returns it for the job."""
@@ -105,7 +170,8 @@ class Execution:
         try:
             read = (StepJob if kind == "step" else RunJob).read(job)
             data, step_key = EngineEventData.engine_error(error), getattr(read, "step_key", None)
-            self._instance.report_engine_event(why, self._run(read.run_id), data, step_key=step_key)
+            run = self._run(read.run_id, read.storage)
+            self._instance.report_engine_event(why, run, data, step_key=step_key)
         except Exception:
             logger.exception("the log of the run cannot be written")
             return f"{why.partition(';')[0]}, and cannot write to the log of the run"
@@ -118,8 +184,10 @@ class Execution:
             _ = self._opened.compute_log_manager  # made on first use
         return self._opened
 
-    def _run(self, run_id: str) -> dg.DagsterRun:
+    def _run(self, run_id: str, storage: str) -> dg.DagsterRun:
         run = self._instance.get_run_by_id(run_id)
+        if run is None and storage and storage == storage_of(self._instance):
+            raise NotPrepared(f"run {run_id} was deleted")
         if run is None:
             home = os.environ.get("DAGSTER_HOME", "")
             raise NotPrepared(
@@ -156,12 +224,20 @@ class Execution:
         except (KeyboardInterrupt, DagsterExecutionInterruptedError):
             return INTERRUPTED
 
+    def tell(self, job: Any, text: str) -> None:
+        """Write a sentence to the log of the run, unless it has it: other workers may have told it."""
+        run_id, step_key = job["run_id"], job.get("step_key")
+        run = self._instance.get_run_by_id(run_id)
+        told = self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)
+        if run is not None and not any(text in entry.message for entry in told):
+            self._instance.report_engine_event(text, run, step_key=step_key)
+
     def end(self) -> None:
         """Do what an ordinary process does at its end, such as to send what was traced."""
         atexit._run_exitfuncs()  # noqa: SLF001  the interpreter does not end by itself in a forked child
 
     def _step(self, job: StepJob) -> int:
-        run = self._run(job.run_id)
+        run = self._run(job.run_id, job.storage)
         arguments = ExecuteStepArgs(
             job_origin=_origin(run),
             run_id=job.run_id,

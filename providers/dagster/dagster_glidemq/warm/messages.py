@@ -1,9 +1,11 @@
 """What a worker and its warm processes say to each other: JSON lines, with a number for each child. Pure.
 
-To the process: ``{"number", "begin": "step" | "run", "job": payload}``, ``{"number", "signal": 2 | 9}``.
+To the process: ``{"number", "begin": "step" | "run", "job": payload}``, ``{"number", "signal": 2 | 9}``; to
+one that must not import the code itself, first ``{"number": 0, "apart": {"why", "sources"}}``.
 From it: ``{"number", "pid"}`` when the child has begun, ``{"number", "ended": status}`` with an exit code, or
 minus a signal; ``{"number", "refused": why}`` when it cannot begin; ``{"number", "stale": true}`` when the
-code has changed: another process must be started for it.
+code has changed: another process must be started for it. ``{"number", "apart": {"why", "sources"}}``: its
+children could not use what the import has left, so the next process imports nothing, and each child does.
 """
 
 from __future__ import annotations
@@ -17,6 +19,11 @@ class NotPrepared(Exception):
     """A job cannot begin, and no code was imported for it; the message says why."""
 
 
+class Outdated(Exception):
+    """The definitions are those of an earlier run, and not those of this one: another process is needed."""
+
+
+APART: Final = "apart"
 INTERRUPTED: Final = 130
 """The exit code of a child that was interrupted, as of a shell."""
 MOST_OF_A_LINE: Final = 8 * 1024 * 1024

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from dagster_glidemq.warm.messages import INTERRUPTED, Lines, encoded
+from dagster_glidemq.warm.messages import APART, INTERRUPTED, Lines, encoded
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.worker.context import Cancelled
 
 LOOK_SECONDS: Final = 0.1
 END_SECONDS: Final = 5.0
@@ -30,27 +30,41 @@ class Stale(Exception):
     """The process takes no more jobs: its code has changed since it was imported, or it has ended.
 
     Nothing has begun.
+
+    Attributes:
+        apart: What the next process is given (``messages``): its children must import the code themselves.
     """
+
+    def __init__(self, apart: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.apart = apart
 
 
 class WarmProcess:
-    """One process, which loads the code of the first job that it gets; only jobs of the same may follow."""
+    """One process, which loads the code of the first job that it gets; only jobs of the same may follow.
 
-    def __init__(self) -> None:
+    Args:
+        apart: Given if the process must not import the code itself (``Stale.apart``).
+    """
+
+    def __init__(self, apart: Mapping[str, Any] | None = None) -> None:
         self._mark = f"GLIDEMQ_DAGSTER_{secrets.token_hex(8)}"
         self._sock, theirs = socket.socketpair()
         self._lock = threading.Lock()
         self._calls: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
         self._number, self._is_over, self.used_at = 0, False, time.monotonic()
         with theirs:
+            program = [sys.executable, "-m", "dagster_glidemq.warm.program", str(theirs.fileno()), self._mark]
             self._process = subprocess.Popen(  # noqa: S603  a module of this package
-                [sys.executable, "-m", "dagster_glidemq.warm.program", str(theirs.fileno()), self._mark],
+                [*program, APART] if apart else program,
                 env={**os.environ, **lifeline.mark, self._mark: "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
         lifeline.watch(self._process.pid)
+        if apart:
+            self._send(0, apart=apart)
         threading.Thread(target=self._listen, name="glidemq-warm", daemon=True).start()
 
     @property
@@ -63,7 +77,7 @@ class WarmProcess:
         """Whether nothing runs in it."""
         return not self._calls
 
-    def run(self, kind: str, job: Any, cancelled: Cancelled, grace: float) -> None:
+    def run(self, kind: str, job: Any, is_cancelled: Callable[[], bool], grace: float) -> None:
         """Run a step or a run in a child, to its end.
 
         When it is cancelled the child is interrupted, and killed after the grace, with what it has started.
@@ -71,7 +85,7 @@ class WarmProcess:
         Args:
             kind: ``step`` or ``run``.
             job: The payload.
-            cancelled: Whether it should end.
+            is_cancelled: Whether it should end; called ten times a second.
             grace: Seconds.
 
         Raises:
@@ -87,7 +101,7 @@ class WarmProcess:
             self._calls[number] = replies
         try:
             self._send(number, begin=kind, job=job)
-            self._wait(number, replies, cancelled, grace)
+            self._wait(number, replies, is_cancelled, grace)
         finally:
             self._calls.pop(number, None)
             self.used_at = time.monotonic()
@@ -107,7 +121,7 @@ class WarmProcess:
         self,
         number: int,
         replies: queue.SimpleQueue[dict[str, Any] | None],
-        cancelled: Cancelled,
+        is_cancelled: Callable[[], bool],
         grace: float,
     ) -> None:
         told: list[int] = []
@@ -124,7 +138,7 @@ class WarmProcess:
                     return
                 continue
             now = time.monotonic()
-            if cancelled.is_set() and not told:
+            if not told and is_cancelled():
                 told.append(signal.SIGINT)
                 kill_at, gone_at = now + grace, now + grace + END_SECONDS
                 self._send(number, signal=signal.SIGINT)
@@ -167,8 +181,8 @@ def _is_end(message: dict[str, Any] | None, told: list[int]) -> bool:
     """
     if message is None:
         raise Unrecoverable("the process that ran it was lost: the warm process of the worker has ended")
-    if message.get("stale"):
-        raise Stale
+    if "stale" in message or "apart" in message:
+        raise Stale(message.get("apart"))
     if "refused" in message:
         raise Unrecoverable(str(message["refused"]))
     code = message.get("ended")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any, Final
 
+from dagster_glidemq.warm.ended import EndedRuns
 from dagster_glidemq.warm.process import Stale, WarmProcess
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.worker.context import Cancelled
@@ -21,7 +23,9 @@ class WarmProcesses:
         self._lock = threading.Lock()
         self._by_location: dict[str, WarmProcess] = {}
         self._spare: WarmProcess | None = None
+        self._apart: dict[str, Mapping[str, Any]] = {}
         self._owner = os.getpid()
+        self._ended = EndedRuns()
 
     def warm_up(self) -> None:
         """Start the process that waits for the first location."""
@@ -32,17 +36,24 @@ class WarmProcesses:
     def run(self, kind: str, location: str, job: Any, cancelled: Cancelled, grace: float) -> None:
         """Run a job; see ``WarmProcess.run``. A process whose code has changed is replaced.
 
+        A job whose run ends meanwhile is interrupted, as if it were cancelled.
+
         Raises:
             Unrecoverable: It ended otherwise than by itself, or could not begin.
         """
-        for _ in range(TRIES):
-            process = self._take(location)
-            try:
-                process.run(kind, job, cancelled, grace)
-            except Stale:
-                self._forget(location, process)
-            else:
-                return
+        with self._ended.watching(job["run_id"], is_step=kind == "step") as watched:
+            for _ in range(TRIES):
+                process = self._take(location)
+                try:
+                    process.run(kind, job, lambda: bool(watched.why) or cancelled.is_set(), grace)
+                except Stale as exc:
+                    self._forget(location, process, exc.apart)
+                except Unrecoverable as exc:
+                    if watched.why and watched.why not in str(exc):
+                        raise Unrecoverable(f"{watched.why}; {exc}") from None
+                    raise
+                else:
+                    return
         raise Unrecoverable(f"{TRIES} warm processes ended, or had their code changed, before it began")
 
     def close(self) -> None:
@@ -59,17 +70,26 @@ class WarmProcesses:
         with self._lock:
             process = self._by_location.get(location)
             if process is None or not process.is_usable:
-                spare, self._spare = self._spare, None
-                process = spare if spare is not None and spare.is_usable else WarmProcess()
+                process = self._new(location)
                 self._by_location[location] = process
                 self._drop_idle()
             return process
 
-    def _forget(self, location: str, process: WarmProcess) -> None:
-        """Let no further job go to it; it ends with its last one."""
+    def _new(self, location: str) -> WarmProcess:
+        if (apart := self._apart.get(location)) is not None:
+            return WarmProcess(apart)
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.is_usable else WarmProcess()
+
+    def _forget(self, location: str, process: WarmProcess, apart: Mapping[str, Any] | None) -> None:
+        """Let no further job go to it; it ends with its last one. ``apart``: how the next one begins."""
         with self._lock:
-            if self._by_location.get(location) is process:
-                del self._by_location[location]
+            if self._by_location.get(location) is not process:
+                return
+            del self._by_location[location]
+            self._apart.pop(location, None)
+            if apart is not None:
+                self._apart[location] = apart
 
     def _drop_idle(self) -> None:
         """End the process that was idle for longest when there are too many."""

@@ -4,6 +4,9 @@ It imports the code of the first step that it is given, and forks a child for ea
 memory and runs one step or run, in its main thread, as ``dagster api execute_step`` and ``execute_run`` do.
 The process never runs user code beyond the import, and ends when its worker has closed the socket.
 
+Code whose import leaves what a forked child cannot use (``hazards``) is imported by each child instead, in a
+process with ``apart`` as its third argument, which has imported nothing but Dagster.
+
 What a kill leaves behind: of the worker, nothing, since the worker's guard ends this process and its
 children; of this process, children, which the worker ends when it sees the socket closed; of a child, the
 ``STEP_START`` in the log, to which the executor's health check adds the failure.
@@ -18,17 +21,25 @@ import select
 import signal
 import socket
 import sys
-import threading
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dagster_glidemq.warm.messages import Lines, NotPrepared, encoded
+from dagster_glidemq.warm.hazards import Hazards
+from dagster_glidemq.warm.messages import APART, Lines, NotPrepared, Outdated, encoded
 from dagster_glidemq.warm.sources import Sources
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
+MOST_OF_A_REFUSAL: Final = 4096
 _CHUNK: Final = 1 << 16
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Child(NamedTuple):
+    """A child: the number of its job, and the pipe in which it says why it could not begin."""
+
+    number: int
+    refusal: int
 
 
 def main() -> None:
@@ -38,7 +49,8 @@ def main() -> None:
     logger.addHandler(handler)  # not that of all loggers: steps have their own
     logger.propagate = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the worker, which then tells what to end
-    WarmProgram(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).serve()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    WarmProgram(sock, sys.argv[2], is_apart=APART in sys.argv[3:]).serve()
 
 
 class WarmProgram:
@@ -47,15 +59,18 @@ class WarmProgram:
     Args:
         sock: The connection to the worker.
         mark: Starts the name of a variable by which what a child has started is found.
+        is_apart: Whether each child imports the code itself; the first message says why.
     """
 
-    def __init__(self, sock: socket.socket, mark: str) -> None:
+    def __init__(self, sock: socket.socket, mark: str, *, is_apart: bool) -> None:
         from dagster_glidemq.warm.execution import Execution  # noqa: PLC0415  seconds, after the signals are set
 
-        self._sock, self._mark, self._lines = sock, mark, Lines()
-        self._execution, self._sources = Execution(), Sources()
-        self._children: dict[int, int] = {}  # pid: number
-        self._is_retired = self._has_warned = False
+        self._sock, self._mark, self._lines, self._is_apart = sock, mark, Lines(), is_apart
+        self._sources, self._hazards = Sources(), Hazards()
+        self._execution = Execution(self._sources)
+        self._children: dict[int, _Child] = {}  # by pid
+        self._parting: dict[str, Any] = {}  # what jobs are answered, once it takes no more
+        self._why_apart = ""
         self._ended, wake = os.pipe()
         for end in (self._ended, wake):
             os.set_blocking(end, False)
@@ -66,8 +81,12 @@ class WarmProgram:
     def serve(self) -> None:
         """Begin and end children as the worker says."""
         self._execution.warm_up()
+        if not self._is_apart:
+            self._execution.open()
+            self._hazards.note()
+            self._execution.preload()
         self._freeze()
-        while not (self._is_retired and not self._children):
+        while not (self._parting and not self._children):
             ready, _, _ = select.select([self._sock.fileno(), self._ended], [], [])
             if self._ended in ready:
                 with suppress(BlockingIOError):
@@ -84,44 +103,85 @@ class WarmProgram:
 
     def _take(self, message: dict[str, Any]) -> None:
         number = message["number"]
-        if "signal" not in message:
+        if "begin" in message:
             self._begin(number, message["begin"], message["job"])
-            return
-        for pid, of in self._children.items():
-            if of == number:
-                _kill(pid, message["signal"])
+        elif "apart" in message:
+            self._why_apart = message["apart"]["why"]
+            self._sources.unpack(message["apart"]["sources"])
+        else:
+            for pid, child in self._children.items():
+                if child.number == number:
+                    _kill(pid, message["signal"])
 
     def _begin(self, number: int, kind: str, job: Any) -> None:
-        if self._is_retired or self._sources.have_changed():
-            self._is_retired = True
-            self._say(number, stale=True)
-            return
+        if self._parting or self._is_outdated(job):
+            self._retire(number, **(self._parting or {"stale": True}))
+        elif self._is_apart or self._is_prepared(number, kind, job):
+            self._fork(number, kind, job)
+
+    def _is_outdated(self, job: Any) -> bool:
+        """Whether what was imported may not be what an import would bring now."""
+        if self._is_apart:  # nothing was; but the code may have become harmless
+            return self._sources.have_changed(for_another_run=True)
+        is_another = self._execution.is_of_another_run(job)
+        is_unsure = is_another and not self._sources.is_certain
+        return is_unsure or self._sources.have_changed(for_another_run=is_another)
+
+    def _is_prepared(self, number: int, kind: str, job: Any) -> bool:
+        """Import the code of a job; False if it cannot be used here, of which the worker was notified."""
         try:
-            if self._execution.prepare(kind, job):
-                self._freeze()
+            is_new = self._execution.prepare(kind, job)
+        except Outdated:
+            self._retire(number, stale=True)
+            return False
         except BaseException as exc:
             if not isinstance(exc, NotPrepared):
-                self._is_retired = True  # the code may be half imported
+                self._parting = {"stale": True}  # the code may be half imported
                 logger.exception("the code of a job cannot be loaded")
             self._say(number, refused=self._execution.explain(kind, job, exc))
-            return
-        self._warn_of_threads()
+            return False
+        if is_new:
+            self._freeze()
+            if why := self._hazards.found():
+                self._retire(number, apart={"why": why, "sources": self._sources.packed()})
+                return False
+        return True
+
+    def _retire(self, number: int, **what: Any) -> None:
+        """Take no further job; the worker starts another process for this one."""
+        self._parting = what
+        self._say(number, **what)
+
+    def _fork(self, number: int, kind: str, job: Any) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        refusal, theirs = os.pipe()
         # Until the child has handlers of its own, a signal to it waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         pid = os.fork()
         if pid == 0:
-            self._run(number, kind, job)
+            os.close(refusal)
+            self._run(number, kind, job, theirs)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        os.close(theirs)
+        os.set_blocking(refusal, False)
         with suppress(OSError):  # the child does it too, whoever is first
             os.setpgid(pid, pid)
-        self._children[pid] = number
+        self._children[pid] = _Child(number, refusal)
         self._say(number, pid=pid)
 
-    def _run(self, number: int, kind: str, job: Any) -> None:
+    def _run(self, number: int, kind: str, job: Any, refusal: int) -> None:
         """Be the child. Never returns."""
-        code = 1
+        code, has_begun = 1, False
+
+        def begin() -> None:
+            nonlocal has_begun
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            if self._is_apart:
+                self._execution.prepare(kind, job)
+                self._execution.tell(job, _why_slow(self._why_apart))
+            has_begun = True
+
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
@@ -130,12 +190,15 @@ class WarmProgram:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for descriptor in self._of_parent:
                 os.close(descriptor)
+            for child in self._children.values():
+                os.close(child.refusal)
             os.environ[f"{self._mark}_{number}"] = "1"
-            code = self._execution.run(
-                kind, job, lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-            )
-        except BaseException:
+            code = self._execution.run(kind, job, begin)
+        except BaseException as exc:
             logger.exception("the process of a job ended by an error")
+            if not has_begun:
+                with suppress(BaseException):
+                    os.write(refusal, self._execution.explain(kind, job, exc).encode()[:MOST_OF_A_REFUSAL])
         finally:
             with suppress(BaseException):
                 self._execution.end()
@@ -148,27 +211,31 @@ class WarmProgram:
         for pid in list(self._children):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                self._say(self._children.pop(pid), ended=os.waitstatus_to_exitcode(status))
+                child, why = self._children.pop(pid), b""
+                with suppress(OSError):  # something that it has started holds the other end
+                    why = os.read(child.refusal, MOST_OF_A_REFUSAL)
+                os.close(child.refusal)
+                if why:
+                    self._say(child.number, refused=why.decode(errors="replace"))
+                else:
+                    self._say(child.number, ended=os.waitstatus_to_exitcode(status))
 
     def _freeze(self) -> None:
         """Let the collector of the children leave alone what they share with this process."""
         gc.collect()
         gc.freeze()
-        self._sources.note()
-
-    def _warn_of_threads(self) -> None:
-        if threading.active_count() > 1 and not self._has_warned:
-            self._has_warned = True
-            names = ", ".join(sorted(thread.name for thread in threading.enumerate()[1:]))
-            logger.warning(
-                "importing the code has started threads (%s), which the processes of steps do not have: a "
-                "lock that one of them holds is never released there. Start them in resources or ops",
-                names,
-            )
 
     def _say(self, number: int, **what: Any) -> None:
         with suppress(OSError):  # the worker has gone: the next read finds that
             self._sock.sendall(encoded({"number": number, **what}))
+
+
+def _why_slow(why: str) -> str:
+    return (
+        f"Importing the code of this location leaves {why}, which a forked process cannot use. So each of "
+        "its steps imports the code anew, which takes longer. Fix: read data, and open connections and "
+        "databases, in ops, assets or resources, not at the level of a module."
+    )
 
 
 def _kill(pid: int, number: int) -> None:

@@ -1,38 +1,166 @@
-"""Whether the files of the imported code have changed since they were imported."""
+"""What the imported code was made of, and whether that has changed since.
+
+Python tells an audit hook of every file that it opens and every folder that it lists, whichever library asks.
+What native code reads by itself is not seen; libraries that do so start threads, and such a location is not
+imported in the process that forks (``hazards``). What an import got from a server or another program cannot
+be compared: such code serves one run only.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import sysconfig
-from typing import Final
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
+_PACKAGES: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _INSTALLED: Final = tuple(
-    os.path.join(sysconfig.get_path(name), "")  # noqa: PTH118  compared as texts, a thousand at once
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    os.path.join(place, "")  # noqa: PTH118  compared as texts, a thousand at once
+    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *_PACKAGES)
 )
+_NOT_OF_THE_CODE: Final = (*_INSTALLED, "/proc/", "/sys/", "/dev/")
+_CONFIG: Final = (".cfg", ".env", ".ini", ".json", ".py", ".sql", ".toml", ".yaml", ".yml")
+_LISTS: Final = frozenset({"os.listdir", "os.scandir"})
+_ELSEWHERE: Final = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+    | {"socket.connect", "subprocess.Popen"}
+)
+_IMPORTS: Final = "<frozen importlib._bootstrap_external>"
+
+Stamp = list[int] | None
 
 
 class Sources:
-    """The imported files outside of the Python installation, which are those that are edited."""
+    """The files and folders that were read while it recorded. One of a process, as hooks cannot be removed.
+
+    Attributes:
+        is_certain: Nothing came from elsewhere: the definitions are those of the files.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, int | None] = {}
+        self.is_certain = True
+        self._files: dict[str, Stamp] = {}
+        self._folders: dict[tuple[str, str], list[str] | None] = {}
+        self._written: set[str] = set()
+        self._is_on = False
+        self._inside = threading.local()
+        for folder in _PACKAGES:  # an upgrade of a package renames its metadata
+            self._files[folder] = _stamp(folder)
+        sys.addaudithook(self._hear)
 
-    def note(self) -> None:
-        """Note what has been imported; what was noted before stays as it was."""
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Note what is read in the block, also by its other threads; then the modules that are imported."""
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+            for file in self._written & self._files.keys():  # a cache of the code's own
+                self._files[file] = _stamp(file)
+            self._written.clear()
+            self._note_modules()
+
+    def note(self, file: str) -> None:
+        """Note a file as it is now; one that was noted before stays as it was."""
+        if file not in self._files:
+            self._files[file] = _stamp(file)
+            if file.endswith(_CONFIG):  # another one beside it may be read too
+                self._note_folder(os.path.dirname(file), "configs")  # noqa: PTH120  as above
+
+    def have_changed(self, *, for_another_run: bool) -> bool:
+        """Whether what was noted is another now, or has gone.
+
+        Args:
+            for_another_run: Also whether folders have other entries now. A step may write into them, which
+                changes nothing for its own run.
+        """
+        if any(_stamp(file) != known for file, known in self._files.items()):
+            return True
+        return for_another_run and any(
+            _entries(folder, kind) != known for (folder, kind), known in self._folders.items()
+        )
+
+    def packed(self) -> dict[str, Any]:
+        """What was noted, as JSON."""
+        return {"files": self._files, "folders": [[*key, known] for key, known in self._folders.items()]}
+
+    def unpack(self, packed: Mapping[str, Any]) -> None:
+        """Take over what another process has noted."""
+        self._files |= packed["files"]
+        self._folders |= {(folder, kind): known for folder, kind, known in packed["folders"]}
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        """The audit hook; what it raises would fail the call that is audited."""
+        if not self._is_on or getattr(self._inside, "is_so", False):
+            return
+        self._inside.is_so = True
+        try:
+            if event == "open":
+                self._opened(args[0], args[2])
+            elif event in _LISTS:
+                self._listed(args[0], "modules" if sys._getframe(1).f_code.co_filename == _IMPORTS else "all")  # noqa: SLF001
+            elif event == "sqlite3.connect":
+                self._opened(args[0], os.O_RDWR)
+                self._opened(f"{os.fsdecode(args[0])}-wal", os.O_RDWR)
+            elif event in _ELSEWHERE:
+                self.is_certain = False
+        except Exception:  # noqa: BLE001  an odd path
+            self.is_certain = False
+        finally:
+            self._inside.is_so = False
+
+    def _opened(self, path: Any, flags: int) -> None:
+        if isinstance(path, int) or (file := _absolute(path)) is None or file.endswith(".pyc"):
+            return
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            self._written.add(file)
+        if not flags & os.O_WRONLY:
+            self.note(file)
+
+    def _listed(self, path: Any, kind: str) -> None:
+        folder = None if isinstance(path, int) else _absolute(path or ".")
+        if folder is not None:
+            self._note_folder(folder, kind)
+
+    def _note_folder(self, folder: str, kind: str) -> None:
+        if (folder, kind) not in self._folders:
+            self._folders[folder, kind] = _entries(folder, kind)
+
+    def _note_modules(self) -> None:
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file not in self._known and not file.startswith(_INSTALLED):
-                self._known[file] = _changed_at(file)
-
-    def have_changed(self) -> bool:
-        """Whether one of them is another now, or has gone."""
-        return any(_changed_at(file) != at for file, at in self._known.items())
+            if isinstance(file, str) and file not in self._files and not file.startswith(_INSTALLED):
+                self._files[file] = _stamp(file)
 
 
-def _changed_at(file: str) -> int | None:
+def _absolute(path: Any) -> str | None:
+    """The path of something that is not of the installation, nor of the kernel."""
+    file = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  as above
+    return None if file.startswith(_NOT_OF_THE_CODE) else file
+
+
+def _stamp(file: str) -> Stamp:
+    """What tells the contents of a file apart; of a folder, when an entry has come or gone."""
     try:
-        return os.stat(file).st_mtime_ns  # noqa: PTH116  for each step
+        found = os.stat(file)  # noqa: PTH116  for each step
+    except (OSError, ValueError):
+        return None
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        return []
+    return [found.st_mtime_ns, found.st_size, found.st_ino]
+
+
+def _entries(folder: str, kind: str) -> list[str] | None:
+    """The names in a folder: all, those that an import may find, or those of files of settings."""
+    try:
+        names = sorted(set(os.listdir(folder)) - {"__pycache__"})  # noqa: PTH208  as above
     except OSError:
         return None
+    if kind == "modules":
+        return [name for name in names if name.endswith((".py", ".so")) or "." not in name]
+    return names if kind == "all" else [name for name in names if name.endswith(_CONFIG)]

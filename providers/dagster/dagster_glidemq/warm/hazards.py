@@ -1,0 +1,128 @@
+"""What a forked child cannot use of what the import of the code has left in its process.
+
+A thread does not exist in the child: whoever waits for it, or for a lock that it holds, waits for ever. An
+open connection, or a file that is open for writing, is one for all children: one reads what another has asked
+for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+import subprocess
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+MOST_NAMED: Final = 6
+_TASKS: Final = Path("/proc/self/task")
+_DESCRIPTORS: Final = "/dev/fd"
+_OF_FORKS: Final = frozenset({"jemalloc_bg_thd"})
+"""Threads whose library starts them again in a child."""
+
+
+class Hazards:
+    """Finds threads, connections and open files that were not there before the import.
+
+    Threads of OpenBLAS and the like, which end before a fork and begin anew after it, do no harm.
+    """
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+        self._descriptors: set[tuple[int, int]] = set()
+
+    def note(self) -> None:
+        """Note what is there: it is not of the code."""
+        self._threads = set(_threads())
+        self._descriptors = {key for key, _ in _shared()}
+
+    def found(self) -> str:
+        """What there is besides, in words; empty if a fork does no harm."""
+        if set(_threads()) - self._threads:
+            _fork_for_nothing()  # those that know of forks end before one
+        threads = [name for number, name in _threads().items() if number not in self._threads]
+        shared = [text for key, text in _shared() if key not in self._descriptors]
+        return " and ".join(filter(None, (_listed("the threads", threads), _listed("what is open:", shared))))
+
+
+def _threads() -> dict[int, str]:
+    """The threads of this process beside the main one, native ones too: number and name."""
+    known = {thread.native_id: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().native_id
+    found: dict[int, str] = {}
+    if not _TASKS.exists():
+        count = _counted_by_ps()
+        found = {number: name for number, name in known.items() if number is not None and number != main}
+        return found | {-number: "a native one" for number in range(1, count - len(found))}
+    for task in _TASKS.iterdir():
+        with suppress(OSError):  # it has ended
+            number = int(task.name)
+            name = known.get(number) or _named((task / "comm").read_text().strip())
+            if number not in (os.getpid(), main) and name not in _OF_FORKS:
+                found[number] = name
+    return found
+
+
+def _named(name: str) -> str:
+    """The name of a native thread; many have only that of their process."""
+    return "a native one" if name.startswith("python") else name
+
+
+def _counted_by_ps() -> int:
+    """How many threads this process has, where there is no ``/proc``: by ``ps`` of macOS."""
+    done = subprocess.run(["ps", "-M", str(os.getpid())], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    return len(done.stdout.splitlines()) - 1
+
+
+def _shared() -> Iterator[tuple[tuple[int, int], str]]:
+    """The open connections and files that a child would share: what tells them apart, and their names."""
+    for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208  no Path of it
+        with suppress(OSError, ValueError):  # the descriptor of this listing
+            number = int(name)
+            found = os.fstat(number)
+            mode = fcntl.fcntl(number, fcntl.F_GETFL)
+            is_written = bool(mode & (os.O_WRONLY | os.O_RDWR)) and not mode & os.O_APPEND
+            if stat.S_ISSOCK(found.st_mode) and (text := _connection(number)):
+                yield (number, found.st_ino), text
+            elif stat.S_ISREG(found.st_mode) and is_written:
+                yield (number, found.st_ino), _path(number)
+
+
+def _connection(number: int) -> str:
+    """Who is at the other end of a socket; empty for one of single messages, which children may share."""
+    with socket.socket(fileno=os.dup(number)) as sock:
+        if sock.type == socket.SOCK_DGRAM:
+            return ""
+        try:
+            peer = sock.getpeername()
+        except OSError:
+            return "a socket without a connection"
+    return f"a connection to {peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a local connection"
+
+
+def _path(number: int) -> str:
+    try:
+        return f"the file {Path(f'{_DESCRIPTORS}/{number}').readlink()}"
+    except OSError:
+        return "a file"
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{what} {', '.join(sorted(names)[:MOST_NAMED])}{more}"
+
+
+def _fork_for_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)

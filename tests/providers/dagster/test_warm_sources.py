@@ -1,0 +1,193 @@
+"""What an import has read is noted, and so is what a forked child could not use of what it left."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dagster_glidemq.warm.hazards import Hazards
+from dagster_glidemq.warm.sources import Sources
+
+
+@pytest.fixture
+def sources() -> Sources:
+    return Sources()
+
+
+def again(file: Path, text: str) -> None:
+    """Write it anew, with the same length and time: only its number tells."""
+    before = file.stat()
+    beside = file.with_suffix(".new")
+    beside.write_text(text)
+    os.utime(beside, ns=(before.st_atime_ns, before.st_mtime_ns))
+    beside.replace(file)
+
+
+@pytest.mark.parametrize("name", ["defs.yaml", "conf.json", "query.sql", "manifest.bin", ".env"])
+@pytest.mark.parametrize("later", ["changed", "replaced", "removed"])
+def test_every_file_that_was_read_counts(sources: Sources, tmp_path: Path, name: str, later: str) -> None:
+    file = tmp_path / name
+    file.write_text("eu")
+    with sources.recording():
+        assert file.read_text() == "eu"
+    assert not sources.have_changed(for_another_run=True)
+    if later == "changed":
+        file.write_text("us!")
+    elif later == "replaced":
+        again(file, "us")
+    else:
+        file.unlink()
+    assert sources.have_changed(for_another_run=False)
+
+
+def test_a_file_that_was_looked_for_in_vain_counts_when_it_is_there(sources: Sources, tmp_path: Path) -> None:
+    with sources.recording(), pytest.raises(FileNotFoundError):
+        (tmp_path / "local.yaml").read_text()
+    assert not sources.have_changed(for_another_run=True)
+    (tmp_path / "local.yaml").write_text("")
+    assert sources.have_changed(for_another_run=False)
+
+
+def test_a_new_entry_of_a_folder_counts_for_the_next_run_only(sources: Sources, tmp_path: Path) -> None:
+    with sources.recording():
+        assert list(tmp_path.glob("*.csv")) == []
+    (tmp_path / "new.csv").write_text("1")
+    assert not sources.have_changed(for_another_run=False)
+    assert sources.have_changed(for_another_run=True)
+
+
+def test_what_steps_write_beside_the_code_does_not_count(sources: Sources, tmp_path: Path) -> None:
+    (tmp_path / "conf.json").write_text("{}")
+    with sources.recording():
+        (tmp_path / "conf.json").read_text()
+    (tmp_path / "out.parquet").write_text("1")
+    assert not sources.have_changed(for_another_run=True)
+    (tmp_path / "conf.local.json").write_text("{}")
+    assert sources.have_changed(for_another_run=True)
+
+
+def test_a_cache_that_the_import_itself_writes_does_not_count(sources: Sources, tmp_path: Path) -> None:
+    cache = tmp_path / "cache.json"
+    with sources.recording():
+        assert not cache.exists()
+        cache.write_text("1")
+        cache.read_text()
+        cache.write_text("22")
+    assert not sources.have_changed(for_another_run=True)
+
+
+def test_what_is_read_after_the_import_does_not_count(sources: Sources, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text("1")
+    with sources.recording():
+        pass
+    (tmp_path / "data.json").read_text()
+    (tmp_path / "data.json").write_text("22")
+    assert not sources.have_changed(for_another_run=True)
+
+
+def test_a_database_that_was_read_counts(sources: Sources, tmp_path: Path) -> None:
+    file = tmp_path / "app.db"
+    with sources.recording(), sqlite3.connect(file) as found:
+        found.execute("SELECT 1")
+    found.close()
+    assert not sources.have_changed(for_another_run=False)
+    with sqlite3.connect(file) as found:
+        found.execute("CREATE TABLE t (n)")
+    found.close()
+    assert sources.have_changed(for_another_run=False)
+
+
+@pytest.mark.parametrize("how", ["socket", "program"])
+def test_what_came_from_elsewhere_is_not_certain(sources: Sources, how: str) -> None:
+    assert sources.is_certain
+    with socket.create_server(("127.0.0.1", 0)) as server, sources.recording():
+        if how == "socket":
+            socket.create_connection(server.getsockname()).close()
+        else:
+            subprocess.run(["true"], check=True)
+    assert not sources.is_certain
+
+
+def test_another_process_goes_on_with_what_was_noted(sources: Sources, tmp_path: Path) -> None:
+    (tmp_path / "conf.json").write_text("{}")
+    with sources.recording():
+        (tmp_path / "conf.json").read_text()
+        list(tmp_path.iterdir())
+    other = Sources()
+    other.unpack(sources.packed())
+    assert not other.have_changed(for_another_run=True)
+    (tmp_path / "conf.json").unlink()
+    assert other.have_changed(for_another_run=False)
+
+
+@pytest.fixture
+def hazards() -> Hazards:
+    found = Hazards()
+    found.note()
+    return found
+
+
+@pytest.fixture
+def thread(hazards: Hazards) -> Iterator[None]:
+    end = threading.Event()
+    started = threading.Thread(target=end.wait, name="poller")
+    started.start()
+    yield
+    end.set()
+    started.join()
+
+
+def test_nothing_is_no_hazard(hazards: Hazards, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("a"), socket.socket(type=socket.SOCK_DGRAM), (tmp_path / "log").open():
+        assert hazards.found() == ""
+
+
+@pytest.mark.usefixtures("thread")
+def test_what_was_there_before_is_no_hazard(hazards: Hazards) -> None:
+    assert "the threads poller" in hazards.found()
+    hazards.note()
+    assert hazards.found() == ""
+
+
+def test_open_connections_and_databases_are_named(hazards: Hazards, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert f"a connection to 127.0.0.1:{port}" in hazards.found()
+    database = sqlite3.connect(tmp_path / "app.db")
+    database.execute("CREATE TABLE t (n)")
+    assert f"the file {tmp_path / 'app.db'}" in hazards.found()
+    database.close()
+    assert hazards.found() == ""
+
+
+def test_threads_that_end_before_a_fork_are_no_hazard_and_native_ones_are() -> None:
+    code = """
+from dagster_glidemq.warm.hazards import Hazards
+hazards = Hazards(); hazards.note()
+import numpy
+numpy.ones((300, 300)) @ numpy.ones((300, 300))
+print(repr(hazards.found()))
+import pyarrow.compute
+print(pyarrow.cpu_count() and repr(hazards.found()))
+import io, pyarrow.csv
+pyarrow.csv.read_csv(io.BytesIO(b"a\\n" + b"1\\n" * 100_000))
+print(repr(hazards.found()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "4"},
+    )
+    first, second, third = done.stdout.splitlines()
+    assert (first, second) == ("''", "''")
+    assert "the threads" in third
