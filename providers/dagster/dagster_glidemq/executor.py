@@ -17,12 +17,12 @@ from dagster._core.execution.step_dependency_config import (
 from dagster._core.execution.tags import get_tag_concurrency_limits_config
 from dagster._core.executor.base import Executor
 from dagster._core.executor.init import InitExecutorContext
-from dagster._core.executor.step_delegating import StepDelegatingExecutor
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
 from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.queues import Queues
+from dagster_glidemq.step_executor import GlideMQStepExecutor
 from dagster_glidemq.step_handler import GlideMQStepHandler
 from glidemq_orchestrate.errors import ConfigurationError
 
@@ -105,13 +105,13 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
         lease=timedelta(seconds=_number(config, "lease_seconds", least=1)),
         grace=_number(config, "grace_seconds", most=86_400),
     )
-    return StepDelegatingExecutor(
+    return GlideMQStepExecutor(
         handler,
         retries=RetryMode.from_config(_mapping(config, "retries")) or RetryMode.ENABLED,
         sleep_seconds=_number(config, "poll_seconds"),
         check_step_health_interval_seconds=HEALTH_SECONDS,
-        max_concurrent=config.get("max_concurrent"),  # type: ignore[arg-type]  # as the schema says
-        tag_concurrency_limits=config.get("tag_concurrency_limits"),  # type: ignore[arg-type]  # likewise
+        max_concurrent=config.get("max_concurrent"),
+        tag_concurrency_limits=config.get("tag_concurrency_limits"),
         should_verify_step=True,
         step_dependency_config=StepDependencyConfig.from_config(_mapping(config, "step_dependency_config")),
     )
