@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -64,8 +64,12 @@ providers: setup  ## Run the tests of the Airflow and Dagster packages.
 airflow: java  ## Run all tests of a real Airflow, also those that make test leaves out (some 20 minutes).
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system tests/docker tests/providers/airflow/task_groups/test_run.py -k airflow
 
-dagster: java  ## Run all tests of a real Dagster, also those that make test leaves out (some 10 minutes).
+postgres: setup  ## Check for PostgreSQL, and install it where the system's package manager may be used.
+	@$(BIN)/python -m tests.system.postgres
+
+dagster: java postgres .matrix/dagster-1.12/.installed  ## Run all tests of a real Dagster, on PostgreSQL too, also those that make test leaves out (some 10 minutes).
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system -k dagster
+	GLIDEMQ_TEST_PROFILE=long .matrix/dagster-1.12/bin/python -m pytest tests/providers/dagster/test_postgres.py
 
 # Each release in an environment of its own, with the newest versions that were seen to work with it:
 # Airflow 3.2 does not start with the newest pydantic and its like.
@@ -90,14 +94,14 @@ airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airf
 	@.matrix/$*/bin/python -c 'from importlib.metadata import version as v; assert v("apache-airflow-core").startswith("$*."), v("apache-airflow-core")'
 	@touch $@
 
-dagster-matrix: .matrix/dagster-1.12/.installed  ## Run the tests of the Dagster package on Dagster 1.12 too (some 5 minutes).
+dagster-matrix: postgres .matrix/dagster-1.12/.installed  ## Run the tests of the Dagster package on Dagster 1.12 too (some 5 minutes).
 	.matrix/dagster-1.12/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 tests/providers/dagster
 
 .matrix/dagster-1.12/.installed: providers/dagster/constraints-1.12.txt $(MANIFESTS) | $(STAMP)
 	@echo "Setting up .matrix/dagster-1.12 ..."
 	@rm -rf .matrix/dagster-1.12
 	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/dagster-1.12
-	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test \
+	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test --group postgres \
 		-e '.[embedded,hiredis]' -e providers/dagster
 	@$(BIN)/uv pip check --quiet --python .matrix/dagster-1.12/bin/python
 	@.matrix/dagster-1.12/bin/python -c 'from importlib.metadata import version as v; assert v("dagster").startswith("1.12."), v("dagster")'

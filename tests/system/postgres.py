@@ -1,4 +1,4 @@
-"""A PostgreSQL server of Debian's package: Airflow's database where several processes write at once."""
+"""A PostgreSQL server of Debian's package: a database where several processes write at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -63,6 +64,14 @@ def running_postgres(database: str) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def main() -> None:
+    """Check for PostgreSQL, and install it where that is allowed."""
+    try:
+        _programs()
+    except AssertionError as exc:
+        sys.exit(str(exc))
+
+
 def _programs() -> Path:
     """The folder of the server's programs: Debian keeps them out of PATH, one folder a version."""
     installed("pg_ctlcluster", package="postgresql")
@@ -74,3 +83,7 @@ def _free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+if __name__ == "__main__":
+    main()
