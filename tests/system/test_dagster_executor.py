@@ -194,7 +194,7 @@ COLOUR = os.environ.get("COLOUR")
 @dg.op
 def say() -> str:
     return f"{REGION} {COLOUR}"
-@dg.job(executor_def=glidemq_executor.configured({"lease_seconds": 5.0}))
+@dg.job(executor_def=glidemq_executor)
 def saying() -> None:
     say()
 defs = dg.Definitions(jobs=[saying])

@@ -73,7 +73,7 @@ class Steps:
         log = self.path / f"worker-{len(self.workers)}.log"
         with log.open("wb") as out, spawned([*command, *options], stdout=out, stderr=out) as process:
             self.workers.append(process)
-            wait_for(lambda: b"serves" in log.read_bytes(), 60, log.read_text)
+            wait_for(lambda: b"serves" in log.read_bytes(), 180, log.read_text)
             yield process
             if process.poll() is None:
                 process.terminate()

@@ -3,8 +3,9 @@
 To the process: ``{"number", "begin": "step" | "run", "job": payload}``, ``{"number", "signal": 2 | 9}``; to
 one that must not import the code itself, first ``{"number": 0, "apart": {"why", "sources"}}``.
 From it: ``{"number", "pid"}`` when the child has begun, ``{"number", "ended": status}`` with an exit code, or
-minus a signal; ``{"number", "refused": why}`` when it cannot begin; ``{"number", "stale": true}`` when the
-code has changed: another process must be started for it. ``{"number", "apart": {"why", "sources"}}``: its
+minus a signal; ``{"number", "refused": why}`` when it cannot begin; ``{"number", "stale": how}`` when another
+process must be started for it: the code has ``CHANGED``, or what was imported is ``OF_A_RUN``, another one.
+``{"number", "apart": {"why", "sources"}}``: its
 children could not use what the import has left, so the next process imports nothing, and each child does.
 """
 
@@ -24,6 +25,8 @@ class Outdated(Exception):
 
 
 APART: Final = "apart"
+CHANGED: Final = "changed"
+OF_A_RUN: Final = "of a run"
 INTERRUPTED: Final = 130
 """The exit code of a child that was interrupted, as of a shell."""
 MOST_OF_A_LINE: Final = 8 * 1024 * 1024

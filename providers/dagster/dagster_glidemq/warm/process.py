@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from dagster_glidemq.warm.messages import APART, INTERRUPTED, Lines, encoded
+from dagster_glidemq.warm.messages import APART, INTERRUPTED, OF_A_RUN, Lines, encoded
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
@@ -33,11 +33,12 @@ class Stale(Exception):
 
     Attributes:
         apart: What the next process is given (``messages``): its children must import the code themselves.
+        is_of_a_run: The import serves one run only.
     """
 
-    def __init__(self, apart: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, apart: Mapping[str, Any] | None = None, *, is_of_a_run: bool = False) -> None:
         super().__init__()
-        self.apart = apart
+        self.apart, self.is_of_a_run = apart, is_of_a_run
 
 
 class WarmProcess:
@@ -182,7 +183,7 @@ def _is_end(message: dict[str, Any] | None, told: list[int]) -> bool:
     if message is None:
         raise Unrecoverable("the process that ran it was lost: the warm process of the worker has ended")
     if "stale" in message or "apart" in message:
-        raise Stale(message.get("apart"))
+        raise Stale(message.get("apart"), is_of_a_run=message.get("stale") == OF_A_RUN)
     if "refused" in message:
         raise Unrecoverable(str(message["refused"]))
     code = message.get("ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.worker.context import Cancelled
 
 MOST: Final = 8
-TRIES: Final = 3
+TRIES: Final = 4
+OF_RUNS_SECONDS: Final = 600.0
+"""How long each run has a process of its own where one process could not serve two."""
 
 
 class WarmProcesses:
@@ -21,9 +24,10 @@ class WarmProcesses:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_location: dict[str, WarmProcess] = {}
+        self._by_place: dict[str, WarmProcess] = {}  # a location, or a run in it
         self._spare: WarmProcess | None = None
-        self._apart: dict[str, Mapping[str, Any]] = {}
+        self._apart: dict[str, Mapping[str, Any]] = {}  # by location
+        self._of_runs: dict[str, float] = {}  # locations whose imports serve one run: since when
         self._owner = os.getpid()
         self._ended = EndedRuns()
 
@@ -43,11 +47,11 @@ class WarmProcesses:
         """
         with self._ended.watching(job["run_id"], is_step=kind == "step") as watched:
             for _ in range(TRIES):
-                process = self._take(location)
+                place, process = self._take(location, job["run_id"])
                 try:
                     process.run(kind, job, lambda: bool(watched.why) or cancelled.is_set(), grace)
                 except Stale as exc:
-                    self._forget(location, process, exc.apart)
+                    self._forget(location, place, process, exc)
                 except Unrecoverable as exc:
                     if watched.why and watched.why not in str(exc):
                         raise Unrecoverable(f"{watched.why}; {exc}") from None
@@ -61,19 +65,22 @@ class WarmProcesses:
         if self._owner != os.getpid():
             return
         with self._lock:
-            left = [*self._by_location.values(), *([self._spare] if self._spare else [])]
-            self._by_location, self._spare = {}, None
+            left = [*self._by_place.values(), *([self._spare] if self._spare else [])]
+            self._by_place, self._spare = {}, None
         for process in left:
             process.close()
 
-    def _take(self, location: str) -> WarmProcess:
+    def _take(self, location: str, run_id: str) -> tuple[str, WarmProcess]:
         with self._lock:
-            process = self._by_location.get(location)
+            since = self._of_runs.get(location)
+            is_shared = since is None or time.monotonic() - since > OF_RUNS_SECONDS
+            place = location if is_shared else f"{location} {run_id}"
+            process = self._by_place.get(place)
             if process is None or not process.is_usable:
                 process = self._new(location)
-                self._by_location[location] = process
+                self._by_place[place] = process
                 self._drop_idle()
-            return process
+            return place, process
 
     def _new(self, location: str) -> WarmProcess:
         if (apart := self._apart.get(location)) is not None:
@@ -81,19 +88,21 @@ class WarmProcesses:
         spare, self._spare = self._spare, None
         return spare if spare is not None and spare.is_usable else WarmProcess()
 
-    def _forget(self, location: str, process: WarmProcess, apart: Mapping[str, Any] | None) -> None:
-        """Let no further job go to it; it ends with its last one. ``apart``: how the next one begins."""
+    def _forget(self, location: str, place: str, process: WarmProcess, why: Stale) -> None:
+        """Let no further job go to it; it ends with its last one. ``why`` says how the next one begins."""
         with self._lock:
-            if self._by_location.get(location) is not process:
+            if self._by_place.get(place) is not process:
                 return
-            del self._by_location[location]
+            del self._by_place[place]
             self._apart.pop(location, None)
-            if apart is not None:
-                self._apart[location] = apart
+            if why.apart is not None:
+                self._apart[location] = why.apart
+            if why.is_of_a_run:
+                self._of_runs[location] = time.monotonic()
 
     def _drop_idle(self) -> None:
         """End the process that was idle for longest when there are too many."""
-        idle = [place for place, process in self._by_location.items() if process.is_idle]
-        if len(self._by_location) > MOST and len(idle) > 1:
-            oldest = min(idle, key=lambda place: self._by_location[place].used_at)
-            threading.Thread(target=self._by_location.pop(oldest).close, daemon=True).start()
+        idle = [place for place, process in self._by_place.items() if process.is_idle]
+        if len(self._by_place) > MOST and len(idle) > 1:
+            oldest = min(idle, key=lambda place: self._by_place[place].used_at)
+            threading.Thread(target=self._by_place.pop(oldest).close, daemon=True).start()

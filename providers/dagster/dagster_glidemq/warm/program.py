@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from dagster_glidemq.warm.hazards import Hazards
-from dagster_glidemq.warm.messages import APART, Lines, NotPrepared, Outdated, encoded
+from dagster_glidemq.warm.messages import APART, CHANGED, OF_A_RUN, Lines, NotPrepared, Outdated, encoded
 from dagster_glidemq.warm.sources import Sources
 
 logger = logging.getLogger("dagster_glidemq.warm")
@@ -114,29 +114,32 @@ class WarmProgram:
                     _kill(pid, message["signal"])
 
     def _begin(self, number: int, kind: str, job: Any) -> None:
-        if self._parting or self._is_outdated(job):
-            self._retire(number, **(self._parting or {"stale": True}))
+        if not self._parting and (why := self._why_outdated(job)):
+            self._parting = {"stale": why}
+        if self._parting:
+            self._say(number, **self._parting)
         elif self._is_apart or self._is_prepared(number, kind, job):
             self._fork(number, kind, job)
 
-    def _is_outdated(self, job: Any) -> bool:
-        """Whether what was imported may not be what an import would bring now."""
-        if self._is_apart:  # nothing was; but the code may have become harmless
-            return self._sources.have_changed(for_another_run=True)
-        is_another = self._execution.is_of_another_run(job)
-        is_unsure = is_another and not self._sources.is_certain
-        return is_unsure or self._sources.have_changed(for_another_run=is_another)
+    def _why_outdated(self, job: Any) -> str:
+        """Why an import might bring something else now: ``CHANGED``, ``OF_A_RUN``, or empty."""
+        if self._sources.have_changed(for_another_run=False):
+            return CHANGED
+        if self._is_apart or not self._execution.is_of_another_run(job):
+            return ""
+        is_unsure = not self._sources.is_certain or self._sources.have_changed(for_another_run=True)
+        return OF_A_RUN if is_unsure else ""
 
     def _is_prepared(self, number: int, kind: str, job: Any) -> bool:
         """Import the code of a job; False if it cannot be used here, of which the worker was notified."""
         try:
             is_new = self._execution.prepare(kind, job)
         except Outdated:
-            self._retire(number, stale=True)
+            self._retire(number, stale=OF_A_RUN)
             return False
         except BaseException as exc:
             if not isinstance(exc, NotPrepared):
-                self._parting = {"stale": True}  # the code may be half imported
+                self._parting = {"stale": CHANGED}  # the code may be half imported
                 logger.exception("the code of a job cannot be loaded")
             self._say(number, refused=self._execution.explain(kind, job, exc))
             return False
