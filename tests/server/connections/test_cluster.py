@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -432,3 +435,26 @@ def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_re
     alone = ConnectionSettings(server.url.replace("valkey://", "valkey+cluster://").removesuffix("/0"))
     with Queue("c", alone) as queue, pytest.raises(ConfigurationError, match="is not a cluster"):
         queue.add("work")
+
+
+def test_the_leases_of_a_blocked_worker_are_renewed_on_every_primary(
+    url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    async def block(ctx: Any) -> None:
+        await asyncio.sleep(0.5)  # until all have begun
+        if ctx.data:
+            time.sleep(3)  # noqa: ASYNC251  the defect
+
+    with ExitStack() as stack:
+        queues = [stack.enter_context(Queue(name, url)) for name in QUEUES]
+        run_worker(list(QUEUES), {"block": block}, url=url, lock_duration=SECOND)
+        ids = [queue.add("block", number == 0) for number, queue in enumerate(queues)]
+        jobs = list(zip(queues, ids, strict=True))
+        eventually(lambda: all(one.get_job(job_id).state is JobState.ACTIVE for one, job_id in jobs), 20)
+        time.sleep(2.5)
+        # A lease of 30 s is shown, since the job has none of its own: it was renewed less than a second ago.
+        for one, job_id in jobs:
+            job = one.get_job(job_id)
+            assert job.state is JobState.COMPLETED or (job.lease_until or one.now()) - one.now() > 29 * SECOND
+        eventually(lambda: all(one.get_job(job_id).state is JobState.COMPLETED for one, job_id in jobs), 20)
+        assert [one.get_job(job_id).lost_runs for one, job_id in jobs] == [0, 0, 0]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
+from glidemq_orchestrate import AsyncQueue, ConnectionSettings, JobState, Queue
 from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
-from tests.conftest import RunWorker
+from tests.conftest import Eventually, RunWorker
 from tests.server.connections.certificates import Certificates
 from tests.server.lua.servers import _free_port, load_libraries, redis7_binary, running
 
@@ -117,3 +119,22 @@ def test_a_client_that_another_ca_signed_is_refused(files: Certificates, tmp_pat
             queue.add("work")
         with Queue("etl", ConnectionSettings(url, ca=files.ca, cert=files.client)) as queue:
             assert queue.add("work")
+
+
+def test_the_leases_of_a_blocked_worker_are_renewed_by_its_user_over_tls(
+    guarded: Guarded, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    guarded.set_user("worker", f">{SECRET}")
+    settings = guarded.settings(user="worker", password=SECRET)
+
+    async def block(_ctx: Any) -> None:
+        time.sleep(3)  # noqa: ASYNC251  the defect
+
+    with Queue("etl", settings) as queue:
+        run_worker(["etl"], {"block": block}, url=settings, lock_duration=timedelta(seconds=1))
+        job_id = queue.add("block")
+        eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE, 20)
+        time.sleep(2)
+        renewed = guarded.admin.hget(f"glide:{{etl}}:job:{job_id}", "lastActive")
+        assert queue.now().timestamp() - int(renewed) / 1000 < 1
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 20)
