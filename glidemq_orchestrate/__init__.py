@@ -28,6 +28,7 @@ _PUBLIC: Final = {
     "flows.owner": ("Owner",),
     "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
     "flows.rules": ("Dependency", "OnFailure", "Rule"),
+    "flows.waits": ("Wait",),
     "flows.spec": ("FlowNode", "FlowOutcome", "FlowSpec", "FlowState", "FlowStatus", "NodeStatus"),
     "jobs.backoff": ("Backoff",),
     "jobs.deduplication": ("Deduplication",),

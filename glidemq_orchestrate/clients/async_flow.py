@@ -13,6 +13,7 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.worker import waits as waiting
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import AsyncFacade
@@ -20,9 +21,10 @@ from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.names import check_request, short_reason
+from glidemq_orchestrate.names import NOTE, check_request, short_reason
 
 __all__ = ["AsyncFlow"]
 
@@ -74,6 +76,11 @@ class AsyncFlow:
         if names is None:
             return await self._run(self._backend.results(self._ref))
         return await self._run(single.results(self._ref, names))
+
+    async def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Mapping[str, Wait]:
+        """See ``Flow.waits``."""
+        found = await self.nodes() if nodes is None else nodes
+        return await self._run(waiting.waits(self._ref, found, self._clock.now_ms()))
 
     async def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
         """See ``Flow.logs``."""
@@ -148,6 +155,10 @@ class AsyncFlow:
     async def owners(self) -> Sequence[str]:
         """See ``Flow.owners``."""
         return await self._run(self._backend.owners(self._ref))
+
+    async def note(self, text: str) -> None:
+        """See ``Flow.note``."""
+        await self._run(owners.note(self._ref, NOTE.check(text)))
 
     async def history(self) -> Sequence[FlowStatus]:
         """See ``Flow.history``."""

@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.worker import waits as waiting
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import SyncFacade
@@ -21,9 +22,10 @@ from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.names import check_request, short_reason
+from glidemq_orchestrate.names import NOTE, check_request, short_reason
 
 __all__ = ["Flow"]
 
@@ -106,6 +108,21 @@ class Flow:
         if names is None:
             return self._run(self._backend.results(self._ref))
         return self._run(single.results(self._ref, names))
+
+    def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Mapping[str, Wait]:
+        """Why nodes that could run do not run now, and until when, by name: of the first 100 of them.
+
+        Of those that are delayed, wait for a worker, for their ordering key or for a signal; not of those
+        that wait for other nodes. For people: it costs two calls a node, and four for each of their queues.
+
+        Args:
+            nodes: Of these nodes, as ``nodes`` has returned them; None: of all.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``node``; not where the nodes are given.
+        """
+        found = self.nodes() if nodes is None else nodes
+        return self._run(waiting.waits(self._ref, found, self._clock.now_ms()))
 
     def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
         """The lines that some nodes have logged, the oldest first, and how many they have in total.
@@ -251,6 +268,21 @@ class Flow:
             FlowNotFound: The flow no longer exists.
         """
         return self._run(self._backend.owners(self._ref))
+
+    def note(self, text: str) -> None:
+        """Keep a short text with this generation, for whoever submitted the flow: ``FlowStatus.note``.
+
+        The last one counts. It changes nothing else, in any state, and goes with the record of the
+        generation. A repeat is safe.
+
+        Args:
+            text: At most 256 characters, none of them a control character.
+
+        Raises:
+            ConfigurationError: The text is not valid.
+            FlowNotFound: The flow no longer exists.
+        """
+        self._run(owners.note(self._ref, NOTE.check(text)))
 
     def history(self) -> Sequence[FlowStatus]:
         """The status of each generation that is kept, oldest first: of the last 100, and of some before them.

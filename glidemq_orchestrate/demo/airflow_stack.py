@@ -33,6 +33,7 @@ HEALTH_PARTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor"
 LOG_LINES: Final = 30
 _SECRETS_FILE: Final = "secrets.json"
 _MIGRATED_FILE: Final = "migrated"
+_READS: Final = 3
 _POLL_SECONDS: Final = 0.25
 _BUSY_SECONDS: Final = 30.0
 _ACCEPTED: Final = (http.client.OK, http.client.CREATED)
@@ -357,7 +358,14 @@ class AirflowStack:
     # -- the REST API ----------------------------------------------------------------------------------------
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
-        return self._ask("GET", f"{path}?{urlencode(query)}" if query else path)
+        whole = f"{path}?{urlencode(query)}" if query else path
+        for _ in range(_READS - 1):  # on a busy machine, it may not reply in time
+            status, reply = self._request("GET", whole)
+            if status in _ACCEPTED:
+                return reply
+            if status:
+                break
+        return self._ask("GET", whole)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         status, reply = self._request(method, path, body)

@@ -154,7 +154,8 @@ class FlowStatus:
     nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
     failure that is not ignored, or why it was cancelled. ``generation``: which run of the flow id this is,
     0 for the first; ``superseded_by``: the generation that took its place; ``request``: the token of whoever
-    asked for it, as in ``submit``.
+    asked for it, as in ``submit``. ``runs``: how often this generation has begun again after it had ended
+    (retried, or nodes run again); ``note``: the last text of ``Flow.note``, ''.
     ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
     """
 
@@ -174,6 +175,8 @@ class FlowStatus:
     broken: bool = False
     superseded_by: int | None = None
     request: str = ""
+    runs: int = 0
+    note: str = ""
     stored_as: str = field(default="", repr=False)
 
     @property

@@ -99,6 +99,15 @@ class Ownership:
                     raise
 
 
+def note(ref: FlowRef, text: str) -> Op[None]:
+    """Keep a text with this generation of a flow.
+
+    Raises:
+        FlowNotFound: It no longer exists.
+    """
+    yield from ask(calls.note(ref.home, ref.flow_id, text))
+
+
 def owner_of(owned: Ownership | None) -> Owner | None:
     """For whom a handle acts."""
     return None if owned is None else owned.owner

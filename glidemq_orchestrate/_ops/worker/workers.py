@@ -37,7 +37,7 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
     """
     unserved, missing, known = [], {}, {}
     for queue, names in jobs.items():
-        handlers = yield from _handlers(QueueKeys(prefix, queue), now_ms)
+        handlers = yield from known_handlers(QueueKeys(prefix, queue), now_ms)
         if handlers is None:
             continue
         if not handlers:
@@ -137,7 +137,7 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
     It is if another live worker of the queue has one, or may have one; and if the job is a node with a
     ``queue_timeout``: that ends it, with ``why`` as its reason.
     """
-    handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
+    handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
         return True
     if not attempt.flow_id or not (yield from ask(attempt_calls.has_queue_timeout(queue, attempt.job_id))):
@@ -146,7 +146,7 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
     return True
 
 
-def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
+def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
     """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
     ours = [name for name in (yield from ask(workers.live_workers(queue, now_ms))) if name != without]
     described = (yield from ask(consumer_calls.worker_descriptions(queue, ours))) if ours else []

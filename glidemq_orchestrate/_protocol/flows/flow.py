@@ -171,6 +171,8 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
         superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
         request=read_request(fields.get("request", "")),
+        runs=exact(fields.get("runs")) or 0,
+        note=fields.get("note", ""),
         stored_as=flow_id,
     )
 

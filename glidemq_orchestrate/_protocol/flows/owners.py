@@ -31,6 +31,12 @@ def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowSt
     return function("gmo_own_flow", [home.flow(flow_id)], args, FlowState, repeatable=True)
 
 
+def note(home: QueueKeys, flow_id: str, text: str) -> Call[int]:
+    """Keep a text with a generation of a flow; the last one counts. Repeatable."""
+    args = (0, flow_id, text)
+    return function("gmo_note_flow", [home.flow(flow_id)], args, replies.integer, repeatable=True)
+
+
 def owners(home: QueueKeys, flow_id: str) -> Call[list[str]]:
     """The names of the owners of a flow, sorted."""
     return command("HKEYS", f"{home.flow(flow_id)}:owners", decode=lambda names: sorted(filter(None, names)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from glidemq_orchestrate.cli.shell import as_json_value
-from glidemq_orchestrate.flows.spec import FlowStatus
+from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.waits import Wait
 
 NAMED: Final = 20
 
@@ -17,6 +18,12 @@ NAMED: Final = 20
 def status_json(status: FlowStatus) -> dict[str, Any]:
     """The status of a flow for ``--json``."""
     return {name: value for name, value in asdict(status).items() if name != "stored_as"}
+
+
+def wait_json(waits: Mapping[str, Wait], node: NodeStatus) -> dict[str, Any] | None:
+    """Why a node waits, and until when, for ``--json``; None for one that does not."""
+    found = waits.get(node.name)
+    return None if found is None else asdict(found)
 
 
 def named(what: str, names: Sequence[str]) -> str:

@@ -117,7 +117,9 @@ def _draw(flow: Flow, screen: Live) -> float:
     """Draw the flow as it is; returns the seconds until it should be drawn again."""
     began = time.monotonic()
     rows = max(console.height - HEAD_LINES, 5)
-    screen.update(flow_view(flow.status(), flow.nodes(), now=datetime.now(UTC), rows=rows))
+    status, nodes = flow.status(), flow.nodes()
+    view = flow_view(status, nodes, now=datetime.now(UTC), rows=rows, waits=flow.waits(nodes))
+    screen.update(view)
     return max(REFRESH_SECONDS, (time.monotonic() - began) * REFRESH_SHARE)
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.flow.cells import short
+from glidemq_orchestrate.cli.flow.cells import short, wait_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
 from glidemq_orchestrate.clients.producer import FlowProducer
@@ -39,7 +39,7 @@ def node(
         flow = flows.get(flow_id)
         node = flow.node(name)
         wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
-        inputs = dict(flow.results(wanted))
+        inputs, waits = dict(flow.results(wanted)), flow.waits([node])
     with Queue(node.queue, url, prefix=prefix) as queue:
         job, count = queue.get_job(node.job_id), queue.logs(node.job_id, limit=0).total
         logs = queue.logs(node.job_id, offset=max(count - LOG_LINES, 0), limit=LOG_LINES)
@@ -47,8 +47,9 @@ def node(
         "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines
     }  # fmt: skip
     if as_json:
-        say_json(row)
+        say_json(row | {"wait": wait_json(waits, node)})
         return
+    row |= {"waits": str(waits[name])} if name in waits else {}
     console.print(details(row, full=full))
     if len(wanted) < len(node.after):
         console.print(f"{len(node.after) - len(wanted):,} more inputs; --full shows all", style="dim")

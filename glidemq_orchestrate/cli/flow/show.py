@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from glidemq_orchestrate.cli.flow.cells import status_json
+from glidemq_orchestrate.cli.flow.cells import status_json, wait_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
@@ -32,9 +32,10 @@ def show(
 def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = None) -> None:
     """Print a flow as it is now; as JSON, with the names of the nodes that the command has changed."""
     status, nodes = flow.status(), flow.nodes()
+    waits = flow.waits(nodes)
     if not as_json:
-        console.print(flow_view(status, nodes, now=datetime.now(UTC)))
+        console.print(flow_view(status, nodes, now=datetime.now(UTC), waits=waits))
         return
-    shown = [{**asdict(node), "seconds": node.seconds} for node in nodes]
+    shown = [{**asdict(node), "seconds": node.seconds, "wait": wait_json(waits, node)} for node in nodes]
     more = {} if changed is None else {"changed": list(changed)}
     say_json({"flow": status_json(status), "nodes": shown, "results": dict(flow.results())} | more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -18,6 +18,7 @@ from glidemq_orchestrate.flows.forms.fold import Group as Folded
 from glidemq_orchestrate.flows.forms.fold import fold
 from glidemq_orchestrate.flows.forms.tree import Place, layout
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.states import JobState
 
 _LOOKS: Final = {
@@ -28,6 +29,7 @@ _LOOKS: Final = {
     JobState.WAITING: ("…", "yellow"),
     JobState.DELAYED: ("◷", "yellow"),
 }
+_NO_WAITS: Final[Mapping[str, Wait]] = {}
 _LABEL: Final = "."
 _WIDEST: Final = 1_000
 _BLOCKED: Final = ("·", "dim")
@@ -37,7 +39,12 @@ _CONSEQUENCES: Final = ("upstream failed: ", "cancelled: ")
 
 
 def flow_view(
-    status: FlowStatus, nodes: Sequence[NodeStatus], *, now: datetime | None = None, rows: int | None = None
+    status: FlowStatus,
+    nodes: Sequence[NodeStatus],
+    *,
+    now: datetime | None = None,
+    rows: int | None = None,
+    waits: Mapping[str, Wait] = _NO_WAITS,
 ) -> RenderableType:
     """Header, bar and tree; fan-outs are folded, and the critical path is marked.
 
@@ -46,6 +53,7 @@ def flow_view(
         nodes: All nodes, dependencies before dependents.
         now: The time for the durations of running nodes; None: they are not shown.
         rows: Maximum number of lines of the tree; failed and active nodes are shown first.
+        waits: Why nodes wait, as ``Flow.waits`` tells.
     """
     failed = Text(f", {status.failed:,} failed", style="red") if status.failed else Text()
     skipped = Text(f", {status.skipped:,} skipped", style="dim") if status.skipped else Text()
@@ -60,7 +68,7 @@ def flow_view(
     bar = Table.grid()
     bar.add_row(ProgressBar(total=status.total, completed=status.total - status.open, width=60))
     path = critical_path(nodes)
-    tree = [node_table(nodes, path=path, now=now, rows=rows)]
+    tree = [node_table(nodes, path=path, now=now, rows=rows, waits=waits)]
     foot = [Text(status.reason, style="red")] if status.reason else []
     return Group(Text("  ").join(parts), bar, *tree, *foot, *_path_line(nodes, path, now))
 
@@ -71,6 +79,7 @@ def node_table(
     path: Sequence[str] = (),
     now: datetime | None = None,
     rows: int | None = None,
+    waits: Mapping[str, Wait] = _NO_WAITS,
 ) -> Table:
     """The nodes as a tree: one row for each node or folded group of nodes."""
     has_queues = len({node.queue for node in nodes}) > 1
@@ -84,7 +93,7 @@ def node_table(
     for guides, group in _lines(layout(groups), shown):
         queue = [Text(group.nodes[0].queue)] if has_queues else []
         after = [groups[number].label for number in group.after] if len(group.after) > 1 else []
-        node, *cells = _cells(group, set(path), now)
+        node, *cells = _cells(group, set(path), now, waits)
         table.add_row(Text(guides, style="dim") + node, *queue, *cells[:3], _names(after), cells[3])
     if len(shown) < len(groups):
         table.add_row(Text(f"… {len(groups) - len(shown):,} more lines", style="dim"))
@@ -148,7 +157,7 @@ def _path_line(nodes: Sequence[NodeStatus], path: Sequence[str], now: datetime |
 
 
 def _cells(
-    group: Folded[NodeStatus], path: set[str], now: datetime | None
+    group: Folded[NodeStatus], path: set[str], now: datetime | None, waits: Mapping[str, Wait]
 ) -> tuple[Text, Text, Text, Text, Text]:
     """Name, state, time, tries and detail; as Text, since names and reasons may look like markup."""
     nodes = group.nodes
@@ -160,14 +169,17 @@ def _cells(
     if not group.is_folded:
         (node,) = nodes
         time = _between(node.started_at, node.finished_at or now) if _has_run(node) else ""
-        return name, Text(_word(node.state), style=style), Text(time), shown_tries, Text(_detail(node, now))
+        detail = Text(_detail(node, now, waits))
+        return name, Text(_word(node.state), style=style), Text(time), shown_tries, detail
     counts = Counter(node.state for node in nodes)
     states = [
         Text(f"{count:,} {_word(state)}", style=_look(state)[1]) for state, count in counts.most_common()
     ]
     state = Text(f"{len(nodes):,} nodes: ") + Text(", ").join(states)
     longest = max((node.seconds for node in nodes if node.seconds is not None), default=None)
-    reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "")
+    reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "") or next(
+        (f"{node.name} {waits[node.name]}" for node in nodes if node.name in waits), ""
+    )
     return name, state, Text("" if longest is None else f"≤ {_duration(longest)}"), shown_tries, Text(reason)
 
 
@@ -211,7 +223,7 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
 
 
-def _detail(node: NodeStatus, now: datetime | None) -> str:
+def _detail(node: NodeStatus, now: datetime | None, waits: Mapping[str, Wait]) -> str:
     if node.state in (JobState.FAILED, JobState.SKIPPED):
         return node.reason
     if now is not None and (silent := node.silent_for(now)) is not None:
@@ -220,6 +232,8 @@ def _detail(node: NodeStatus, now: datetime | None) -> str:
         )
     if node.lost_runs and node.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
         return "its worker was lost: it runs again, at no cost of an attempt"
+    if node.name in waits:
+        return str(waits[node.name])
     if node.state is JobState.ACTIVE and isinstance(node.progress, dict):
         return ", ".join(f"{name} {value}" for name, value in node.progress.items())
     return "" if node.progress is None or node.state is not JobState.ACTIVE else str(node.progress)

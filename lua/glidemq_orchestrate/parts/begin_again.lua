@@ -21,6 +21,7 @@ function L.begin_again.start(key, flow_id, mark, now)
   else
     redis.call('HDEL', key, 'cancel', 'reason', 'finished_at')
     redis.call('HSET', key, 'state', 'running', 'retry', mark)
+    redis.call('HINCRBY', key, 'runs', 1)
     L.index.moved(home, flow_id, state, 'running', now)
     L.due.flow(home, flow_id, now)
     L.owners.started(home, flow_id, now)

@@ -2,7 +2,8 @@
 --   <home>gmo:flow:<id>           hash: id name digest total home labels state completed failed reason
 --                                 skipped ignored (failures that do not count) created_at started_at
 --                                 finished_at retention and deadline (ms) fail_fast expired_at listed (the state in
---                                 the index) extensions (how many) request (the token of whoever asked for it), and the
+--                                 the index) extensions (how many) request (the token of whoever asked for it)
+--                                 note (of whoever asked for it) runs (how often it has begun again after its end), and the
 --                                 marks cancel (the state it ends in), retry (rerun.lua), grown (nodes have added nodes), superseded and after (generations.lua)
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended

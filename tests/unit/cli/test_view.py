@@ -13,6 +13,7 @@ from glidemq_orchestrate import FlowState, FlowStatus, JobState, NodeStatus
 from glidemq_orchestrate.cli.flow.view import FOLD_FROM, flow_view, node_table
 from glidemq_orchestrate.cli.view import summary_table
 from glidemq_orchestrate.flows.spec import FlowId
+from glidemq_orchestrate.flows.waits import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,3 +210,13 @@ def test_a_summary_has_the_keys_of_its_rows_as_columns() -> None:
     assert "mean delay" in found[1]
     assert "12.3" in found[2]
     assert "111,279" in found[2]
+
+
+def test_a_node_that_waits_says_why_and_until_when_also_in_a_fold() -> None:
+    until = datetime(2126, 1, 1, tzinfo=UTC)
+    waits = {"month-6": Wait("to be tried again", until), "load": Wait("queue etl is paused")}
+    nodes = [*months(5), node("month-6", JobState.DELAYED), node("load")]
+    folded, alone = shown(node_table(nodes, waits=waits))[1:]
+    assert "month-6 until 2126-01-01" in folded
+    assert folded.endswith("to be tried again")
+    assert alone.endswith("queue etl is paused")

@@ -1,0 +1,34 @@
+"""Why a node that has not ended does not run now, and until when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from glidemq_orchestrate.jobs.states import JobState
+
+WAITING: Final = (
+    JobState.DELAYED,
+    JobState.WAITING,
+    JobState.PRIORITIZED,
+    JobState.GROUP_WAITING,
+    JobState.SUSPENDED,
+)
+"""The states in which a node waits for something else than its dependencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a node waits. ``until``: when that ends by itself, at the latest; None: nobody knows."""
+
+    reason: str
+    until: datetime | None = None
+
+    def __str__(self) -> str:
+        """For people, in local time: ``until 14:05:30: to be tried again (attempt 1 of 3 failed: ...)``."""
+        if self.until is None:
+            return self.reason
+        at = self.until.astimezone()
+        is_today = at.date() == datetime.now(at.tzinfo).date()
+        return f"until {at:{'%H:%M:%S' if is_today else '%Y-%m-%d %H:%M:%S'}}: {self.reason}"

@@ -1,0 +1,61 @@
+"""What a flow keeps for whoever submitted it: a note, and how often it has begun again; both paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from glidemq_orchestrate import FlowProducer, FlowSpec
+from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
+from tests.server.conftest import REACHES
+from tests.server.policy_work import LONG, Work, node
+
+if TYPE_CHECKING:
+    from tests.conftest import RunWorker
+
+FLOW = FlowSpec("n", [node("a"), node("b", "a")])
+
+
+@pytest.fixture(params=list(REACHES), autouse=True)
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
+    return str(request.param)
+
+
+def test_a_note_stays_with_its_generation_and_runs_count_what_was_set_going_again(
+    flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    work = Work()
+    work.ends["b"] = "failed"
+    run_worker(["etl"], {"work": work})
+    flow = flows.submit(FLOW, flow_id="f", request="first")
+    flow.wait(timeout=LONG)
+    assert (flow.status().runs, flow.status().note) == (0, "")
+    flow.note("seen by one")
+    flow.note("seen by two")
+    flow.retry_failed()
+    flow.wait(timeout=LONG)
+    assert (flow.status().runs, flow.status().note) == (1, "seen by two")
+    work.ends["b"] = "done"
+    flow.rerun("a")
+    assert flow.wait(timeout=LONG).status.state == "completed"
+    assert flow.status().runs == 2
+    flow.restart()
+    flow.wait(timeout=LONG)
+    assert (flow.status().runs, flow.status().note) == (0, ""), "another generation"
+    old = flow.history()[0]
+    assert (old.runs, old.note) == (2, "seen by two")
+
+
+def test_a_note_is_short_and_leaves_nothing_where_the_flow_is_gone(
+    flows: FlowProducer, redis_client: object
+) -> None:
+    flow = flows.submit(FLOW, flow_id="f")
+    with pytest.raises(ConfigurationError, match="note"):
+        flow.note("two\nlines")
+    redis_client.delete("glide:{etl}:gmo:flow:f")  # type: ignore[attr-defined]
+    with pytest.raises(FlowNotFound):
+        flow.note("late")
+    assert not redis_client.exists("glide:{etl}:gmo:flow:f")  # type: ignore[attr-defined]

@@ -1,0 +1,114 @@
+"""Why nodes wait, and until when; both paths."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    Backoff,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    Ordering,
+    Queue,
+    RetryLater,
+    Suspend,
+)
+from glidemq_orchestrate.clients import producer
+from tests.server.conftest import REACHES
+from tests.server.policy_work import node
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(params=list(REACHES), autouse=True)
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
+    return str(request.param)
+
+
+def in_seconds(at: datetime | None) -> float:
+    assert at is not None
+    return (at - datetime.now(UTC)).total_seconds()
+
+
+def test_each_says_what_it_waits_for_and_until_when(
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    held = threading.Event()
+
+    def fails(ctx: Any) -> None:
+        raise ValueError("month 13 does not exist")
+
+    def later(ctx: Any) -> None:
+        raise RetryLater(MINUTE, "the warehouse is closed", counts=False)
+
+    def asks(ctx: Any) -> None:
+        raise Suspend("approve it", timeout=MINUTE)
+
+    def holds(ctx: Any) -> None:
+        assert held.wait(30)
+
+    handlers = {"fails": fails, "later": later, "asks": asks, "holds": holds}
+    run_worker(["etl"], handlers)
+    retried = {"options": JobOptions(attempts=3, backoff=Backoff("fixed", MINUTE * 5))}
+    nodes = [
+        node("fails", job="fails", **retried),
+        node("later", job="later"),
+        node("asks", job="asks"),
+        node("delayed", job="holds", options=JobOptions(delay=MINUTE)),
+        node("after", "fails"),
+        node("unserved", queue="nobody"),
+    ]
+    flow = flows.submit(FlowSpec("n", nodes))
+    expected = {
+        "fails": "to be tried again (attempt 1 of 3 failed: ValueError: month 13 does not exist)",
+        "later": "its handler asked for another attempt then",
+        "asks": "for a signal: approve it",
+        "delayed": "its delay",
+        "unserved": "no live worker serves queue nobody",
+    }
+
+    def told() -> dict[str, str]:
+        return {name: one.reason for name, one in flow.waits().items()}
+
+    eventually(lambda: told() == expected)
+    found = flow.waits()
+    assert 200 < in_seconds(found["fails"].until) <= 301
+    assert 30 < in_seconds(found["later"].until) <= 61
+    assert 30 < in_seconds(found["asks"].until) <= 61
+    assert 30 < in_seconds(found["delayed"].until) <= 61
+    assert found["unserved"].until is None
+    assert str(found["fails"]).startswith("until ")
+    held.set()
+
+
+def test_what_keeps_a_queue_or_an_ordering_key_from_going_on(
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, queue: Queue, path: str
+) -> None:
+    held = threading.Event()
+
+    def holds(ctx: Any) -> None:
+        assert held.wait(30)
+
+    run_worker(["etl"], {"holds": holds}, concurrency=2)
+    if path == "staged":
+        order = {"options": JobOptions(ordering=Ordering("k"))}
+        flow = flows.submit(FlowSpec("n", [node(name, job="holds", **order) for name in ("a", "b")]))
+        wanted = "for a place of its ordering key k: jobs before it run or wait"
+        eventually(lambda: [one.reason for one in flow.waits().values()] == [wanted])
+        held.set()
+        flow.wait(timeout=MINUTE)
+    queue.pause()
+    flow = flows.submit(FlowSpec("n", [node("c", job="holds"), node("d", job="other")]))
+    paused = "queue etl is paused; glidemq queue resume etl"
+    assert {one.reason for one in flow.waits().values()} == {paused}
+    flow.cancel()
+    held.set()
