@@ -18,6 +18,7 @@ import dagster as dg
 from dagster import DagsterEvent
 from dagster._core.events import EngineEventData
 
+from dagster_glidemq.failures import log_failures
 from dagster_glidemq.identity import Context, flow_id_for, is_retry, root_run_id
 from dagster_glidemq.lineage import Decision, decide, lineage_of
 from dagster_glidemq.patience import Patience
@@ -212,7 +213,9 @@ class FlowRun:
         if status.state is FlowState.CANCELLED:
             raise FlowCancelled(flow.id, status.reason)
         if status.state is not FlowState.COMPLETED:
-            raise FlowFailed(flow.id, self.rules.patience(flow.outcome).failed)
+            failed = self.rules.patience(flow.outcome).failed
+            log_failures(self.context, flow, failed)
+            raise FlowFailed(flow.id, failed)
 
     def _cancel(self, reason: str, *, is_interrupted: bool) -> None:
         """Cancel the generation of this step, if nobody else wants it; the original error is what counts."""

@@ -150,7 +150,11 @@ def test_an_asset_appears_while_the_flow_still_runs(
 
 
 def test_a_failing_node_fails_the_step_and_leaves_what_completed(
-    diamond: FlowSpec, glidemq: GlideMQResource, steps: Steps, instance: dg.DagsterInstance
+    diamond: FlowSpec,
+    glidemq: GlideMQResource,
+    steps: Steps,
+    instance: dg.DagsterInstance,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     steps.failing = {"clean-right"}
     assets = glidemq_flow_assets(flow=diamond, nodes=["extract", *BOTH])
@@ -163,6 +167,9 @@ def test_a_failing_node_fails_the_step_and_leaves_what_completed(
     assert [record.data["node"] for record in table.records] == ["clean-right", "report"]
     assert table.records[0].data["attempts"] == 1
     assert failure.metadata["glidemq/failed_count"].value == 2
+    told = capfd.readouterr().err
+    assert "node clean-right had logged:\nattempt 1 failed: Traceback" in told
+    assert "    raise ValueError" in told.partition("had logged")[2], "the line of the step"
     assert failure.metadata["glidemq/flow_id"].value.startswith("dg-")
 
 
