@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -87,6 +89,12 @@ class Airflow(AirflowStack):
             self._ask("POST", path, {"dry_run": False, "only_failed": False})
             return
         self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
+
+    def command(self, *arguments: str) -> str:
+        """Run a command of ``airflow``; returns what it prints."""
+        command = [sys.executable, "-m", "airflow", *arguments]
+        done = subprocess.run(command, env=self._environment, check=True, capture_output=True, text=True)
+        return done.stdout
 
     def delete_run(self, dag_id: str, run_id: str) -> None:
         """Delete a DAG run."""

@@ -1,5 +1,10 @@
 """Whether a try of a task goes on with its flow or begins it anew. Pure: no Airflow, no server.
 
+A retry goes on. A clear does again what the task shows: of a task that failed, what did not complete; of one
+that succeeded, or still waited, all of it. Where a person has set the flow going by hand since, the task
+shows that. And where a task before it has run again since the flow began, or the DAG run is a new one, all of
+it runs.
+
 Airflow does not tell an operator whether it is retried or was cleared. What tells is ``dag_run.start_date``
 and ``ti.max_tries``: an automatic retry leaves both alone, a clear raises ``max_tries`` and, where the run
 had ended, also begins the run again; a run that was deleted and created again has another start. The other
@@ -12,13 +17,16 @@ fields of an ``Attempt`` mend the cases in which that is wrong:
 The last one is recognised where the kill has cancelled the flow. If the process died before it could do so,
 a clear looks like a retry. Airflow 3.1 counts only the clears of runs that had ended, so there the last two
 look like retries as well.
+
+What a task has shown, and what it has set going itself, is the note of the flow: see ``Note``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 
 ATTEMPT_LABEL: Final = "airflow_attempt"
 USER_LABELS: Final = 24  # of the 32 that a flow may have
+KILLED: Final = "the Airflow task was killed"
 _COMPLETE: Final = frozenset({"start", "max_tries", "run_after", "clears", "retries"})
 
 
@@ -39,8 +48,8 @@ class Decision(Enum):
     """What a try of a task does with the flow of its id."""
 
     SUBMIT = auto()  # there is none
-    REPAIR = auto()  # an earlier try of the same run of the task has begun it: what did not complete runs
-    RESTART = auto()  # the task was cleared since, or its DAG run was created again: all of it runs
+    REPAIR = auto()  # an earlier try or a person has begun it: go on, and run what did not complete
+    RESTART = auto()  # all of it runs
     JOIN = auto()  # somebody else has begun it
     YIELD = auto()  # a later try of the task has begun it: leave it alone
 
@@ -55,6 +64,7 @@ class Attempt:
         start: When the DAG run began, as text that sorts by time.
         max_tries: Airflow's last try number for this run of the task.
         run_after, clears, retries: Of the DAG run, of the DAG run, and of the task.
+        before: A fingerprint of the runs of the tasks before it; None: Airflow does not tell.
     """
 
     task: str
@@ -64,9 +74,16 @@ class Attempt:
     run_after: str
     clears: int
     retries: int
+    before: str | None = field(default="", compare=False)
 
     @classmethod
-    def of(cls, ti: RuntimeTaskInstanceProtocol, run: DagRunProtocol, retries: int | None) -> Self:
+    def of(
+        cls,
+        ti: RuntimeTaskInstanceProtocol,
+        run: DagRunProtocol,
+        retries: int | None,
+        before: str | None = "",
+    ) -> Self:
         """What the context of a task tells."""
         return cls(
             task=flow_id_for(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index),
@@ -76,6 +93,7 @@ class Attempt:
             run_after=_time(run.run_after),
             clears=run.clear_number or 0,
             retries=retries or 0,
+            before=before,
         )
 
     @property
@@ -95,6 +113,7 @@ class Attempt:
         """
         known = {name: getattr(self, name) for name in sorted(_COMPLETE)} | ({"owned": 1} if is_owned else {})
         known |= {} if group is None else {"group": 1}
+        known |= {"before": self.before} if self.before else {}
         return {ATTEMPT_LABEL: json.dumps(known, separators=(",", ":"))}
 
 
@@ -117,6 +136,37 @@ class Began:
         return (self.start, self.number)
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a task keeps with a generation of its flow; see ``Flow.note``.
+
+    Attributes:
+        request: Of the try that wrote it.
+        runs: How often the generation had begun again by then: more, and somebody else has done it since.
+        is_shown: The task has succeeded with it.
+    """
+
+    request: str
+    runs: int
+    is_shown: bool = False
+
+    @property
+    def text(self) -> str:
+        """As it is stored."""
+        return f"{self.request} {self.runs}{' shown' if self.is_shown else ''}"
+
+    @classmethod
+    def of(cls, status: FlowStatus) -> Self | None:
+        """The note of a generation; that of the task that began it where it has none; None: a person did."""
+        if found := _NOTE.fullmatch(status.note):
+            return cls(found["request"], int(found["runs"]), found["shown"] is not None)
+        return cls(status.request, 0) if status.request.startswith("airflow:") else None
+
+
+_NOTE: Final = re.compile(r"(?P<request>airflow:\S+) (?P<runs>[0-9]{1,9})(?P<shown> shown)?")
+_STATE: Final = re.compile(r"\(state: (\w+)\)")
+
+
 def began(status: FlowStatus) -> Began | None:
     """The attempt that began a generation; None if that was not an Airflow task."""
     labels = status.labels
@@ -136,8 +186,12 @@ def began(status: FlowStatus) -> Began | None:
     return Began(task, number, start, most, seen)
 
 
-def decide(now: Attempt, history: Sequence[FlowStatus]) -> Decision:
-    """What this try does with a flow, from the status of each of its generations, oldest first."""
+def decide(now: Attempt, history: Sequence[FlowStatus], *, shows_end: bool = True) -> Decision:
+    """What this try does with a flow, from the status of each of its generations, oldest first.
+
+    ``shows_end``: the task shows how the flow ends; else only that it was submitted, and a clear runs all of
+    it unless a person has begun the current generation.
+    """
     if not history:
         return Decision.SUBMIT
     known = [(one, status) for status in history if (one := began(status))]
@@ -152,7 +206,35 @@ def decide(now: Attempt, history: Sequence[FlowStatus]) -> Decision:
         if before.start
         else _is_same_as_unlabelled(status, now)
     )
+    if not same and not _is_new_run(before, now):
+        is_other = (before.start, before.max_tries) != (now.start, now.max_tries)
+        # A retry of a clear that went on with it, and has noted that.
+        is_noted = is_other and history[-1].note.startswith(f"{now.request} ")
+        same = is_noted or (_has_more if shows_end else _is_by_hand)(history[-1])
     return Decision.REPAIR if same else Decision.RESTART
+
+
+def _is_new_run(before: Began, now: Attempt) -> bool:
+    """Whether nothing of a generation may be kept: another DAG run, or tasks before it have run again."""
+    if before.seen.get("before", "") != now.before or not before.start:
+        return True
+    return before.start != now.start and before.number >= now.number
+
+
+def _has_more(status: FlowStatus) -> bool:
+    """Whether a generation that a cleared task shows has something else to show, or to run."""
+    note = Note.of(status)
+    if note is None or status.runs > note.runs:  # set going by hand since
+        return True
+    if status.state == "completed":
+        return not note.is_shown
+    if status.state == "cancelled" and (found := _STATE.search(status.reason)):
+        return found[1] == "failed"
+    return status.state == "failed" or (status.state == "cancelled" and status.reason != KILLED)
+
+
+def _is_by_hand(status: FlowStatus) -> bool:
+    return Note.of(status) is None
 
 
 def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> bool:

@@ -19,16 +19,40 @@ UPSTREAM: Final = "upstream failed: "
 _PASSING: Final = (FlowNotFound, Superseded)
 
 
+ANEW: Final = "To run all of it anew: glidemq flow restart {0}, then clear this task."
+
+
+def again(flow_id: str) -> str:
+    """How a user runs a flow again whose task has failed."""
+    return (
+        "When the cause is mended, clear this task: what did not complete runs again, and what follows it. "
+        + ANEW.format(flow_id)
+    )
+
+
+def again_in_group(flow_id: str) -> str:
+    """How a user runs a task of a group again that has failed."""
+    return (
+        "When the cause is mended, clear this task and those after it: what failed of it runs again, and "
+        "what follows it. To run all of the group anew: "
+        f"glidemq flow restart {flow_id}, then clear all its tasks."
+    )
+
+
 class GlideMQException(AirflowException):
     """Base of the exceptions of the provider; Airflow applies the retries of the task."""
 
 
 class GlideMQFlowFailed(GlideMQException):
-    """The flow failed. ``failed`` lists the nodes that did not complete, causes first."""
+    """The flow failed. ``failed`` lists the nodes that did not complete, causes first.
 
-    def __init__(self, flow_id: str, failed: Sequence[FailedNode]) -> None:
+    The message ends with ``advice``: how to run again what failed, or all of it.
+    """
+
+    def __init__(self, flow_id: str, failed: Sequence[FailedNode], advice: str = "") -> None:
         self.flow_id, self.failed = flow_id, list(failed)
-        super().__init__("\n".join([f"flow {flow_id} failed: {_count(self.failed)}", *_lines(self.failed)]))
+        lines = [f"flow {flow_id} failed: {_count(self.failed)}", *_lines(self.failed)]
+        super().__init__("\n".join([*lines, advice] if advice else lines))
 
 
 class GlideMQJobFailed(GlideMQException):
@@ -42,17 +66,19 @@ class GlideMQJobFailed(GlideMQException):
 class GlideMQFlowCancelled(GlideMQException):
     """The flow was cancelled; ``reason`` is the reason that was given."""
 
-    def __init__(self, flow_id: str, reason: str) -> None:
+    def __init__(self, flow_id: str, reason: str, advice: str = "") -> None:
         self.flow_id, self.reason = flow_id, reason
-        super().__init__(f"flow {flow_id} was cancelled: {reason or 'no reason given'}")
+        super().__init__(f"flow {flow_id} was cancelled: {reason or 'no reason given'}{_after(advice)}")
 
 
 class GlideMQFlowTimeout(GlideMQException):
     """The flow had not ended at the task's ``execution_timeout``; it was cancelled if ``cancel_on_kill``."""
 
-    def __init__(self, flow_id: str, progress: str) -> None:
+    def __init__(self, flow_id: str, progress: str, advice: str = "") -> None:
         self.flow_id = flow_id
-        super().__init__(f"flow {flow_id} had not ended at the task's execution_timeout{progress}")
+        super().__init__(
+            f"flow {flow_id} had not ended at the task's execution_timeout{progress}{_after(advice)}"
+        )
 
 
 class GlideMQFlowSuperseded(GlideMQException):
@@ -71,9 +97,9 @@ class GlideMQNodeFailed(GlideMQException, AirflowFailException):
     No retry: its attempts were used up.
     """
 
-    def __init__(self, node: str, reason: str) -> None:
+    def __init__(self, node: str, reason: str, advice: str = "") -> None:
         self.node, self.reason = node, reason
-        super().__init__(f"{node} failed: {reason}")
+        super().__init__(f"{node} failed: {reason}{_after(advice)}")
 
 
 class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
@@ -121,6 +147,10 @@ def airflow_errors() -> Iterator[None]:
     except GlideMQError as exc:
         kind = GlideMQException if exc.retryable or isinstance(exc, _PASSING) else AirflowFailException
         raise kind(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _after(advice: str) -> str:
+    return f"\n{advice}" if advice else ""
 
 
 def _count(failed: Sequence[FailedNode]) -> str:

@@ -28,6 +28,7 @@ NODES: Final = 50
 LINES: Final = 50
 ROUNDS: Final = 20
 CHARACTERS: Final = 1_000
+TEXT: Final = 10_000  # of several lines: a traceback has 8,000 at most
 PASSING: Final = (FlowNotFound, FlowExpired, NodeNotFound, Superseded)
 """What a look may find that whoever waits for the flow is told too."""
 
@@ -90,7 +91,7 @@ class NodeReports:
                 is_behind = found.total > seen.lines and bool(found.lines)
                 self.has_more |= is_behind
                 seen.is_over = node.state.is_terminal and not is_behind
-                yield from (f"[{node.name}] {in_line(line)}" for line in found.lines)
+                yield from (f"[{node.name}] {in_lines(line)}" for line in found.lines)
             progress = _progress(node)
             if progress and progress != seen.progress:
                 yield f"[{node.name}] {in_line(progress)}"
@@ -131,6 +132,12 @@ def in_line(text: str) -> str:
     What Airflow masks is masked before: a part of it would not be known.
     """
     return str(redact(text))[:CHARACTERS].translate(_CONTROLS)
+
+
+def in_lines(text: str) -> str:
+    """What a worker logged in one go, such as a traceback: the lines after the first one are indented."""
+    first, *others = str(redact(text))[:TEXT].split("\n")
+    return "\n".join([in_line(first), *(f"    {in_line(line)}" for line in others)])
 
 
 def in_text(text: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ResultMode = Literal["none", "leaves", "all"]
 Result: TypeAlias = ResultMode | Sequence[str]
 MAX_RESULT_BYTES: Final = 48 * 1024
-KEEPING: Final = ' To keep what has run, clear the task with on_existing="attach".'
+KEEPING: Final = " When the DAG is mended, clear the task: it reads the results again, and nothing runs."
 _OBJECT_STORAGE: Final = "XComObjectStorageBackend"
 
 

@@ -139,18 +139,76 @@ class TestClear:
         assert results == ({"extract": 3, "load": 4} if flow is None else {"extract": 3, "load": 7})
         assert generations(flows) == ["completed", "completed"]
 
-    def test_of_a_failure_runs_all_of_it(
-        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    @pytest.mark.parametrize("on_existing", [None, "retry_failed"])
+    def test_of_a_failure_runs_what_failed_and_then_one_of_the_success_all_of_it(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, on_existing: Any
+    ) -> None:
+        made = operator(load("fail"), on_existing=on_existing)
+        with pytest.raises(GlideMQFlowFailed, match="clear this task: what did not complete runs again"):
+            made.execute(context())
+        with pytest.raises(GlideMQFlowFailed):
+            made.execute(context(**CLEARED))
+        assert valkey.ran == ["extract"]
+        valkey.gate.set()
+        assert made.execute(context(try_number=3, max_tries=3)) == {"extract": 1, "load": "repaired"}
+        assert generations(flows) == ["completed"]
+        again = context(try_number=4, max_tries=4)
+        assert made.execute(again) == {"extract": 2, "load": "repaired"}, "the success was cleared"
+        assert generations(flows) == ["completed", "completed"]
+
+    @pytest.mark.parametrize("how", ["retry", "restart"])
+    def test_shows_what_a_person_has_set_going_by_hand_and_then_runs_anew(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, how: str
     ) -> None:
         with pytest.raises(GlideMQFlowFailed):
             operator(load("fail")).execute(context())
-        with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context(**CLEARED))
-        assert valkey.ran == ["extract", "extract"]
         valkey.gate.set()
-        results = operator(load("fail")).execute(context(**{**CLEARED, "try_number": 3}))
-        assert results == {"extract": 2, "load": "repaired"}, "the clear's own retry repairs"
-        assert generations(flows) == ["failed", "completed"]
+        flow = flows.get(FLOW_ID)
+        flow.retry_failed() if how == "retry" else flow.restart()
+        ran = 1 if how == "retry" else 2
+        for number in (2, 3):  # the second one died before it could tell of the end
+            cleared = context(try_number=number, max_tries=2, run=FakeRun(clear_number=1))
+            assert operator(load("fail")).execute(cleared) == {"extract": ran, "load": "repaired"}
+        assert len(valkey.ran) == ran
+        now = context(try_number=4, max_tries=4, run=FakeRun(clear_number=2))
+        assert operator(load("fail")).execute(now) == {"extract": ran + 1, "load": "repaired"}
+
+    def test_after_a_time_out_runs_what_did_not_complete(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        made = operator(load("wait"))
+        waiting(made, context(), flows)
+        with pytest.raises(GlideMQFlowTimeout, match="clear this task"):
+            made.resume_execution("__fail__", {"error": "Trigger timeout"}, context())
+        flows.get(FLOW_ID).wait(timeout=LONG)
+        valkey.gate.set()
+        assert operator(load("wait")).execute(context(**CLEARED)) == {"extract": 1, "load": "done"}
+
+    def test_with_a_task_before_it_that_has_run_again_runs_anew(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        seconds = 1.5
+
+        def task(**now: Any) -> Any:
+            made = context(**now)
+            rows = [{"task_id": "fetch", "map_index": -1, "state": "success", "duration": seconds}]
+            made["ti"].get_task_breadcrumbs = lambda *_: [*rows, {**rows[0], "task_id": "other"}]
+            return made
+
+        def etl() -> Any:
+            made = operator(load("fail"))
+            made.upstream_task_ids = {"fetch"}
+            return made
+
+        with pytest.raises(GlideMQFlowFailed):
+            etl().execute(task())
+        with pytest.raises(GlideMQFlowFailed):
+            etl().execute(task(**CLEARED))
+        assert valkey.ran == ["extract"]
+        seconds = 1.6
+        with pytest.raises(GlideMQFlowFailed):
+            etl().execute(task(try_number=3, max_tries=4))
+        assert valkey.ran == ["extract", "extract"]
 
     def test_a_run_that_was_created_again_runs_anew(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts

@@ -9,7 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.attempt import ATTEMPT_LABEL, Attempt, Decision, began, decide, is_taken_over
+from airflow_provider_glidemq.attempt import (
+    ATTEMPT_LABEL,
+    KILLED,
+    Attempt,
+    Decision,
+    Note,
+    began,
+    decide,
+    is_taken_over,
+)
 from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import FlowState, FlowStatus
@@ -38,6 +47,7 @@ def generation(
     state: str = "failed",
     labels: Mapping[str, str] | None = None,
     request: str | None = None,
+    **more: Any,
 ) -> FlowStatus:
     """A generation that an attempt began; None: somebody else."""
     known: dict[str, str] = {}
@@ -52,12 +62,13 @@ def generation(
         total=1,
         completed=0,
         failed=0,
-        reason="",
+        reason=more.pop("reason", ""),
         labels=known if labels is None else labels,
         created_at=S0,
         finished_at=None,
         generation=number,
         request=(by.request if by else "") if request is None else request,
+        **more,
     )
 
 
@@ -96,12 +107,90 @@ FIRST = attempt()
         pytest.param(attempt(2, 2, 0, None), Decision.YIELD, id="an older start"),
     ],
 )
-def test_a_retry_repairs_and_everything_else_runs_anew(now: Attempt, expected: Decision) -> None:
-    assert decide(now, [generation(FIRST)]) is expected
+def test_a_retry_repairs_and_a_clear_of_what_runs_or_has_succeeded_runs_anew(
+    now: Attempt, expected: Decision
+) -> None:
+    shown = Note(FIRST.request, 0, is_shown=True).text
+    assert decide(now, [generation(FIRST, state="running")]) is expected
+    assert decide(now, [generation(FIRST, state="completed", note=shown)]) is expected
+
+
+CLEAR, EARLIER = attempt(4, 5, 2, S1), attempt(2, 3, 1, S1)
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "expected"),
+    [
+        pytest.param("failed", {}, Decision.REPAIR, id="what failed"),
+        pytest.param("failed", {"runs": 1}, Decision.REPAIR, id="retried by hand, failed again"),
+        pytest.param("running", {"runs": 1}, Decision.REPAIR, id="retried by hand, and runs"),
+        pytest.param("completed", {"runs": 1}, Decision.REPAIR, id="retried by hand, and completed"),
+        pytest.param("running", {"request": ""}, Decision.REPAIR, id="restarted by hand, and runs"),
+        pytest.param("completed", {"request": "cli"}, Decision.REPAIR, id="restarted by hand, and completed"),
+        pytest.param("completed", {}, Decision.REPAIR, id="completed, but the task failed with it"),
+        pytest.param(
+            "running",
+            {"runs": 1, "note": Note(EARLIER.request, 1).text},
+            Decision.RESTART,
+            id="retried by hand, joined, cleared while it waits",
+        ),
+        pytest.param(
+            "completed",
+            {"request": "", "note": Note(EARLIER.request, 0, is_shown=True).text},
+            Decision.RESTART,
+            id="restarted by hand, shown, cleared again",
+        ),
+        pytest.param(
+            "completed",
+            {"runs": 2, "note": Note(EARLIER.request, 1, is_shown=True).text},
+            Decision.REPAIR,
+            id="shown, then run again by hand",
+        ),
+        pytest.param(
+            "completed",
+            {"note": Note(CLEAR.request, 0, is_shown=True).text},
+            Decision.REPAIR,
+            id="a retry of the clear that has joined and shown it",
+        ),
+        pytest.param("cancelled", {"reason": KILLED}, Decision.RESTART, id="killed or cleared in a worker"),
+        pytest.param(
+            "cancelled", {"reason": "x (state: none)"}, Decision.RESTART, id="cleared while waiting"
+        ),
+        pytest.param("cancelled", {"reason": "x (state: success)"}, Decision.RESTART, id="marked success"),
+        pytest.param("cancelled", {"reason": "x (state: failed)"}, Decision.REPAIR, id="marked failed"),
+        pytest.param("cancelled", {"reason": "execution_timeout"}, Decision.REPAIR, id="timed out"),
+        pytest.param("failed", {"note": "somebody else's"}, Decision.REPAIR, id="an odd note"),
+    ],
+)
+def test_a_clear_runs_what_the_task_shows_as_not_done(
+    state: str, more: dict[str, Any], expected: Decision
+) -> None:
+    assert decide(CLEAR, [generation(FIRST, state=state, **more)]) is expected
+
+
+def test_nothing_is_kept_of_another_run_nor_where_a_task_before_has_run_again() -> None:
+    failed = [generation(replace(FIRST, before="abc"))]
+    assert decide(replace(CLEAR, before="abc"), failed) is Decision.REPAIR
+    assert decide(replace(CLEAR, before="def"), failed) is Decision.RESTART
+    assert decide(replace(CLEAR, before=None), failed) is Decision.RESTART, "Airflow does not tell"
+    assert decide(replace(CLEAR, before=""), failed) is Decision.RESTART, "there is none any more"
+    assert decide(attempt(1, 2, 0, S1), [generation(FIRST)]) is Decision.RESTART, "created again"
+    assert decide(replace(attempt(2), before="def"), failed) is Decision.REPAIR, "a retry"
+
+
+def test_a_task_that_does_not_show_the_end_runs_all_of_it_when_it_is_cleared() -> None:
+    for state in ("failed", "running", "completed", "cancelled"):
+        found = [generation(FIRST, state=state, runs=1)]
+        assert decide(CLEAR, found, shows_end=False) is Decision.RESTART
+        assert decide(attempt(2), found, shows_end=False) is Decision.REPAIR
+        by_hand = [*found, generation(FIRST, 1, state=state, request="")]
+        assert decide(CLEAR, by_hand, shows_end=False) is Decision.REPAIR
+        joined = [*found, generation(FIRST, 1, state=state, request="", note=Note(EARLIER.request, 0).text)]
+        assert decide(CLEAR, joined, shows_end=False) is Decision.RESTART
 
 
 def test_a_clear_that_looks_like_a_retry_is_known_by_the_cancelled_flow() -> None:
-    cancelled = [generation(FIRST, state="cancelled")]
+    cancelled = [generation(FIRST, state="cancelled", reason=KILLED)]
     assert decide(attempt(2, 2, 1), cancelled) is Decision.RESTART
     assert decide(attempt(2, 2, 0), cancelled) is Decision.REPAIR  # killed, and retried
 
@@ -119,7 +208,7 @@ def test_the_first_try_submits_and_what_others_began_is_joined() -> None:
 def test_a_generation_begun_by_hand_leaves_the_flow_with_its_task() -> None:
     by_hand = [generation(FIRST), generation(None, 1)]
     assert decide(attempt(2), by_hand) is Decision.REPAIR
-    assert decide(attempt(2, 3, 1), by_hand) is Decision.RESTART
+    assert decide(attempt(2, 3, 1), by_hand) is Decision.REPAIR
 
 
 def test_an_older_try_yields_to_a_later_one() -> None:
@@ -130,7 +219,7 @@ def test_an_older_try_yields_to_a_later_one() -> None:
 
 
 def test_a_flow_without_the_label_is_told_by_its_request() -> None:
-    bare = generation(FIRST)
+    bare = generation(FIRST, state="running")
     bare = replace(bare, labels={key: value for key, value in bare.labels.items() if key != ATTEMPT_LABEL})
     assert decide(attempt(2), [bare]) is Decision.REPAIR
     assert decide(attempt(2, 3, 1), [bare]) is Decision.RESTART

@@ -97,11 +97,16 @@ def test_large_results_fail_the_task_with_advice_and_keep_the_flow(
         with pytest.raises(GlideMQResultTooLarge) as caught:
             operator(BIG).execute_complete(context(), event())
     assert isinstance(caught.value, AirflowFailException)
-    for part in ("Largest: large 49,154, small 1", 'result="none"', "object storage", 'on_existing="attach"'):
+    for part in (
+        "Largest: large 49,154, small 1",
+        'result="none"',
+        "object storage",
+        "clear the task: it reads",
+    ):
         assert part in str(caught.value)
     assert len(str(caught.value)) < 1000
     assert caught.value.sizes == {"large": MAX_RESULT_BYTES + 2, "small": 1}
-    kept = operator(BIG, deferrable=False, on_existing="attach", result=["small"])
+    kept = operator(BIG, deferrable=False, result=["small"])
     cleared = context(try_number=2, max_tries=2)
     assert kept.execute(cleared) == {"small": 1}
     with valkey.producer() as producer:

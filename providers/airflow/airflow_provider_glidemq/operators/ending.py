@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from airflow_provider_glidemq.exceptions import GlideMQFlowSuperseded, GlideMQFlowTimeout
+from airflow_provider_glidemq.exceptions import GlideMQFlowSuperseded, GlideMQFlowTimeout, again
 from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.ownership import NotOwned, check_owned
 from glidemq_orchestrate import FlowState, Owner
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_glidemq.callbacks import Kind
     from glidemq_orchestrate import Flow, FlowProducer, FlowStatus
-
-KILLED: Final = "the Airflow task was killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class EndingTask(LineageTask):
         if status is not None:
             self._tell("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
         progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
-        raise GlideMQFlowTimeout(flow_id, progress)
+        raise GlideMQFlowTimeout(flow_id, progress, again(flow_id))
 
     def _cancel_own(self, context: Context, flow_id: str, reason: str) -> FlowStatus | None:
         """Cancel the current generation; returns the status before.

@@ -34,10 +34,11 @@ class GlideMQFlowOperator(FlowTask):
     The flow's id follows from DAG, DAG run, task and map index. So whatever happens to the Airflow worker,
     the flow is submitted once. A retry attaches to it if it still runs, and repairs it if it failed: failed
     nodes and those after them run again, completed ones keep their results. If the flow was changed in
-    between, nodes that were changed, and those after them, run again too. A task that was cleared, and one
-    of a DAG run that was created again or is reprocessed by a backfill, runs all of it anew: no old result
-    is seen, and what still runs is cancelled. Killing or marking the task cancels the flow; what is left of
-    an earlier run of the task never touches the flow of a later one.
+    between, nodes that were changed, and those after them, run again too. So does a clear of a task that
+    failed. A clear of one that succeeded or still waited, or before which a task has run again, and a DAG
+    run that was created again, run all of it anew: no old result is seen, and what still runs is cancelled.
+    A cleared task joins what a person has set going by hand since. Killing or marking the task cancels the
+    flow; what is left of an earlier run of the task never touches the flow of a later one.
 
     Data that contains times or try numbers changes with each try: leave them out, or a retry runs their
     nodes again. One clear looks like a retry: that of a running task whose process was killed before it
@@ -71,7 +72,8 @@ class GlideMQFlowOperator(FlowTask):
             no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
             for a flow that somebody else has begun, there is no lease.
         on_existing: What to do with a flow of this id, whoever began it: ``attach`` to it as it is,
-            ``retry_failed`` (repair it), or ``restart`` (each try runs all of it); default: as above.
+            ``retry_failed`` (repair it; a clear of a success runs all of it), or ``restart`` (each try runs
+            all of it); default: as above.
 
     Raises:
         GlideMQFlowFailed: Lists the nodes that did not complete, causes first.

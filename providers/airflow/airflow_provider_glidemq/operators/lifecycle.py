@@ -10,14 +10,16 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import Attempt, Decision, decide
+from airflow_provider_glidemq.attempt import KILLED, Attempt, Decision, Note, decide
 from airflow_provider_glidemq.callbacks import Kind, event_of, tell
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
+    ANEW,
     GlideMQException,
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
     GlideMQFlowSuperseded,
+    again,
     airflow_errors,
 )
 from airflow_provider_glidemq.failures import log_failures
@@ -25,7 +27,8 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import holds_masked
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.operators.ending import KILLED, EndingTask, Held
+from airflow_provider_glidemq.operators.before import note_shown, runs_before
+from airflow_provider_glidemq.operators.ending import EndingTask, Held
 from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
@@ -105,6 +108,8 @@ class FlowTask(EndingTask):
 
     shows_progress: ClassVar[bool] = False
     """Whether the log has what nodes report as their progress also without ``show_logs``."""
+    shows_end: ClassVar[bool] = True
+    """Whether the task ends as its flow does; else a clear of it begins the flow anew."""
 
     # -- what Airflow calls ----------------------------------------------------------------------------------
 
@@ -171,7 +176,9 @@ class FlowTask(EndingTask):
         return given or flow_id_for(ti.dag_id, ti.task_id, ti.run_id, _map_index(ti))
 
     def _attempt(self, context: Context) -> Attempt:
-        return Attempt.of(context["ti"], context["dag_run"], self.retries)
+        ti = context["ti"]
+        before = runs_before(ti, self.upstream_task_ids) if self.shows_end else ""
+        return Attempt.of(ti, context["dag_run"], self.retries, before)
 
     def _spec(self, context: Context, attempt: Attempt) -> FlowSpec:
         ti = context["ti"]
@@ -199,10 +206,12 @@ class FlowTask(EndingTask):
         """Submit the flow, go on with it, or begin it anew; also while another try does the same."""
         flow_id = self._id(ti)
         history = _history(producer, flow_id)
-        decision = decide(attempt, history)
+        decision = decide(attempt, history, shows_end=self.shows_end)
         if decision is Decision.YIELD and self.on_existing is None:
             raise GlideMQFlowSuperseded(flow_id)
         how = self.on_existing or _HOW.get(decision, "attach")
+        if how == "retry_failed" and decision is Decision.RESTART and history[-1].state == "completed":
+            how = "restart"  # there is nothing to repair
         request = attempt.request
         if how == "restart" and (self.on_existing or any(one.request == request for one in history)):
             request = attempt.own_request
@@ -218,13 +227,18 @@ class FlowTask(EndingTask):
             require_workers=self.require_workers and (how == "restart" or state is not FlowState.COMPLETED),
         )
         self._held = Held(flow_id, request, flow.generation)
-        if decision is Decision.JOIN and self.on_existing is None and attempt.number > 1:
-            flow.retry_failed()
+        if decision is Decision.JOIN:
+            if self.on_existing is None and attempt.number > 1:
+                flow.retry_failed()
+        elif history and how != "restart":
+            flow.note(Note(request, flow.status().runs).text)
         self.log.info(
             "Flow %s: %d nodes, home queue %s, %s%s. Watch it with: glidemq flow watch %s",
             flow_id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
             ", begun anew" if how == "restart" and state else "", flow_id,
         )  # fmt: skip
+        if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
+            self.log.info("Only what did not complete runs again. %s", ANEW.format(flow_id))
         return flow
 
     def _find(self, context: Context, producer: FlowProducer, flow_id: str) -> Flow:
@@ -335,11 +349,13 @@ class FlowTask(EndingTask):
         self._tell("end", context, status, [node.name for node in failed])
         if status.state is FlowState.FAILED:
             log_failures(flow, failed, self.log)
-            raise GlideMQFlowFailed(flow.id, failed)
+            raise GlideMQFlowFailed(flow.id, failed, again(flow.id))
         if status.state is FlowState.CANCELLED:
-            raise GlideMQFlowCancelled(flow.id, status.reason)
+            raise GlideMQFlowCancelled(flow.id, status.reason, again(flow.id))
         self.log.info("Flow %s completed: %d nodes", flow.id, status.completed)
-        return self._returned(flow, status)
+        result = self._returned(flow, status)
+        note_shown(flow, status, self._attempt(context))
+        return result
 
     def _defer(self, context: Context, flow: Flow) -> NoReturn:
         deadline = self._deadline(context["ti"])

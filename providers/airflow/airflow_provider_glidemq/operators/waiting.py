@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_glidemq.node_reports import NodeReports, log_reports
 from airflow_provider_glidemq.patience import reconnect_pauses
+from airflow_provider_glidemq.silence import Silence, log_silence
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Waiting:
     often: float
     reports: NodeReports | None
     on_progress: Callable[[FlowStatus], None]
+    silence: Silence = field(default_factory=Silence)
 
     def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
         """The status of a flow that ends within this time; else the one that is known."""
@@ -72,6 +74,8 @@ class Waiting:
         if status.completed != logged:
             self.log.info("%d/%d nodes completed", status.completed, status.total)
             self.on_progress(status)
+        if self.silence.is_due(status.total - status.open, time.monotonic()):
+            log_silence(flow, self.silence, self.log)
         self.look(flow)
         return status.completed
 

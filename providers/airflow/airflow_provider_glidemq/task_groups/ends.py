@@ -26,6 +26,7 @@ class Seen:
         ended: When the last of the nodes had ended; None: not yet.
         starts_over: The number of a later try that has begun to start them over; once it has, what it sees
             takes the place of this.
+        again: The nodes that it starts over.
     """
 
     attempt: int
@@ -33,6 +34,7 @@ class Seen:
     run: int
     ended: str | None = None
     starts_over: int | None = None
+    again: Sequence[str] = ()
 
     @classmethod
     def of(cls, nodes: Sequence[NodeStatus], *, attempt: int, generation: int) -> Self:
@@ -72,6 +74,15 @@ def is_cleared_alone(before: Seen | None, now: Seen, nodes: Sequence[NodeStatus]
     if (before.generation, before.run) != (now.generation, now.run):
         return False
     return now.ended is not None or any(node.state is JobState.ACTIVE for node in nodes)
+
+
+def to_start_over(nodes: Sequence[NodeStatus]) -> list[str]:
+    """The nodes of a task that run again when it is cleared: those that failed; all where none has.
+
+    Of a task whose nodes have not all ended, all: it showed no failure.
+    """
+    failed = [node.name for node in nodes if node.state is JobState.FAILED]
+    return failed if failed and is_over(nodes) else [node.name for node in nodes]
 
 
 def may_be_marked(nodes: Sequence[NodeStatus]) -> bool:

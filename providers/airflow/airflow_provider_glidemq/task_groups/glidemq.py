@@ -93,6 +93,7 @@ class GlideMQTaskGroup(TaskGroup):
         pools: How many jobs of a pool of Airflow run at once, by its name, for each queue.
         require_workers, cancel_on_kill, lapse, logging_interval: As of ``GlideMQFlowOperator``.
         poll_interval: Seconds after which nodes are read again even if no event came.
+        show_logs: Show in the logs of the tasks what their nodes log and report while they run.
         launch_args: More arguments of the task ``launch``, such as ``retries``.
         kwargs: As of ``TaskGroup``.
 
@@ -114,6 +115,7 @@ class GlideMQTaskGroup(TaskGroup):
         lapse: float | None = DAY,
         poll_interval: float = 10.0,
         logging_interval: float = 10.0,
+        show_logs: bool = False,
         launch_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -129,6 +131,7 @@ class GlideMQTaskGroup(TaskGroup):
             "lapse": lapse,
             "poll_interval": poll_interval,
             "logging_interval": logging_interval,
+            "show_logs": show_logs,
         }
 
     def __exit__(

@@ -36,6 +36,7 @@ class GlideMQLaunchOperator(FlowTask):
     template_fields_renderers: ClassVar[dict[str, str]] = {"tasks": "json"}
     structured_fields: ClassVar[tuple[str, ...]] = ("tasks",)
     ui_color = "#dbe9f4"
+    shows_end: ClassVar[bool] = False
 
     def __init__(self, *, tasks: Sequence[Mapping[str, Any]], group: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

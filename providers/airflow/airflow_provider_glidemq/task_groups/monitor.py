@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, airflow_errors
+from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.patience import Patience, looking_up, patiently
 from airflow_provider_glidemq.results import check_size
@@ -132,7 +132,8 @@ class GlideMQNodeMonitor(BaseOperator):
             self.log.info(event["reason"])  # Airflow logs none
             raise AirflowSkipException(event["reason"])
         if event["status"] != "completed":
-            raise GlideMQNodeFailed(self.node, event["reason"])
+            advice = again_in_group(event["flow_id"]) if "flow_id" in event else ""
+            raise GlideMQNodeFailed(self.node, event["reason"], advice)
         if not self.do_xcom_push or not event["nodes"]:
             return None
         flow_id, nodes = event["flow_id"], event["nodes"]

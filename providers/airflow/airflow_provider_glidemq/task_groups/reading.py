@@ -55,7 +55,7 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("on_existing", None, "it would be that of the whole flow"),
     ("flow_id", None, "the group has one flow"),
     ("retention", None, "it would be that of the whole flow"),
-    ("show_logs", False, "the log of the task shows lines when its node has ended"),
+    ("show_logs", False, "give it to the group"),
     ("callbacks", (), "they are told of whole flows"),
 )
 # What default_args may have all the same: nothing of it is about what the task does, and launch has it too.

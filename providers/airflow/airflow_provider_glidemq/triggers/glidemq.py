@@ -13,7 +13,7 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import NotOwned, owner_of, seconds_of
-from airflow_provider_glidemq.triggers.told import Reporter, Telling
+from airflow_provider_glidemq.triggers.told import Quiet, Reporter, Telling
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
@@ -152,9 +152,11 @@ class GlideMQFlowTrigger(WaitingTrigger):
         events = client.events(flow.home)
         subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
         reporter, told = self._reporter(flow.generation), Telling(self.callbacks, self.log)
+        quiet, ended_nodes = Quiet(self.log, is_masked=self.is_masked), 0
         try:
             while True:
-                pauses = [] if self.owner is None else [seconds_of(self.lapse) / RENEWALS]
+                pauses = [quiet.seconds_left or 1.0]
+                pauses += [] if self.owner is None else [seconds_of(self.lapse) / RENEWALS]
                 pauses += [reporter.seconds_left] if reporter is not None else []
                 status = await subscription.wait(min(pauses, default=None))
                 if status is not None:
@@ -167,6 +169,9 @@ class GlideMQFlowTrigger(WaitingTrigger):
                     await reporter.look(client, flow, is_last=ended is not None)
                 if ended is not None:
                     return ended
+                if status is not None:
+                    ended_nodes = status.total - status.open
+                await quiet.look(client, flow, ended_nodes)
                 await self._renew(client, flow)
         finally:
             events.unsubscribe(subscription)

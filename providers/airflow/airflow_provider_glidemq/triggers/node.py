@@ -23,11 +23,11 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
+from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge, again_in_group
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import WITHHELD
-from airflow_provider_glidemq.node_reports import in_line, in_text
+from airflow_provider_glidemq.node_reports import NodeReports, in_lines, in_text
 from airflow_provider_glidemq.ownership import (
     DAY,
     NotOwned,
@@ -44,10 +44,12 @@ from airflow_provider_glidemq.task_groups.ends import (
     is_cleared_alone,
     may_be_marked,
     progress,
+    to_start_over,
 )
 from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
+from airflow_provider_glidemq.triggers.told import Quiet, Reporter
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.jobs.states import JobState
@@ -98,7 +100,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         poll_interval: Seconds after which the state is read again even if no event came.
         logging_interval: Seconds between log lines about progress.
         lapse: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
-        owner: For whom the flow runs; None: the trigger keeps no lease.
+        show_logs: Show in the task log what the nodes log and report while they run.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
         place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
         attempt: A number that grows when the task is cleared, and only then; None: its try, of a task that
@@ -122,6 +124,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         poll_interval: float = 10.0,
         logging_interval: float = 10.0,
         lapse: float | None = DAY,
+        show_logs: bool = False,
         not_before: float | None = None,
         place: Sequence[Any] | None = None,
         attempt: int | None = None,
@@ -141,12 +144,14 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.logging_interval = logging_interval
         self.lapse = lapse
+        self.show_logs = show_logs
         self.not_before = not_before
         self.place = None if place is None else list(place)
         self.attempt = attempt
         self._logged = ("", 0.0)
         self._renewed: tuple[int, float] | None = None
         self._is_masked = False
+        self._has_run_before = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which a triggerer recreates the trigger."""
@@ -167,6 +172,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "logging_interval": self.logging_interval,
                 "lapse": self.lapse,
+                "show_logs": self.show_logs,
                 "not_before": self.not_before,
                 "place": self.place,
                 "attempt": self.attempt,
@@ -179,10 +185,19 @@ class GlideMQNodeTrigger(BaseTrigger):
         if self.not_before is not None:
             await asyncio.sleep(max(self.not_before - time.time(), 0.0))
         is_told = self.resumes_failed and payload["status"] not in _ENDS
-        if self.ends_task and not is_told:
+        if self.ends_task and not (is_told or self._is_cleared):
             yield _ENDS.get(payload["status"], TaskFailedEvent)()
         else:
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    @property
+    def _is_cleared(self) -> bool:
+        """Whether Airflow has begun the task in the triggerer, and it had ended before, upstream failed too.
+
+        Then it keeps the time of that end, from which it would take the duration, unless a worker ends it.
+        """
+        ti = self.task_instance
+        return self.place is None and ti is not None and (ti.try_number > 1 or self._has_run_before)
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -213,6 +228,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         if not nodes.is_over:
             await self._until_over(client, nodes)
         self._log_progress(nodes)
+        self._has_run_before = nodes.flow.generation > 0 or any(node.run for node in nodes.shown)
         await self._remember(task, nodes)
         return await self._end(client, task, nodes)
 
@@ -236,17 +252,30 @@ class GlideMQNodeTrigger(BaseTrigger):
         """Look at the nodes whenever the counts of the flow have changed, until all of them have ended."""
         flow, events = nodes.flow, client.events(nodes.shown[0].queue)
         subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
+        quiet, reporter = Quiet(self.log, is_masked=self._is_masked), self._reporter()
         try:
             while not nodes.is_over:
-                status = await subscription.wait(seconds_of(self.lapse) / RENEWALS)
+                pauses = [quiet.seconds_left or 1.0, seconds_of(self.lapse) / RENEWALS]
+                pauses += [max(reporter.seconds_left, 1.0)] if reporter is not None else []
+                status = await subscription.wait(min(pauses))
                 if status is not None:
                     if status.superseded_by is not None:
                         raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
                     await nodes.look(is_last=status.state.is_terminal)
                     self._log_progress(nodes)
+                await quiet.look(client, flow, _ended(nodes.shown), nodes.look)
+                if reporter is not None:
+                    reporter.names = [node.name for node in nodes.shown]
+                    await reporter.look(client, flow, is_last=nodes.is_over)
                 await self._renew(client, flow)
         finally:
             events.unsubscribe(subscription)
+
+    def _reporter(self) -> Reporter | None:
+        """Shows what the nodes log and report while they run."""
+        if not self.show_logs or self._is_masked:
+            return None
+        return Reporter(NodeReports(logs=True), self.logging_interval, self.log)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -260,10 +289,13 @@ class GlideMQNodeTrigger(BaseTrigger):
             await nodes.read()
         if before is not None and self._is_cleared_alone(before, task, nodes):
             # Whoever takes over from a triggerer that dies between its calls finds it, and repeats them.
-            await task.remember(replace(before, starts_over=task.attempt))
-            self.log.info("%s was cleared: it runs again, and what follows it", self.node)
+            is_begun = before.starts_over == task.attempt
+            names = before.again if is_begun else to_start_over(nodes.shown)
+            await task.remember(replace(before, starts_over=task.attempt, again=names))
+            part = f"{len(names)} of {len(nodes.shown)} nodes" if self.is_expanded else "it"
+            self.log.info("%s was cleared: %s runs again, and what follows", self.node, part)
             request = f"airflow:{flow_id_for(*task.place.names)}/try {task.attempt}"
-            await nodes.start_over(request, "the Airflow task was cleared")
+            await nodes.start_over(names, request, "the Airflow task was cleared")
             await nodes.read()
         elif others and may_be_marked(nodes.shown):
             states = await task.states(others)
@@ -298,7 +330,8 @@ class GlideMQNodeTrigger(BaseTrigger):
                 if self.is_needed:
                     return self._event("failed", str(exc))
                 self.log.warning("The result stays in the flow: %s", exc)
-        return {**self._event(state.value, reason), "flow_id": flow.id, "nodes": names}
+        read = [] if self.ends_task else names  # by the worker; else the result is pushed
+        return {**self._event(state.value, reason), "flow_id": flow.id, "nodes": read}
 
     async def _push(
         self, client: SharedClient, task: GroupTask, flow: AsyncFlow, names: Sequence[str]
@@ -318,7 +351,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
         """What the node has logged, or the first nodes that failed; never fails."""
         failed = [node for node in nodes if node.state is JobState.FAILED]
-        if not self._is_masked:
+        if not self._is_masked and (failed or not self.show_logs):
             await self._log_lines(client, flow, nodes, failed)
         if not self.is_expanded and nodes[0].seconds is not None:
             self.log.info("%s ran for %.3f s (attempts: %d)", self.node, nodes[0].seconds, nodes[0].attempts)
@@ -335,10 +368,12 @@ class GlideMQNodeTrigger(BaseTrigger):
             found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
             for name, logs in found.items():
                 if logs.lines:
-                    self.log.info("%s had logged:\n%s", name, "\n".join(map(in_line, logs.lines)))
+                    self.log.info("%s had logged:\n%s", name, "\n".join(map(in_lines, logs.lines)))
         for node in failed[:LOGS_SHOWN]:
             reason = in_text(node.reason)
             self.log.error("%s failed: %s (attempts: %d)", node.name, reason, node.attempts)
+        if failed:
+            self.log.error("%s", again_in_group(flow.id))
 
     def _log_progress(self, nodes: TaskNodes) -> None:
         if not self.is_expanded:
@@ -420,3 +455,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     def _owner(self, task: GroupTask) -> str | None:
         """The owner that launch has named; None: whatever becomes of the task, the flow runs on."""
         return name_of(task.place.of(self.launch)) if self.cancel_on_kill else None
+
+
+def _ended(nodes: Sequence[NodeStatus]) -> int:
+    return sum(node.state.is_terminal for node in nodes)

@@ -78,16 +78,16 @@ class TaskNodes:
             await self.read()  # it has added the others
         return self.shown
 
-    async def start_over(self, request: str, reason: str) -> None:
-        """Run them again with all that follows; those that run are cancelled first.
+    async def start_over(self, names: Sequence[str], request: str, reason: str) -> None:
+        """Run some of them again with all that follows; those that run are cancelled first.
 
         With the same request a repeat changes nothing, and completes what a killed process has begun.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``Flow.rerun``.
         """
-        names, generation = [node.name for node in self.shown], self.flow.generation
-        running = [node.name for node in self.shown if not node.state.is_terminal]
+        generation = self.flow.generation
+        running = [one.name for one in self.shown if one.name in names and not one.state.is_terminal]
         again = partial(self.flow.rerun, nodes=names, request=request, generation=generation)
         try:
             # First of all: by a repeat the nodes that run may be those that the request has started.
@@ -102,7 +102,8 @@ class TaskNodes:
             logger.info("not run again: %s", exc)
         except NodeNotRepeatable as exc:  # one that follows has added nodes
             logger.info("flow %s is begun anew from %s: %s", self.flow.id, self._task, exc)
-            await self._client.ask(self.flow.restart(nodes=names, request=request, generation=generation))
+            made = [self._task] if self._task in self._known else names  # by a node, which makes them again
+            await self._client.ask(self.flow.restart(nodes=made, request=request, generation=generation))
 
     async def complete_others(self, tasks: Collection[str]) -> Sequence[str]:
         """Complete the nodes of other tasks that have failed or were skipped. Returns their names.

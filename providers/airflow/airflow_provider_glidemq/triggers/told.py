@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.callbacks import event_of, tell_from_loop
 from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports
+from airflow_provider_glidemq.silence import Silence
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import SharedClient
-    from glidemq_orchestrate import AsyncFlow, FlowStatus
+    from glidemq_orchestrate import AsyncFlow, FlowStatus, NodeStatus
 
 
 PATIENCE: Final = 1.0
@@ -23,6 +24,7 @@ class Reporter:
 
     def __init__(self, reports: NodeReports, often: float, log: Any) -> None:
         self._reports, self._often, self._log = reports, often, log
+        self.names: Sequence[str] | None = None  # of these nodes only
         self._looked_at = 0.0
 
     @property
@@ -36,7 +38,7 @@ class Reporter:
             return
         with suppress(*PASSING):  # the next look at the flow tells
             for _ in range(ROUNDS if is_last else 1):
-                nodes = await client.ask(flow.nodes())
+                nodes = await client.ask(flow.nodes(self.names))
                 due = self._reports.due(nodes)
                 found = await client.ask(flow.logs(due, limit=LINES)) if due else {}
                 for number, line in enumerate(self._reports.lines(nodes, found), 1):
@@ -49,6 +51,37 @@ class Reporter:
             if is_last and self._reports.has_more:
                 self._log.warning(LEFT_OUT, flow.id)
         self._looked_at = asyncio.get_running_loop().time()
+
+
+class Quiet:
+    """Logs why nothing happens in one generation of a flow."""
+
+    def __init__(self, log: Any, *, is_masked: bool) -> None:
+        self._silence, self._log, self._is_masked = Silence(), log, is_masked
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next look is due."""
+        return self._silence.seconds_left(asyncio.get_running_loop().time())
+
+    async def look(
+        self,
+        client: SharedClient,
+        flow: AsyncFlow,
+        ended: int,
+        read: Callable[[], Awaitable[Sequence[NodeStatus]]] | None = None,
+    ) -> None:
+        """Log what waits, of the nodes that are read or of all, if a look is due.
+
+        ``ended``: how many have ended.
+        """
+        if not self._silence.is_due(ended, asyncio.get_running_loop().time()):
+            return
+        with suppress(*PASSING):  # the next look at the flow tells
+            nodes = await read() if read is not None else None
+            waits = await client.ask(flow.waits(nodes))
+            if line := self._silence.line(waits, flow.id if self._is_masked else ""):
+                self._log.info("%s", line)
 
 
 class Telling:

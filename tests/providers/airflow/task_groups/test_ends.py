@@ -14,6 +14,7 @@ from airflow_provider_glidemq.task_groups.ends import (
     is_over,
     may_be_marked,
     progress,
+    to_start_over,
 )
 
 from glidemq_orchestrate import NodeStatus
@@ -139,3 +140,11 @@ def test_the_line_of_progress_names_the_places_of_those_that_failed() -> None:
     assert progress(nodes) == "987/1000, failed: 3, 17"
     many = [node("failed", f"b[{at}]") for at in range(12)]
     assert progress(many) == "0/12, failed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+
+
+def test_of_a_task_that_failed_only_what_failed_runs_again() -> None:
+    failed = replace(DONE, name="a[1]", state=JobState.FAILED)
+    skipped = replace(DONE, name="a[2]", state=JobState.SKIPPED)
+    assert to_start_over([DONE, failed, skipped]) == ["a[1]"]
+    assert to_start_over([DONE, skipped]) == [DONE.name, "a[2]"]
+    assert to_start_over([RUNS, failed]) == [RUNS.name, "a[1]"], "it showed no failure yet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow_provider_glidemq import silence
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
 from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
@@ -25,7 +27,7 @@ from airflow_provider_glidemq.triggers.place import Place
 from airflow_provider_glidemq.triggers.shared import SharedClient
 from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
-from glidemq_orchestrate import FlowNode, FlowSpec, Worker
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
 
 Submit = Callable[..., Any]
@@ -108,6 +110,9 @@ async def fired(made: GlideMQNodeTrigger) -> Any:
     """The state in which the trigger ends its task, or the payload of its event."""
     async with asyncio.timeout(20):
         (event,) = [event async for event in made.run()]
+    if made.ends_task and isinstance(event.payload, dict):  # a worker ends it, with what was pushed
+        assert not event.payload.get("nodes")
+        return {"completed": "success"}.get(event.payload["status"], event.payload["status"])
     return getattr(event, "task_instance_state", event.payload)
 
 
@@ -130,6 +135,7 @@ def test_its_form_is_pinned() -> None:
         "poll_interval": 10.0,
         "logging_interval": 10.0,
         "lapse": 86_400.0,
+        "show_logs": False,
         "not_before": None,
         "place": None,
         "attempt": None,
@@ -265,6 +271,79 @@ class Killed(BaseException):
     """The triggerer."""
 
 
+@pytest.mark.parametrize("calls", [0, 1, 99])
+async def test_a_clear_of_an_expanded_task_runs_what_failed_also_when_the_triggerer_is_killed_meanwhile(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey, *, calls: int
+) -> None:
+    failing = {3, 7}
+    items = [job(f"a[{number}]", "fail" if number in failing else "count") for number in range(16)]
+    flow = submit(*items, job("b", "count", None, *(item.name for item in items)))
+    assert await fired(trigger(is_expanded=True)) == "failed"
+    await asyncio.to_thread(flow.wait)
+    assert len(valkey.ran) == 14
+    valkey.gate.set()
+    start_over, ask, left = TaskNodes.start_over, SharedClient.ask, [10**6]
+
+    async def begun(self: TaskNodes, names: list[str], request: str, reason: str) -> None:
+        left[0] = calls
+        await start_over(self, names, request, reason)
+
+    async def dying(self: SharedClient, asked: Any) -> Any:
+        if not left[0]:
+            asked.close()
+            raise Killed
+        left[0] -= 1
+        return await ask(self, asked)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(TaskNodes, "start_over", begun)
+        patch.setattr(SharedClient, "ask", dying)
+        await fired(trigger(attempt=2, is_expanded=True))
+    assert await fired(trigger(attempt=2, is_expanded=True)) == "success"
+    assert (await asyncio.to_thread(flow.wait)).status.state == "completed"
+    assert len(valkey.ran) == 15, "the others keep their results, and what follows has run"
+    assert {number for number in range(16) if flow.node(f"a[{number}]").run} == failing
+    assert await fired(trigger(attempt=3, is_expanded=True)) == "success"
+    await asyncio.to_thread(flow.wait)
+    assert len(valkey.ran) == 15 + 14 + 1, "it showed success, so all of it runs again"
+
+
+async def test_lines_of_nodes_are_shown_while_they_run_and_why_they_wait(  # noqa: PLR0917  fixtures
+    submit: Submit,
+    airflow: AirflowSays,
+    valkey: Valkey,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(silence, "FIRST", 0.2)
+    caplog.set_level("INFO")
+    late = FlowNode("a[1]", QUEUE, "count", options=JobOptions(delay=timedelta(seconds=3)))
+    submit(job("a[0]", "verbose"), late)
+    assert await fired(trigger(is_expanded=True, show_logs=True, logging_interval=0.1)) == "failed"
+    told = capsys.readouterr().out + caplog.text
+    assert "[a[0]] line 0" in told
+    assert told.index("[a[0]] line 0") < told.index("a[0] had logged")
+    assert "a[1] waits until" in told
+
+
+async def test_a_cleared_task_is_ended_by_a_worker_which_sets_the_time_of_its_end(
+    submit: Submit, airflow: AirflowSays
+) -> None:
+    submit(job("a", data="it"))
+    for attempt, in_worker in ((1, False), (2, True)):
+        (event,) = [event async for event in trigger(attempt=attempt).run()]
+        assert isinstance(event.payload, dict) is in_worker
+        assert airflow.xcoms["etl.a", "return_value"] == "it"
+    again = await asyncio.to_thread(lambda: submit(job("a", data="it"), on_existing="restart", request="2"))
+    assert again.generation == 1
+    (event,) = [event async for event in trigger(attempt=1).run()]
+    assert isinstance(event.payload, dict), "it may have ended before as upstream failed, which is no try"
+    placed = trigger(attempt=2, place=["d", "etl.a", "r1", -1])  # a worker has begun it
+    (event,) = [event async for event in placed.run()]
+    assert not isinstance(event.payload, dict)
+
+
 @pytest.mark.parametrize(
     ("is_running", "calls"), [(True, 0), (True, 1), (True, 2), (True, 3), (False, 0), (False, 1)]
 )
@@ -286,9 +365,9 @@ async def test_a_clear_is_carried_out_though_the_triggerer_is_killed_between_its
         await asyncio.to_thread(flow.wait)
     start_over, ask, left = TaskNodes.start_over, SharedClient.ask, [10**6]
 
-    async def begun(self: TaskNodes, request: str, reason: str) -> None:
+    async def begun(self: TaskNodes, names: list[str], request: str, reason: str) -> None:
         left[0] = calls
-        await start_over(self, request, reason)
+        await start_over(self, names, request, reason)
 
     async def dying(self: SharedClient, asked: Any) -> Any:
         if not left[0]:

@@ -74,7 +74,7 @@ async def test_it_is_started_over_with_what_follows_once_for_each_request(
     async with nodes_of(valkey, LINE, "b") as nodes:
         await over(nodes)
         for request in ("try 2", "try 2", "try 3"):
-            await nodes.start_over(request, "cleared")
+            await nodes.start_over(["b"], request, "cleared")
             await over(nodes)
     assert valkey.ran == ["a", "b", "c", "b", "c", "b", "c"]
 
@@ -85,7 +85,7 @@ async def test_one_that_runs_is_stopped_and_started_over(valkey: Valkey, worker:
             while (await nodes.read())[0].state is not JobState.ACTIVE:  # noqa: ASYNC110  there is no event
                 await asyncio.sleep(0.02)
         run = nodes.shown[0].run
-        await nodes.start_over("try 2", "cleared")
+        await nodes.start_over(["a"], "try 2", "cleared")
         assert (await nodes.read())[0].run > run
         valkey.gate.set()
         await over(nodes)
@@ -140,7 +140,7 @@ async def test_where_one_that_follows_has_added_nodes_the_flow_is_begun_anew_and
         await over(nodes)
         await over(others)
         before = Seen.of(others.shown, attempt=1, generation=others.flow.generation)
-        await nodes.start_over("try 2", "cleared")
+        await nodes.start_over(["a"], "try 2", "cleared")
         assert nodes.flow.generation == 1
         await over(nodes)
         with pytest.raises(Superseded):

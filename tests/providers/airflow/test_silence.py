@@ -1,0 +1,92 @@
+"""What the log of a task says where nothing happens: what waits, why, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow_provider_glidemq import silence
+from airflow_provider_glidemq.node_reports import in_lines
+from airflow_provider_glidemq.operators.glidemq import flow_id_for
+from airflow_provider_glidemq.silence import FIRST, LAST, SHOWN, Silence
+
+from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Wait, Worker
+from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.test_again import deferred, operator
+from tests.providers.airflow.test_trigger import fired
+
+FLOW_ID = flow_id_for("d", "t", "r1")
+
+
+def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> None:
+    quiet, now, looked = Silence(), 0.0, list[float]()
+    while now < 5_000:
+        now += 1
+        if quiet.is_due(3, now):
+            looked.append(now)
+    assert looked[:4] == [1 + FIRST, 1 + 3 * FIRST, 1 + 7 * FIRST, 1 + 15 * FIRST]
+    assert looked[-1] - looked[-2] == LAST
+    assert not quiet.is_due(4, now + 1)
+    assert quiet.is_due(4, now + 1 + FIRST), "after a node has ended it looks soon again"
+
+
+def test_a_line_names_some_is_said_once_and_shows_nothing_of_a_flow_with_secrets() -> None:
+    until = datetime(2126, 1, 2, 3, 4, 5, tzinfo=UTC)
+    waits = {f"n{number}": Wait("for a free worker of queue q") for number in range(SHOWN + 2)}
+    waits["n0"] = Wait("to be tried again (attempt 1 of 3 failed: forged\nline)", until)
+    quiet = Silence()
+    line = quiet.line(waits)
+    assert line.startswith("n0 waits until 2126-01-0")
+    assert "forged\\nline" in line
+    assert line.endswith("; 2 more wait")
+    assert not quiet.line(waits)
+    assert not quiet.line({})
+    masked = quiet.line(waits, "f-1")
+    assert masked == "7 nodes wait; why is in: glidemq flow show f-1"
+
+
+def test_what_a_worker_logs_in_one_go_keeps_its_lines_and_forges_none() -> None:
+    text = in_lines("failed: Traceback\n  File x\x1b[31m\n2026-01-01 ERROR all is lost")
+    assert text.split("\n") == [
+        "failed: Traceback",
+        "      File x\\x1b[31m",
+        "    2026-01-01 ERROR all is lost",
+    ]
+    assert len(in_lines("x\n" * 100_000)) < 60_000
+
+
+@pytest.mark.parametrize("where", ["worker", "trigger"])
+async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0917  fixtures
+    where: str,
+    valkey: Valkey,
+    worker: Worker,
+    context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(silence, "FIRST", 0.3)
+    caplog.set_level(logging.INFO)
+
+    @worker.handler("broken")
+    def broken(ctx: Any) -> None:
+        raise ValueError("month 13 does not exist")
+
+    again = JobOptions(attempts=2, backoff=Backoff("fixed", timedelta(seconds=3)))
+    flow = FlowSpec("etl", [FlowNode("load", queue=QUEUE, job="broken", options=again)])
+    made = operator(flow, logging_interval=0.2, require_workers=False)
+    if where == "worker":
+        with pytest.raises(Exception, match="month 13"):
+            await asyncio.to_thread(made.execute, context())
+    else:
+        trigger = await asyncio.to_thread(deferred, made, context())
+        assert (await fired(trigger))["status"] == "failed"
+    told = capsys.readouterr().out + caplog.text
+    assert "load waits until " in told
+    assert "to be tried again (attempt 1 of 2 failed: ValueError: month 13 does not exist)" in told
+    if where == "worker":
+        assert "Node load had logged:\nattempt 1 failed: Traceback" in told
+        assert '    raise ValueError("month 13 does not exist")' in told
