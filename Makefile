@@ -7,6 +7,7 @@ MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/p
 STAMP := $(VENV)/.installed
 SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
 STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")'
+KEYS := $(BIN)/python -c 'from glidemq_orchestrate.lifetimes import page; print(page(), end="")'
 # Used, declared and installed dependencies agree. Needs no network.
 DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
 # One process more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
@@ -135,6 +136,7 @@ lint: setup  ## Check style, import contracts, and that all generated files are 
 	$(BIN)/python lua/build.py --check
 	@$(SCHEMA) | cmp -s - glidemq_orchestrate/flow.schema.json || { echo "flow.schema.json is stale: make generated"; exit 1; }
 	@$(STATES) | cmp -s - docs/job-states.md || { echo "docs/job-states.md is stale: make generated"; exit 1; }
+	@$(KEYS) | cmp -s - docs/keys.md || { echo "docs/keys.md is stale: make generated"; exit 1; }
 
 type: setup  ## Check types, strictly.
 	$(BIN)/mypy $(SOURCES)
@@ -149,8 +151,9 @@ lua: setup  ## Assemble the server-side libraries from lua/.
 schema: setup  ## Write the JSON Schema of flow files from its model.
 	@$(SCHEMA) > glidemq_orchestrate/flow.schema.json
 
-docs: setup  ## Draw the life cycle of a job from its table.
+docs: setup  ## Draw the life cycle of a job, and list all keys, from their tables.
 	@$(STATES) > docs/job-states.md
+	@$(KEYS) > docs/keys.md
 
 generated: lua schema docs  ## Write all generated files: the libraries, the schema, the life cycle.
 

@@ -7,6 +7,7 @@
 --                          same for what is enough once in a minute
 L.cleanup = {}
 local SLICE, SAMPLE, FAILED = 100, 50, 200
+local FORGOTTEN = 14 * 86400000
 local SECOND, MINUTE, HOUR, UNKNOWN_WINDOW = 1000, 60000, 3600000, 30 * 86400000
 local ENDED = { completed = true, failed = true }
 
@@ -116,6 +117,16 @@ local function groups(prefix, now)
   return count * 8 > #page -- two entries of the page for each
 end
 
+-- Removes the leases of owners of portable flows that were not heard of for twice the longest lapse; the leases of other
+-- flows go with their last flow. A client does this too when it removes such a flow.
+local function owners(prefix, now)
+  for _, lease in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'gmo:owners', '-inf', now - FORGOTTEN, 'LIMIT', 0, SLICE)) do
+    if redis.call('EXISTS', prefix .. 'gmo:owned:' .. lease) == 0 then
+      redis.call('ZREM', prefix .. 'gmo:owners', lease)
+    end
+  end
+end
+
 -- Whether this is due, by a field that has the time of the last one.
 local function is_due(prefix, field, now, every)
   local last = L.numbers.int(redis.call('HGET', prefix .. 'gmo:supervised', field), 0)
@@ -136,6 +147,7 @@ local function each_minute(prefix, now)
     return true
   end
   adopt_dedup(prefix)
+  owners(prefix, now)
   note(prefix, 'cleaned_minute', now)
   return false
 end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.lifetimes import life_of
 from tests.server.life_cycle import hold_to_life_cycle
 
 if TYPE_CHECKING:
@@ -25,36 +25,19 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt
 from tests.server.conftest import Dump, Hand
 
-QUEUE = r"glide:\{(etl|spark)\}:"
-DOCUMENTED = [
-    r"glide:gmo:home:\{f\}",
-    QUEUE + r"(id|stream|scheduled|events|completed|failed|suspended|metrics:(completed|failed))",
-    QUEUE + r"(ordering|ratelimited|dedup|gmo:(dedup|ordering))",
-    QUEUE + r"(job|deps|parents|log|gmo:notified|gmo:messages):[\w~-]+",
-    QUEUE + r"job:[\w~-]+:sub:\w+",
-    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
-    QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
-    QUEUE
-    + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
-    QUEUE + r"gmo:(leaving|kept:(completed|failed):\d+)",
-    QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
-    r"glide:gmo:homes",
-    QUEUE + r"(meta|rate|lifo|priority|list-active|group:\w+|w:(gmo-worker|node)-[\w-]+)",
-    QUEUE + r"(groupq:k|gmo:priorities)",
-]
-
 
 class Bench:
     """Calls with the time written on them, and what the server keeps of it."""
 
-    def __init__(self, hand: Hand, client: Any, dump: Dump) -> None:
+    def __init__(self, hand: Hand, client: Any, dump: Dump, *, is_held: bool = True) -> None:
         self.hand, self.client, self.dump = hand, client, dump
         self.now = 1_000_000
         self.tokens = 0
         self.lost: list[Any] = []
         self.etl, self.spark = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
         hand.run(attempt_ops.open_queues([self.etl, self.spark]))
-        hold_to_life_cycle(hand, client)
+        if is_held:
+            hold_to_life_cycle(hand, client)
 
     def now_ms(self) -> int:
         return self.now
@@ -172,10 +155,8 @@ def a_node(name: str, *after: str, queue: str = "etl", **options: Any) -> FlowNo
 def bench(hand: Hand, redis_client: Any, dump: Dump) -> Iterator[Bench]:
     made = Bench(hand, redis_client, dump)
     yield made
-    strange = [
-        key for key in redis_client.keys("*") if not any(re.fullmatch(form, key) for form in DOCUMENTED)
-    ]
-    assert strange == [], "keys outside the documented ones"
+    strange = [key for key in redis_client.keys("*") if life_of(key) is None]
+    assert strange == [], "keys outside the table of lifetimes"
 
 
 @pytest.fixture
