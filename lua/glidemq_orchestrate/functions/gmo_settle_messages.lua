@@ -3,7 +3,7 @@
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 first entry id ('-' = the oldest)  3 how many entries (at most 100)
 -- REPLY the entry id to continue after, '' at the end
--- EFFECTS see parts/broadcasts.lua. Repeatable.
+-- EFFECTS see parts/broadcasts.lua; retries of subscriptions that were removed leave the stream. Repeatable.
 local MOST = 100
 
 local function settle_messages(keys, args)
@@ -11,8 +11,10 @@ local function settle_messages(keys, args)
   local count = math.min(tonumber(args[3]), MOST)
   local page = redis.call('XRANGE', keys[1], args[2], '+', 'COUNT', count)
   for _, entry in ipairs(page) do
-    local job_id, is_retry = L.handling.read_entry(entry[2])
-    if job_id and not is_retry then
+    local job_id, is_retry, subscription = L.handling.read_entry(entry[2])
+    if is_retry then
+      L.broadcasts.drop_orphan(b, entry[1], subscription)
+    elseif job_id then
       L.broadcasts.settle(b, job_id, entry[1])
     end
   end

@@ -112,7 +112,10 @@ function L.handling.finish(h, o)
   end
   if o.kind == 'pass' then
     acknowledge(h, o.entry_id, false)
-    if not o.is_retry then
+    if o.is_retry then
+      local entry = redis.call('XRANGE', h.stream, o.entry_id, o.entry_id)[1]
+      L.broadcasts.drop_orphan(h, o.entry_id, entry and select(3, L.handling.read_entry(entry[2])))
+    else
       redis.call('HSETNX', key, 'gmo:message', o.entry_id)
       L.broadcasts.settle(h, o.job_id, o.entry_id)
     end
@@ -152,11 +155,11 @@ function L.handling.of(keys, args)
     consumer = args[3] }
 end
 
--- The job id of an entry and whether it is a retry of some subscription.
+-- The job id of an entry, whether it is a retry of some subscription, and of which.
 function L.handling.read_entry(fields)
   local found = {}
   for i = 1, #fields, 2 do
     found[fields[i]] = fields[i + 1]
   end
-  return found.jobId, found.retryGroup ~= nil
+  return found.jobId, found.retryGroup ~= nil, found.retryGroup
 end

@@ -49,6 +49,17 @@ function L.broadcasts.drop(b, job_id, entry_id)
   redis.call('ZREM', b.prefix .. 'failed', job_id)
 end
 
+-- Nobody handles the retry of a subscription that was removed.
+function L.broadcasts.drop_orphan(b, entry_id, subscription)
+  b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
+  for _, sub in ipairs(b.subs) do
+    if sub.name == subscription then
+      return
+    end
+  end
+  redis.call('XDEL', b.stream, entry_id)
+end
+
 -- A message that is removed leaves the stream and the schedule.
 function L.broadcasts.take_out(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
