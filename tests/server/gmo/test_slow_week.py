@@ -244,11 +244,11 @@ def outlives(client: Any, key: str, size: int) -> bool:
     if life.lives is Lives.TIMED or (life.lives is Lives.FLOW and client.ttl(key) > 0):
         return bool(client.ttl(key) <= 0)
     if life.name == "gmo:expiring":  # tombstones end by the clock of the server
-        return size > len(client.keys("*:gmo:flow:*"))
+        return bool(size > len(client.keys("*:gmo:flow:*")))
     if life.lives is Lives.USER:
         return life.name not in NAMED | {"<prefix>:usage:queues"}
     if key.endswith("{spark}:stream"):  # a broadcast with a bound
         return size > 5
     if key.startswith("glide:{spark}:") and life.lives is Lives.JOB:
-        return client.xlen(NEWS.key("stream")) > 5
+        return bool(client.xlen(NEWS.key("stream")) > 5)
     return life.lives is not Lives.QUEUE or size > (life.most or 0)
