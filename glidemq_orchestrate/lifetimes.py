@@ -127,10 +127,10 @@ gmo:dedup | sorted set | when to look at deduplication ids | work | with the fie
 gmo:ordering | string | the highest number of an ordering key that was removed | queue 1 | obliterate
 gmo:letters | hash | failed jobs that have no dead letter yet | work | the upkeep that writes the letter, or
     finds that none is wanted
-gmo:leaving | sorted set | ended jobs that go when they are old enough, or that others needed | job | the upkeep
-    that removes them
-gmo:kept:<state>:<count> | sorted set | the newest jobs that asked to be among so many | job | the next one that
-    asked for this number
+gmo:leaving | sorted set | ended jobs that go when they are old enough, or that others needed | work | the
+    upkeep that removes them
+gmo:kept:<state>:<count> | sorted set | the newest jobs that asked to be among so many | user | the next one
+    that asks for this number
 gmo:passed:<state> | string | up to where all ended jobs are needed | queue 1 | obliterate
 gmo:list-held | sorted set | jobs from lists that our workers run | work | the end of the attempt; the
     reclaim

@@ -14,6 +14,7 @@ from glidemq_orchestrate import (
     FlowSpec,
     JobOptions,
     JobTemplate,
+    Keep,
     Ordering,
     Owner,
     RateLimit,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 ETL, NEWS, DEAD = QueueKeys("glide", "etl"), QueueKeys("glide", "spark"), QueueKeys("glide", "dead")
 HOUR, DAY, START = 3_600_000, 86_400_000, 1_700_000_000_000
 DAY_OF_WORK = range(0, 24, 2) if IS_LONG else (0,)
-SOON = True
+SOON = Keep(age=timedelta(hours=1))
 SLOW = {"events", "id", "gmo:ordering", "gmo:expiring", "gmo:portable:expiring", "gmo:owners"}
 """Bounded by a number, numbers themselves, or kept for the 30 days of tombstones and the 14 of owners."""
 NAMED = {
@@ -56,6 +57,7 @@ NAMED = {
     "gmo:schedulers:last",
     "gmo:schedulers:finished",
     "gmo:schedulers:finished:at",
+    "gmo:kept:<state>:<count>",
 }
 SIZES = {"list": "LLEN", "set": "SCARD", "zset": "ZCARD", "hash": "HLEN", "stream": "XLEN"}
 
@@ -85,7 +87,7 @@ class Week:
         self.add("fails", attempts=2)
         self.add("work", remove_on_complete=SOON)
         self.add("fails", remove_on_fail=SOON)
-        self.add("work", remove_on_complete=SOON)
+        self.add("work", remove_on_complete=Keep(count=3, age=timedelta(hours=1)))
         self.add("waits")
         self.add(deduplication=Deduplication(f"t{hour}", "throttle", timedelta(hours=2)))
         self.add(deduplication=Deduplication(f"s{hour}"))
