@@ -7,7 +7,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -116,8 +116,9 @@ class Execution:
                     asset_check_selection=run.asset_check_selection,
                 )
             definition = code.get_definition()  # which Dagster remembers, for the last one
-        if kind == "step":
-            self._compare(run, definition)
+        selected = (run.resolved_op_selection, run.asset_selection, run.asset_check_selection)
+        if kind == "step" or not any(selected):
+            self._compare(run, definition, selected)
         instance.get_records_for_run(run_id, limit=1)  # SQLite prepares the file of the run
         self._prepared = kind, run_id
         return True
@@ -142,18 +143,13 @@ class Execution:
         self._sources.note(os.path.join(folder, ".env"))  # noqa: PTH118  as in sources; also if there is none
         os.environ.update(get_env_var_dict(folder))
 
-    def _compare(self, run: dg.DagsterRun, definition: Any) -> None:
+    def _compare(self, run: dg.DagsterRun, definition: Any, selected: Iterable[Any]) -> None:
         """Compare what the run was made of with what was imported for an earlier one.
 
         Raises:
             Outdated: They differ, and the import was for an earlier run.
         """
-        what = (
-            run.job_name,
-            frozenset(run.resolved_op_selection or ()),
-            frozenset(run.asset_selection or ()),
-            frozenset(run.asset_check_selection or ()),
-        )
+        what = (run.job_name, *(frozenset(part or ()) for part in selected))
         if self._prepared is not None and run.job_snapshot_id is not None:
             known = self._snapshots.get(what) or definition.get_job_snapshot_id()
             if known != run.job_snapshot_id:
