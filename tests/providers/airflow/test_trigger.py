@@ -12,6 +12,7 @@ from typing import Any
 import airflow
 import pytest
 import redis
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
 from airflow_provider_glidemq.triggers import events, shared
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
@@ -306,6 +307,36 @@ async def test_a_kill_cancels_unless_the_task_goes_on(
     valkey.gate.set()
 
 
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        ("failed", "was ended by Airflow: its DAG run had timed out (dagrun_timeout)"),
+        ("running", "was skipped by Airflow or a user"),
+        (None, "was skipped by Airflow or a user"),
+    ],
+)
+async def test_a_run_that_has_timed_out_is_the_reason_and_no_user(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, run: str | None, why: str
+) -> None:
+    """Issue 39, 16."""
+
+    def state_of_run(*_: Any) -> str:
+        if run is None:
+            raise RuntimeError("Airflow does not answer")
+        return run
+
+    _task_is(monkeypatch, {"r1": {"t": "skipped"}})
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(state_of_run))
+    submit(valkey, chain("wait"), "f")
+    trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
+    trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
+    await trigger.on_kill()
+    with valkey.producer() as producer:
+        status = producer.get("f").status()
+    assert (status.state, status.reason) == ("cancelled", f"the Airflow task {why}")
+    valkey.gate.set()
+
+
 async def test_a_kill_that_is_interrupted_cancels_all_the_same(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,8 +387,6 @@ def _task_is(
     monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], *, at_once: bool = True
 ) -> tuple[threading.Event, threading.Event]:
     """What Airflow reports about the task; when it is asked, and when it may answer."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
-
     asked, release = threading.Event(), threading.Event()
     if at_once:
         release.set()
