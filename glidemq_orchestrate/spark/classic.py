@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from glidemq_orchestrate.spark.calls import Calls
 from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
 from glidemq_orchestrate.spark.failures import explained, remedy_of
+from glidemq_orchestrate.spark.isolation import sessions_on
 from glidemq_orchestrate.spark.session import WarmSession, is_alive
 from glidemq_orchestrate.spark.sharing import active
 from glidemq_orchestrate.worker.context import Context
@@ -50,16 +51,13 @@ class ClassicEngine:
 
         shared = self._warm.get()
         try:
-            spark = shared.newSession()
-            if asked.conf:
-                configure(asked.title, spark, asked.conf, dict(spark.sparkContext.getConf().getAll()))
-            identify(spark, asked.identity)
-            calls = Calls()
-            with (
-                watched(spark, ctx, asked, calls) as watch,
-                active(spark, calls),
-            ):
-                yield _Step(spark, watch)
+            with _session_on(shared) as spark:
+                if asked.conf:
+                    configure(asked.title, spark, asked.conf, dict(spark.sparkContext.getConf().getAll()))
+                identify(spark, asked.identity)
+                calls = Calls()
+                with watched(spark, ctx, asked, calls) as watch, active(spark, calls, watch.group):
+                    yield _Step(spark, watch)
         except Exception as exc:
             if not is_alive(shared):
                 told = str(exc)
@@ -71,6 +69,17 @@ class ClassicEngine:
     def stop(self) -> None:
         """See ``Engine.stop``."""
         self._warm.stop()
+
+
+@contextmanager
+def _session_on(shared: SparkSession) -> Iterator[SparkSession]:
+    """A session for a step, on the context of another; what it has cached is released at the end."""
+    sessions = sessions_on(shared)
+    spark = sessions.new()
+    try:
+        yield spark
+    finally:
+        sessions.clear(spark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.calls import Calls
+from glidemq_orchestrate.spark.context import stop_streams
 from glidemq_orchestrate.spark.engine import Asked
 from glidemq_orchestrate.spark.facts import facts_of
-from glidemq_orchestrate.spark.sharing import stop_streams
 from glidemq_orchestrate.worker.context import Context
 
 if TYPE_CHECKING:

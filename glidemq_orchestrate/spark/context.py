@@ -1,0 +1,190 @@
+"""What Spark has once for a context, and each step for itself: jobs, checkpoints, cached RDDs, streams.
+
+A step that cancels jobs cancels its own. The directory of checkpoints that it sets is its own: the context
+has it only for the moment in which something is marked to be checkpointed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_orchestrate.spark.current import Current, current
+from glidemq_orchestrate.spark.release import is_spark_3
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_checkpoints: Final = threading.Lock()
+"""Held while the context has the directory of a step."""
+Method = Callable[..., Any]
+
+
+def let_steps_share_it() -> None:
+    """Replace methods of PySpark; to be called once."""
+    from pyspark import RDD, SparkContext
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    contexts: Any = SparkContext
+    sets: Any = RDD
+    streams: Any = DataStreamWriter
+    frames = _frame_class()
+    contexts.stop = unless_in_step(contexts.stop)
+    contexts.clearJobTags = _without_its_own(contexts.clearJobTags)
+    contexts.cancelAllJobs = _in_step(contexts.cancelAllJobs, _cancel_all)
+    if not is_spark_3():  # which does not tell the jobs of a tag
+        contexts.cancelJobGroup = _in_step(contexts.cancelJobGroup, _cancel_some("getJobIdsForGroup"))
+        contexts.cancelJobsWithTag = _in_step(contexts.cancelJobsWithTag, _cancel_some("getJobIdsForTag"))
+    contexts.setCheckpointDir = _in_step(contexts.setCheckpointDir, _set_checkpoints)
+    contexts.getCheckpointDir = _in_step(contexts.getCheckpointDir, _get_checkpoints)
+    sets.checkpoint = _in_step(sets.checkpoint, _checkpoint_set)
+    frames.checkpoint = _in_step(frames.checkpoint, _checkpoint_frame)
+    sets.persist = _noting(sets.persist, _note_cached)
+    sets.unpersist = _noting(sets.unpersist, _forget_cached)
+    for name in ("start", "toTable"):
+        setattr(streams, name, _noting(getattr(streams, name), _note_stream))
+
+
+def unless_in_step(stop: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A ``stop`` that does nothing in a step."""
+
+    @functools.wraps(stop)
+    def stopped(self: Any) -> None:
+        if current.get() is None:
+            stop(self)
+        else:
+            logger.warning("stop() was called in a step and did nothing: other steps use the session too")
+
+    return stopped
+
+
+def stop_streams(spark: SparkSession) -> None:
+    """Stop the streams of a session."""
+    for query in spark.streams.active:
+        with suppress(Exception):  # it has just ended
+            query.stop()
+
+
+def _in_step(method: Method, instead: Callable[..., Any]) -> Method:
+    """A method, in whose place a step on a context calls another, with itself and the method first."""
+
+    @functools.wraps(method)
+    def called(self: Any, *given: Any, **named: Any) -> Any:
+        step = current.get()
+        if step is None or not step.tag:
+            return method(self, *given, **named)
+        return instead(step, method, self, *given, **named)
+
+    return called
+
+
+def _without_its_own(clear: Method) -> Method:
+    """The tag of the step stays, by which a cancel finds its jobs."""
+
+    @functools.wraps(clear)
+    def cleared(self: Any) -> None:
+        clear(self)
+        if (step := current.get()) is not None and step.tag:
+            self.addJobTag(step.tag)
+
+    return cleared
+
+
+def _cancel_all(step: Current, _method: Method, context: Any) -> None:
+    context._jsc.cancelJobsWithTag(step.tag)  # noqa: SLF001  what PySpark's does
+
+
+def _cancel_some(which: str) -> Callable[..., None]:
+    def cancel(step: Current, _method: Method, context: Any, name: str) -> None:
+        java = context._jsc.sc()  # noqa: SLF001
+        tracker = java.statusTracker()
+        own = set(tracker.getJobIdsForTag(step.tag))
+        for number in own.intersection(getattr(tracker, which)(name)):
+            java.cancelJob(number)
+
+    return cancel
+
+
+@contextmanager
+def _directory(context: Any, directory: Any) -> Iterator[Any]:
+    """Let the context have a directory of checkpoints while the block runs."""
+    java = context._jsc.sc()  # noqa: SLF001
+    put = getattr(java, "checkpointDir_$eq")
+    with _checkpoints:
+        before = java.checkpointDir()
+        try:
+            if directory is not None:
+                put(directory)
+            yield java
+        finally:
+            put(before)
+
+
+def _set_checkpoints(step: Current, method: Method, context: Any, dirName: str) -> None:  # noqa: N803  PySpark's
+    with _directory(context, None) as java:
+        method(context, dirName)
+        step.checkpoints = java.checkpointDir()
+
+
+def _get_checkpoints(step: Current, method: Method, context: Any) -> Any:
+    return method(context) if step.checkpoints is None else step.checkpoints.get()
+
+
+def _checkpoint_set(step: Current, method: Method, data: Any) -> None:
+    if step.checkpoints is None:
+        method(data)
+        return
+    with _directory(data.context, step.checkpoints):
+        method(data)
+
+
+def _checkpoint_frame(step: Current, method: Method, frame: Any, eager: bool = True) -> Any:  # noqa: FBT001, FBT002
+    if step.checkpoints is None:
+        return method(frame, eager)
+    with _directory(frame.sparkSession.sparkContext, step.checkpoints):
+        made = method(frame, False)  # written below: others need not wait
+    if eager:
+        made._jdf.queryExecution().logical().rdd().doCheckpoint()  # noqa: SLF001
+    return made
+
+
+def _noting(method: Method, note: Callable[..., None]) -> Method:
+    """A method that, in a step, also notes how it is undone."""
+
+    @functools.wraps(method)
+    def noted(self: Any, *given: Any, **named: Any) -> Any:
+        result = method(self, *given, **named)
+        if (step := current.get()) is not None:
+            note(step, self)
+        return result
+
+    return noted
+
+
+def _note_cached(step: Current, data: Any) -> None:
+    step.undo["cached", id(data)] = data.unpersist  # which keeps it, and so its id
+
+
+def _forget_cached(step: Current, data: Any) -> None:
+    step.undo.pop(("cached", id(data)), None)
+
+
+def _note_stream(step: Current, _writer: Any) -> None:
+    step.undo["streams", 0] = functools.partial(stop_streams, step.spark)
+
+
+def _frame_class() -> Any:
+    """The class of the tables of a session with a JVM: PySpark 4 has one for each kind of session."""
+    with suppress(ImportError):
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        return DataFrame
+    from pyspark.sql import DataFrame as OfPySpark3
+
+    return OfPySpark3
