@@ -112,6 +112,41 @@ def test_events_that_are_gone_of_a_queue_that_is_new_to_the_checkpoint_are_told_
     reader.stop()
 
 
+@pytest.mark.parametrize("new", [0, 5, 13, 20, 27, 40])
+def test_a_queue_that_began_anew_is_told_as_such_however_many_events_it_has_now(
+    url: str, queue: Queue, new: int
+) -> None:
+    given = {"url": url, "table": "events", "queue": "etl"}
+    queue.add_many(NewJob("a") for _ in range(20))
+    reader = EventStreamReader.of(given)
+    start = reader.latestOffset()
+    queue.add_many(NewJob("a") for _ in range(7))  # which nobody reads
+    queue.obliterate()
+    queue.add_many(NewJob("a") for _ in range(new))
+    [part] = reader.partitions(start, reader.latestOffset())
+    said = "queue etl has begun anew since it was last read" if new else "or removed with it, before they"
+    with pytest.raises(EventsLost, match=said):
+        list(reader.read(part))
+    reader.stop()
+    reader = EventStreamReader.of({**given, "failOnDataLoss": "false"})
+    assert sum(batch.num_rows for batch in reader.read(part)) == new
+    reader.stop()
+
+
+def test_a_queue_that_began_anew_on_a_server_whose_clock_is_behind_is_read_from_its_beginning(
+    url: str, queue: Queue, redis_client: Any
+) -> None:
+    given = {"url": url, "table": "events", "queue": "etl", "failOnDataLoss": "false"}
+    redis_client.xadd("glide:{etl}:events", {"event": "added", "jobId": "7"}, id="99999999999999-0")
+    reader = EventStreamReader.of(given)
+    start = reader.latestOffset()
+    queue.obliterate()
+    queue.add_many(NewJob("a") for _ in range(3))
+    [part] = reader.partitions(start, reader.latestOffset())
+    assert sum(batch.num_rows for batch in reader.read(part)) == 3
+    reader.stop()
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -54,8 +54,27 @@ class _Part:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """How many they are; less than nothing if the queue has begun anew."""
         return self.high.count - self.low.count
+
+    @property
+    def begin(self) -> Mark:
+        """After which the events are: all of a queue whose clock was set back when it began anew."""
+        return START if _order(self.high.id) < _order(self.low.id) else self.low
+
+    def loss(self, read: int) -> str:
+        """What is missing when so many were read; empty if nothing is."""
+        if read > max(self.count, 0):
+            return (
+                f"queue {self.queue} has begun anew since it was last read, as it was obliterated or the "
+                "server was emptied; what it had before and was not read is gone"
+            )
+        if read == self.count:
+            return ""
+        lost = f"{self.count - read:,} " if self.count > read else ""
+        if self.is_new:
+            return f"{lost}older events of queue {self.queue}, which is new to this checkpoint, are gone"
+        return f"{lost}events of queue {self.queue} were trimmed, or removed with it, before they were read"
 
 
 class EventStreamReader(api.DataSourceStreamReader):
@@ -63,7 +82,7 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     An offset has, for each queue, the id of the last event and how many events the queue has had until then:
     ``{"etl": "1795633606849-2 22"}``. So a task knows how many events its part had, and notices each that is
-    missing.
+    missing. A queue that was obliterated counts anew: then more are there than its part had.
     """
 
     def __init__(self, settings: ConnectionSettings, reading: _Reading) -> None:
@@ -161,7 +180,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         with Link(self._settings) as link:
             for part in partition.value:
                 read = 0
-                span = ops.between(QueueKeys(link.prefix, part.queue), part.low, part.high)
+                span = ops.between(QueueKeys(link.prefix, part.queue), part.begin, part.high)
                 for events in pages(link, span):
                     read += len(events)
                     yield record_batch("events", [row(part.queue, event) for event in events])
@@ -169,17 +188,20 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     def _check(self, part: _Part, read: int) -> None:
         """Tell of events that are missing, or fail."""
-        if read >= part.count >= 0:
+        text = part.loss(read)
+        if not text:
             return
-        lost = f"{part.count - read:,} " if part.count > read else ""
-        text = f"{lost}events of queue {part.queue} were trimmed, or removed with it, before they were read"
         remedy = "read more often, or set the option failOnDataLoss to false to go on without them"
-        if part.is_new:
-            text = f"{lost}older events of queue {part.queue}, which is new to this checkpoint, are gone"
+        if part.is_new or "anew" in text:
             remedy = "set the option failOnDataLoss to false to go on with what is there"
         if not self._reading.may_lose:
             raise EventsLost(f"{text}: {remedy}")
         logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
 
 
 def _text(mark: Mark) -> str:
