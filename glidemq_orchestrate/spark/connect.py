@@ -2,7 +2,8 @@
 
 A client that is killed leaves its query running on the server. So each step has a session whose id is made
 from its job: whoever runs the job next finds the session of the one before, ends what runs there, and closes
-it; a process that was stopped and wakes up is refused by the server from then on.
+it; a process that was stopped and wakes up is refused by the server from then on. The server closes sessions
+that nobody has called for a while, an hour by default: while a step runs its session is called now and then.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import math
+import re
 import threading
 import time
 import uuid
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.cluster import require_master
-from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
+from glidemq_orchestrate.spark.engine import Asked, SessionClosed, SessionGone, Step, configure, identify
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import active, install_for_connect
 from glidemq_orchestrate.spark.source.registration import offer_for_connect
@@ -37,8 +40,21 @@ logger = logging.getLogger(__name__)
 USED: Final = "spark.glidemq.epoch"
 """The setting by which a session shows that an attempt has it, with the number of that."""
 MOST_ATTEMPTS: Final = 1_000
+TIMEOUT: Final = "spark.connect.session.manager.defaultSessionTimeout"
+CALL_SECONDS: Final = 60.0
+"""So often a session is called while its step runs; more often where the server's time-out is short."""
+CLOSED: Final = (
+    f"it closes sessions that nobody has called for {TIMEOUT}: raise that there, if the process of the step "
+    "may be stopped or kept from running for so long; or somebody has closed it"
+)
+"""Why a session was closed although it is called all the time."""
+GONE: Final = "the server has ended, was restarted or cannot be reached: its own log says why"
 _CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _END_SECONDS: Final = 10.0
+_SECONDS: Final = {
+    "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400,
+}  # fmt: skip
+_DURATION: Final = re.compile(rf"(?P<count>\d+)(?P<unit>{'|'.join(_SECONDS)})?")
 
 
 class ConnectEngine:
@@ -85,13 +101,19 @@ class ConnectEngine:
             spark = self._session_of(ctx)
             configure(asked.title, spark, asked.conf)
             identify(spark, asked.identity)
-            with _watched(spark, ctx), active(spark):
+            with _kept_alive(spark), _watched(spark, ctx), active(spark):
                 yield _Step(spark)
         except Exception as exc:
             if not _is_gone(exc):
                 raise
             end = _disconnect
-            raise SessionGone(f"the session on the Spark Connect server was lost: {_first(exc)}") from exc
+            if _condition(exc) == _CLOSED:
+                raise SessionClosed(
+                    "the Spark Connect server has closed the session of the step", CLOSED
+                ) from exc
+            raise SessionGone(
+                f"the session on the Spark Connect server was lost: {_first(exc)}", GONE
+            ) from exc
         finally:
             if spark is not None:
                 end(spark)
@@ -221,6 +243,31 @@ def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
     finally:
         done.set()
         watcher.join(_END_SECONDS)  # it may be in PySpark's retries, as the server is away
+
+
+@contextmanager
+def _kept_alive(spark: SparkSession) -> Iterator[None]:
+    """Call a session now and then, while the block does something else."""
+    done, pause = threading.Event(), min(CALL_SECONDS, _timeout(spark) / 4)
+
+    def call() -> None:
+        while not done.wait(pause):
+            with suppress(Exception):  # the step meets it too
+                spark.conf.get(USED, "")
+
+    caller = threading.Thread(target=call, name="connect-session", daemon=True)
+    caller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        caller.join(_END_SECONDS)  # it may be in PySpark's retries, as the server is away
+
+
+def _timeout(spark: SparkSession) -> float:
+    """After so many seconds without a call the server closes a session."""
+    found = _DURATION.fullmatch((spark.conf.get(TIMEOUT, "") or "").strip().lower())
+    return float(found["count"]) * _SECONDS[found["unit"] or "ms"] if found else math.inf
 
 
 def _close(spark: SparkSession) -> None:

@@ -33,6 +33,10 @@ class SessionGone(Exception):
         self.explanation = explanation
 
 
+class SessionClosed(SessionGone):
+    """The session of this step was closed, and no other: it was no loss of a driver, which would be free."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is known of a step before it runs.
@@ -96,7 +100,8 @@ class Engine(Protocol):
 
         Raises:
             InvalidCall: A setting is not one that a step may change.
-            SessionGone: Instead of what the block raises, if the session has ended.
+            SessionGone: Instead of what the block raises, if the session has ended; ``SessionClosed`` if it
+                was closed while its server goes on.
         """
 
     def stop(self) -> None:

@@ -32,7 +32,7 @@ from typing import Final
 from glidemq_orchestrate.codec import Json, decode
 from glidemq_orchestrate.settings import ENV_PREFIX, ENV_URL
 from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.engine import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.hosts.pool import hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.losses import Losses
@@ -42,7 +42,7 @@ from glidemq_orchestrate.spark.published.store import is_local
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
-from glidemq_orchestrate.spark.step import run_step
+from glidemq_orchestrate.spark.step import StepFailed, run_step
 from glidemq_orchestrate.spark.submit.handler import handlers as submit_handlers
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers, Serving
@@ -80,6 +80,9 @@ def run_python_step(ctx: Context) -> Json:
     job = f"{ctx.queue}:{ctx.job_id}"
     try:
         result = _run(ctx, is_suspect=losses.is_suspect(job))
+    except SessionClosed as exc:
+        losses.forget(job)
+        raise StepFailed(f"{exc}: {exc.explanation}") from exc
     except SessionGone as exc:
         raise _lost(exc, losses.note(job)) from exc
     except BaseException:

@@ -20,6 +20,7 @@ import pytest
 
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
+from glidemq_orchestrate.spark import steps
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
@@ -32,9 +33,11 @@ from tests.processes import end, spawn
 from tests.spark.conftest import MakeRun, Run
 
 pytestmark = pytest.mark.long
+IDLE_SECONDS = 4
+"""After which the server closes a session."""
 
 STEPS = """
-    import os, threading
+    import os, signal, threading, time
     from pathlib import Path
     from pyspark.sql import SparkSession, functions as F
     from glidemq_orchestrate.spark import publish, read_published
@@ -61,6 +64,15 @@ STEPS = """
             time.sleep(seconds)
             return 1
         return spark.range(1).select(wait("id")).collect()[0][0]
+
+    def idles(spark, ctx, *, seconds, stopped=False):
+        spark.range(7).createOrReplaceTempView("seven")
+        if stopped and not os.fork():  # a child that lets it go on
+            time.sleep(seconds)
+            os.kill(os.getppid(), signal.SIGCONT)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSTOP) if stopped else time.sleep(seconds)
+        return spark.table("seven").count()
 
     def raises(spark, ctx, *, text):
         raise ValueError(text)
@@ -95,13 +107,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "PYTHONPATH": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
-    settings = {"binding.port": port, "binding.address": "127.0.0.1"}
+    settings = {
+        "grpc.binding.port": port,
+        "grpc.binding.address": "127.0.0.1",
+        "session.manager.defaultSessionTimeout": f"{IDLE_SECONDS}s",
+        "session.manager.maintenanceInterval": "500ms",
+    }
     with (folder / "log").open("wb") as log:
         process = spawn(
             [
                 home / "bin" / "spark-submit", "--master", "local[2]", "--driver-memory", "1g",
                 "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-                *[f"--conf=spark.connect.grpc.{name}={value}" for name, value in settings.items()],
+                *[f"--conf=spark.connect.{name}={value}" for name, value in settings.items()],
             ],
             env={**os.environ, **own}, stdout=log, stderr=log, cwd=folder,
         )  # fmt: skip
@@ -182,6 +199,30 @@ def test_a_cancel_interrupts_what_runs_on_the_server(
         with pytest.raises(StepCancelled):
             step.result(timeout=30)
         assert time.monotonic() - began < 5
+
+
+def test_the_session_of_a_step_that_is_idle_for_long_is_kept(hosts: Hosts, make: Make) -> None:
+    assert run(hosts, make("idles", node="idle", seconds=3 * IDLE_SECONDS)) == 7
+
+
+def test_a_session_that_the_server_has_closed_is_a_failure_that_says_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs an attempt, and nobody says that memory ran out: the server goes on, and so does the host."""
+    pool = Hosts()
+    try:
+        pool.start()
+        monkeypatch.setattr(steps, "hosts", pool)
+        before = pool.pids
+        one = make("idles", node="stopped", seconds=2 * IDLE_SECONDS, stopped=True)
+        with pytest.raises(StepFailed, match=r"has closed the session .*defaultSessionTimeout") as caught:
+            steps.run_python_step(one.ctx)
+        assert "memory" not in str(caught.value)
+        assert not steps.losses.is_suspect("spark:job-stopped")
+        assert run(pool, make("idles", node="next", seconds=0)) == 7
+        assert pool.pids == before
+    finally:
+        pool.stop()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

@@ -20,7 +20,7 @@ from typing import Any, Final
 import glidemq_orchestrate
 from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.engine import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.settings import SparkSettings
@@ -254,8 +254,10 @@ class Host:
     def _error(self, message: Message, when: str) -> Exception:
         if message.kind == "raised":
             return unpack(message.value)
-        self.is_retired = True  # its JVM has ended, or all of it
         what, explanation = message.value
+        if message.kind == "closed":
+            return SessionClosed(what, explanation)
+        self.is_retired = True  # its JVM has ended, or all of it
         return SessionGone(f"{what} while it {when}", explanation)
 
     def _listen(self) -> None:

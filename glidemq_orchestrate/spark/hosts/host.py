@@ -24,7 +24,7 @@ from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.engine import Engine, SessionGone
+from glidemq_orchestrate.spark.engine import Engine, SessionClosed, SessionGone
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.version import Publication
@@ -106,6 +106,8 @@ class _Host:
         value: Any
         try:
             kind, value = "done", self._outcome(message, speaker)
+        except SessionClosed as exc:
+            kind, value = "closed", (str(exc), exc.explanation)
         except SessionGone as exc:
             kind, value = "lost", (str(exc), exc.explanation)
         except BaseException as exc:  # noqa: BLE001  a step harms its job only

@@ -4,13 +4,14 @@
 from worker  value                                                    answered by
 ===========  =======================================================  ======================================
 ``open``     ``Opening``, once                                        ``done``, or ``raised`` and the end
-``step``     the fields of a context, and whether it has a flow       ``done``, ``raised`` or ``lost``
+``step``     the fields of a context, and whether it has a flow       ``done``, ``raised`` or an end of it
 ``cancel``   None: the step is to stop                                nothing
 ``answer``   what a call of the step has returned, or its error       nothing
 ``publish``  what is to count, as ``Publication``                     ``done`` or ``raised``
 ``look``     None                                                     ``done``, or ``lost``, or nothing
 ===========  =======================================================  ======================================
 
+The end of a step without an outcome: ``closed`` is that of its session, ``lost`` that of all sessions here.
 A host says ``call`` for what a step asks of its worker (progress, a line of its log, ...), with the method
 and its arguments, and ``logged`` with a record of its own logging. Every message has the number of what it
 belongs to. The end of either side is the end of the connection; a host ends with its worker.
