@@ -37,6 +37,7 @@ KeyName = Literal[
     "gmo:schedulers", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
+    "gmo:published",
 ]  # fmt: skip
 """The keys of which a queue has one each. Those with ``gmo:`` are ours, the others glide-mq's."""
 

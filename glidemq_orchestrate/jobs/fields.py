@@ -17,6 +17,7 @@ _Else = Literal[
     "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
     "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
+    "gmo:published",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,
@@ -29,8 +30,8 @@ JOB_FIELDS_WITHOUT_PAYLOAD: Final[tuple[JobField, ...]] = get_args(_Read)
 JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_args(_Payload))
 OF_ONE_RUN: Final[tuple[JobField, ...]] = (
     "activeSource", "fallbackIndex", "gmo:accepted", "gmo:begun", "gmo:end", "gmo:entry", "gmo:lost",
-    "gmo:messages", "gmo:ran", "gmo:skipped", "gmo:suspect", "gmo:token", "gmo:unhandled", "lastActive",
-    "processedOn", "progress", "returnvalue", "revoked", "signals", "stalledCount", "suspendReason",
-    "suspendTimeout", "suspendedAt", "tpmTokens",
+    "gmo:messages", "gmo:published", "gmo:ran", "gmo:skipped", "gmo:suspect", "gmo:token", "gmo:unhandled",
+    "lastActive", "processedOn", "progress", "returnvalue", "revoked", "signals", "stalledCount",
+    "suspendReason", "suspendTimeout", "suspendedAt", "tpmTokens",
 )  # fmt: skip
 """What a node that runs again forgets; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""

@@ -115,14 +115,14 @@ def _lost(gone: SessionGone, count: int) -> Exception:
     return RetryLater(AFTER_LOSS, f"{why}; it runs again", counts=False)
 
 
-def _publish(places: Sequence[Publication], epoch: int | None) -> None:
-    """Make versions here, where that needs no session, or else in a host."""
+def _publish(places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+    """Make versions here, where that needs no session, or else in a host; see ``make_versions``."""
     if _is_here():
-        make_versions(places, warm_session.get(), epoch)
-        return
-    make_versions([place for place in places if is_local(place.location)], None, epoch)
+        return make_versions(places, warm_session.get(), epoch)
+    settled = make_versions([place for place in places if is_local(place.location)], None, epoch)
     if far := [place for place in places if not is_local(place.location)]:
-        hosts.publish(far, epoch)
+        settled += hosts.publish(far, epoch)
+    return settled
 
 
 accepted.make = _publish

@@ -102,6 +102,16 @@ class Speaker(Protocol):
     async def check_owner_async(self) -> None:
         """See ``Context.check_owner_async``."""
 
+    def note_published(self, lines: Sequence[str]) -> None:
+        """Note what this attempt has written; from a plain handler.
+
+        When its result is accepted, and only then, the lines stand in the queue, whatever becomes of the job,
+        until somebody has made visible what they name; see ``Queue`` of ``spark.published.catching_up``.
+
+        Raises:
+            LeaseLost: The attempt does not own its job any more.
+        """
+
 
 class Unheard:
     """A speaker that accepts nothing: a base for speakers that accept some kinds of reports."""
@@ -135,6 +145,9 @@ class Unheard:
     async def check_owner_async(self) -> None:
         """Raise: no worker knows it."""
         raise RuntimeError(_UNHEARD)
+
+    def note_published(self, _lines: Sequence[str]) -> None:
+        """Do nothing: no result will be accepted."""
 
 
 _UNHEARD: Final = "there is no worker here to report it to"

@@ -11,12 +11,12 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_orchestrate._ops.queue import jobs, usage
 from glidemq_orchestrate._ops.worker.attempt import check_owner
-from glidemq_orchestrate._protocol.call import Call, Op, Run, ask_each
+from glidemq_orchestrate._protocol.call import Call, Op, Run, ask, ask_each
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, encode
@@ -164,6 +164,16 @@ class Messenger:
             raise RuntimeError("check_owner would block the worker's loop: await check_owner_async instead")
         asyncio.run_coroutine_threadsafe(self.check_owner(attempt), self._loop).result()
 
+    def note_published(self, attempt: Attempt, lines: Sequence[str]) -> None:
+        """Note what an attempt has written, from another thread than the loop's; see ``Speaker``.
+
+        Raises:
+            LeaseLost: It does not own its job any more.
+            TransportError: It is not known whether it is noted.
+        """
+        call = attempt_calls.note_published(attempt, self._queues[attempt.queue], lines, self._clock.now_ms())
+        asyncio.run_coroutine_threadsafe(self._run(ask(call)), self._loop).result()
+
     def has_unsent(self, attempt: Attempt) -> bool:
         """Whether messages of the attempt may still be on their way."""
         return bool(self._outboxes) and _key(attempt) in self._outboxes
@@ -258,6 +268,10 @@ class AttemptSpeaker:
     async def check_owner_async(self) -> None:
         """See ``Context.check_owner_async``."""
         await self._messenger.check_owner(self._attempt)
+
+    def note_published(self, lines: Sequence[str]) -> None:
+        """See ``Speaker.note_published``."""
+        self._messenger.note_published(self._attempt, lines)
 
 
 def _key(attempt: Attempt) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from glidemq_orchestrate.spark.published import acceptance, before, catching_up
 from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
-from glidemq_orchestrate.spark.published.version import name_of, newest_first
+from glidemq_orchestrate.spark.published.version import Publication, name_of, newest_first
 from glidemq_orchestrate.worker.context import Unheard
 from glidemq_orchestrate.worker.signals import Unrecoverable
 from tests.processes import end, spawn
@@ -397,6 +397,54 @@ class TestWorkers:
         eventually(lambda: versions(tmp_path), timeout=20)
         shutil.rmtree(tmp_path / "versions")  # it goes on looking at what has ended lately
         eventually(lambda: versions(tmp_path), timeout=20)
+
+    @pytest.mark.parametrize("gone", ["with its job", "its job removed", "its flow run again"])
+    def test_a_version_is_made_though_its_job_is_gone_and_then_nothing_is_noted_any_more(  # noqa: PLR0917
+        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, redis_client: Any, gone: str,
+    ) -> None:  # fmt: skip
+        """Accepted while ``versions`` cannot be written, or by a worker that dies right after it."""
+        node = step("table", rows=3, folder=str(tmp_path))
+        with monkeypatch.context() as patch:
+            patch.setattr(acceptance.accepted, "make", lambda *_: None)
+            first = run_worker(["spark"], handlers, allow_import=["published_steps"])
+            if gone == "its flow run again":
+                with FlowProducer(url) as flows:
+                    flow = flows.submit(FlowSpec("f", [node]), flow_id="f")
+                    flow.wait(timeout=timedelta(seconds=60))
+                    first.stop()
+                    flows.submit(FlowSpec("f", [node]), flow_id="f", on_existing="restart").cancel("enough")
+            else:
+                options = JobOptions(remove_on_complete=gone == "with its job")
+                job_id = queue.add("spark.python", node.data, options=options)
+                eventually(lambda: redis_client.exists("glide:{spark}:gmo:published"), timeout=60)
+                first.stop()
+                if gone == "its job removed":
+                    queue.remove(job_id)
+        assert versions(tmp_path) == []
+        monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.2)
+        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        eventually(lambda: versions(tmp_path), timeout=20)
+        eventually(lambda: not redis_client.exists("glide:{spark}:gmo:published"), timeout=20)
+
+    def test_what_was_accepted_and_is_gone_is_told_once_and_noted_no_more(  # noqa: PLR0917  fixtures
+        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, redis_client: Any, caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        stays = Publication(str(tmp_path / "file"), "7-0123456789ab")
+        (tmp_path / "file").touch()  # where a folder should be
+        lost = Publication(str(tmp_path / "gone"), "8-0123456789ab")
+        lines = {
+            one: float(number) for number, one in enumerate([lost.line, stays.line, "of a later release"])
+        }
+        redis_client.zadd("glide:{spark}:gmo:published", lines)
+        monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.05)
+        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        eventually(lambda: redis_client.zcard("glide:{spark}:gmo:published") == 2, timeout=30)
+        job_id = queue.add("spark.python", step("looks_away").data)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
+        assert caplog.text.count("was accepted and cannot be made") == 2
+        assert "what it had written was removed: run the job again" in caplog.text
 
     def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures
         self, spark: SparkSession, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,

@@ -47,6 +47,14 @@ def write_messages(
     return function("gmo_write_messages", keys, words, replies.integer, repeatable=True)
 
 
+def note_published(attempt: Attempt, queue: QueueKeys, lines: Sequence[str], now_ms: int) -> Call[int]:
+    """Note what an attempt has written; see ``gmo_note_published.lua``. Returns how much it has noted."""
+    words = (now_ms, *_proof(attempt), *lines)
+    return function(
+        "gmo_note_published", [queue.job(attempt.job_id)], words, replies.integer, repeatable=True
+    )
+
+
 def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
     """Whether a node fails when no worker starts it in time."""
     return job_hash.get(queue, job_id, "gmo:queue_timeout", bool)

@@ -43,6 +43,8 @@ STUBBORN_SECONDS: Final = 20.0
 """So long after its cancel a step may go on; then it is left to its host, which takes no other any more."""
 END_SECONDS: Final = 20.0
 _METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
+_OF_SPEAKER: Final = frozenset({"note_published"})
+"""Not for users: their contexts have none of these."""
 _OF_JSON: Final = frozenset({"progress", "output"})
 
 Inbox = queue.SimpleQueue[Message]
@@ -146,8 +148,8 @@ class Host:
         finally:
             self._inboxes.pop(number, None)
 
-    def publish(self, places: Sequence[Publication], epoch: int | None) -> None:
-        """Make versions where the session is.
+    def publish(self, places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+        """Make versions where the session is; see ``make_versions``.
 
         Raises:
             SessionGone: It has ended.
@@ -160,6 +162,8 @@ class Host:
                 pass
             if message.kind != "done":
                 raise self._error(message, "made versions")
+            settled: list[Publication] = message.value
+            return settled
         finally:
             self._inboxes.pop(number, None)
 
@@ -302,6 +306,8 @@ def _called(ctx: Context, message: Message) -> bytes | None:
             getattr(ctx, method)(decode(given[0], where=method))
         elif method in _METHODS:
             getattr(ctx, method)(*given)
+        elif method in _OF_SPEAKER:
+            getattr(ctx.speaker, method)(*given)
     except Exception as exc:  # noqa: BLE001  it is the step's
         return pack(exc)
     return None

@@ -132,11 +132,11 @@ class _Host:
     def _publish(self, message: Message) -> None:
         try:
             places, epoch = message.value
-            make_versions(places, self._engine.session(), epoch)
+            settled = make_versions(places, self._engine.session(), epoch)
         except BaseException as exc:  # noqa: BLE001  whatever the store raises
             self._say("raised", message.number, pack(exc))
         else:
-            self._say("done", message.number, None)
+            self._say("done", message.number, settled)
 
     def _look(self, message: Message) -> None:
         """Tell whether the session replies; one that does not reply lets the worker wait."""
@@ -203,6 +203,9 @@ class _Speaker:
 
     def check_owner(self) -> None:
         self.ask("check_owner")
+
+    def note_published(self, lines: Sequence[str]) -> None:
+        self.ask("note_published", list(lines))
 
     async def check_owner_async(self) -> None:
         await asyncio.to_thread(self.check_owner)

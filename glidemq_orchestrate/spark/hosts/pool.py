@@ -129,8 +129,8 @@ class Hosts:
         finally:
             self._give_back(place)
 
-    def publish(self, places: Sequence[Publication], epoch: int | None) -> None:
-        """Make versions in the shared host.
+    def publish(self, places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+        """Make versions in the shared host; see ``make_versions``.
 
         Raises:
             Exception: Whatever the store raises, or the start of a host.
@@ -138,7 +138,7 @@ class Hosts:
         self._be_running()
         place = self._take(SHARED, lambda: False, None)
         try:
-            place.started().publish(places, epoch)
+            return place.started().publish(places, epoch)
         finally:
             self._give_back(place)
 

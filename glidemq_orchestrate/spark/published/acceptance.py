@@ -1,8 +1,8 @@
 """From an accepted result to the version that readers see: once the server has accepted it, and only then.
 
 The worker that ran the step makes the version when it hears of the acceptance. Where it could not, as it was
-killed or the store was away, any reader of the result or a later worker does: the result is the authority,
-and making a version again changes nothing.
+killed or the store was away, any reader of the result or a later worker does: the server has noted what was
+accepted (see ``catching_up``), and making a version again changes nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.published.target import Target, target_of
 from glidemq_orchestrate.spark.published.tidying import tidy_now_and_then
-from glidemq_orchestrate.spark.published.version import Publication
+from glidemq_orchestrate.spark.published.version import NotPublished, Publication
 from glidemq_orchestrate.worker.handler import JobEvent
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,14 +31,20 @@ Attempt = tuple[str, str, int]
 """Queue, job and epoch."""
 
 
-Make = Callable[[Sequence[Publication], int | None], object]
+Make = Callable[[Sequence[Publication], int | None], Collection[Publication] | None]
 """Makes versions, as ``make_versions`` does, where a session is."""
+TELL_SECONDS: Final = 3_600.0
+"""So often it is told that a version still cannot be made."""
+MOST_TOLD: Final = 10_000
+_told: Final[dict[Publication, float]] = {}
 
 
 def make_versions(
     places: Iterable[Publication], spark: SparkSession | None = None, epoch: int | None = None
-) -> None:
+) -> list[Publication]:
     """Let what was accepted count; what cannot be made is logged.
+
+    Returns those about which nothing is left to be done: they count, or what they had written is gone.
 
     Args:
         places: What was published.
@@ -45,21 +52,43 @@ def make_versions(
         epoch: Of the attempt that has just been accepted: about the server's time, by which old attempts
             there are removed. None when it was long ago: nothing is removed, and one try is enough.
     """
+    settled = list[Publication]()
     for place in places:
         try:
             target = target_of(place.location, spark)
-            _make_at_last(target, place.name, PAUSES if epoch is not None else ())
-        except Exception:
-            logger.exception(
-                "version %s of %s was accepted and cannot be made; a reader of the result, or a worker, "
-                "will try again",
-                place.name,
-                place.location,
-                extra={"action": "version_not_made"},
-            )
-        else:
-            if epoch is not None:
-                tidy_now_and_then(target, epoch)
+            is_made = _make_at_last(target, place.name, PAUSES if epoch is not None else ())
+        except Exception as exc:  # noqa: BLE001  of the store or the catalog
+            _complain(place, exc)
+            continue
+        settled.append(place)
+        if not is_made:
+            _complain(place, None)
+        elif epoch is not None:
+            tidy_now_and_then(target, epoch)
+    return settled
+
+
+def _complain(place: Publication, exc: Exception | None) -> None:
+    """Log why a version is not made, once an hour: it is tried much more often."""
+    if time.monotonic() < _told.get(place, -TELL_SECONDS) + TELL_SECONDS:
+        return
+    if len(_told) >= MOST_TOLD:
+        _told.clear()
+    _told[place] = time.monotonic()
+    if exc is None:
+        outlook = "what it had written was removed: run the job again"
+    elif isinstance(exc, NotPublished | Unrecoverable):
+        outlook = "it is tried again, but somebody has to see to it, or to run the job again"
+    else:
+        outlook = "a reader of the result, or a worker, will try again"
+    logger.error(
+        "version %s of %s was accepted and cannot be made; %s",
+        place.name,
+        place.location,
+        outlook,
+        exc_info=exc,
+        extra={"action": "version_not_made"},
+    )
 
 
 class Accepted:
@@ -100,15 +129,13 @@ class Accepted:
             ).start()
 
 
-def _make_at_last(target: Target, name: str, pauses: Iterable[float]) -> None:
+def _make_at_last(target: Target, name: str, pauses: Iterable[float]) -> bool:
     for pause in pauses:
         try:
-            target.make(name)
+            return target.make(name)
         except Exception:  # noqa: BLE001  whatever the store raises
             time.sleep(pause)
-        else:
-            return
-    target.make(name)
+    return target.make(name)
 
 
 accepted: Final = Accepted()

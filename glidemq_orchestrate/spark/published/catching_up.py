@@ -1,14 +1,20 @@
-"""Makes versions for a worker that could not: it reads the results that the server has accepted lately."""
+"""Makes versions for a worker that could not: it reads what the server has noted when it accepted results.
+
+A note stays until its version stands, or what was written is gone, whatever becomes of the job: then the next
+look removes it, within a minute. Results that were accepted lately are read too: an earlier release has noted
+nothing.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import Final
 
+from glidemq_orchestrate._ops.queue import published as ops
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.job import Job
@@ -24,6 +30,18 @@ PAGE: Final = 100
 MOST: Final = 10_000
 OVERLAP: Final = timedelta(minutes=2)
 """What ended so long before the last look is looked at again: its worker may still have been about to."""
+
+
+class NotedQueue(Queue):
+    """A queue, and what was noted there of accepted results."""
+
+    def noted(self) -> list[str]:
+        """A line for each publication that may not count yet; see ``Publication.of_line``."""
+        return self._run(ops.lines(self._keys))
+
+    def forget(self, lines: Sequence[str]) -> None:
+        """Remove lines. Repeatable."""
+        self._run(ops.forget(self._keys, lines))
 
 
 class CatchUp:
@@ -56,7 +74,7 @@ class CatchUp:
     def _serve(self, serving: Serving, make: Make) -> None:
         with ExitStack() as stack:
             queues = {
-                name: stack.enter_context(Queue(name, serving.settings, prefix=serving.settings.prefix))
+                name: stack.enter_context(NotedQueue(name, serving.settings, prefix=serving.settings.prefix))
                 for name in serving.queues
             }
             while not self._stopping.is_set():
@@ -69,8 +87,16 @@ class CatchUp:
                         logger.exception("published results of queue %s are not looked at", name)
                 self._stopping.wait(EVERY_SECONDS)
 
-    def _look(self, name: str, queue: Queue, make: Make) -> None:
-        """Make what is missing of the results that were accepted since the last look."""
+    def _look(self, name: str, queue: NotedQueue, make: Make) -> None:
+        """Make what is missing of the results that were accepted."""
+        noted = {line: Publication.of_line(line) for line in queue.noted()}
+        settled = set(make(places, None) or ()) if (places := [*filter(None, noted.values())]) else set()
+        if over := [line for line, place in noted.items() if place in settled]:
+            queue.forget(over)
+        self._look_at_results(name, queue, make)
+
+    def _look_at_results(self, name: str, queue: Queue, make: Make) -> None:
+        """The same for the results that were accepted since the last look and are still there."""
         seen, places = self._seen.get(name), list[Publication]()
         for job in self._ended(queue, seen and seen - OVERLAP):
             places += found(job.result)

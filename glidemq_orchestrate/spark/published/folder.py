@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Final
 
 from glidemq_orchestrate.spark.published.contents import counting, file_of, versions
 from glidemq_orchestrate.spark.published.store import Store
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, newest_first, visible
+from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, VERSIONS, newest_first, visible
+
+_HALF: Final = re.compile(r"[._](\d{1,16})-[0-9a-f]{12}\.json\.[0-9a-f]+")
+"""A file of a version while it is written; see ``Store.create``."""
 
 
 class Folder:
@@ -39,7 +44,16 @@ class Folder:
         for name in uncounted(self.store, known, grace, now_ms):
             self.store.remove(f"{ATTEMPTS}/{name}")
             removed += 1
+        remove_half_written(self.store, grace, now_ms)
         return removed
+
+
+def remove_half_written(store: Store, grace: timedelta, now_ms: int) -> None:
+    """Remove the temporary files of versions that a kill has left."""
+    for name in store.names(VERSIONS):
+        found = _HALF.fullmatch(name)
+        if found is not None and is_older(int(found[1]), grace, now_ms):
+            store.remove(f"{VERSIONS}/{name}")
 
 
 def uncounted(store: Store, known: set[str], grace: timedelta, now_ms: int) -> list[str]:

@@ -6,8 +6,9 @@ accepted. What a kill leaves behind, and who repairs it:
 
 - while it writes: a folder without a version, which ``tidy`` removes after a grace;
 - after it has written, before its result is accepted: the same; the next attempt writes another folder;
-- after its result is accepted, before the version is there: the result names it. A Spark worker of the queue
-  makes up for it within a minute or when it starts, and so does whoever reads by the result.
+- after its result is accepted, before the version is there: the server has noted it with the acceptance, in
+  the queue, whatever becomes of the job (``Speaker.note_published``). A Spark worker of the queue makes up
+  for it within a minute or when it starts, and so does whoever reads by the result.
 
 A process that was stopped and goes on after another attempt has published writes to its own folder only, and
 its result is refused. (A plain ``df.write.mode("overwrite").save(path)`` can promise none of this: Spark
@@ -163,6 +164,7 @@ def seal(ctx: Context, store: Store, version: Version, place: Publication) -> No
     """
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
+    ctx.speaker.note_published([place.line])
     accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [place])
 
 

@@ -165,6 +165,21 @@ class Publication:
         """The folder with the data."""
         return f"{self.location}/{ATTEMPTS}/{self.name}"
 
+    @property
+    def line(self) -> str:
+        """A line of text that names it; ``of_line`` reads it."""
+        return json.dumps([self.name, self.location])
+
+    @classmethod
+    def of_line(cls, line: str) -> Self | None:
+        """What a line names; None if it is of no form that is known here."""
+        try:
+            name, location = json.loads(line)
+        except (ValueError, TypeError):
+            return None
+        is_one = isinstance(location, str) and isinstance(name, str) and epoch_of(name) is not None
+        return cls(location, name) if is_one else None
+
     def result(self, **more: Json) -> dict[str, Json]:
         """The part of a result; ``found`` finds it."""
         here: dict[str, Json] = {"location": self.location, "name": self.name, "path": self.path}

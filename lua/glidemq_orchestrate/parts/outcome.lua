@@ -22,7 +22,7 @@ local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
     'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows',
-    'gmo:messages')
+    'gmo:messages', 'gmo:published')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
@@ -33,7 +33,8 @@ local function read(x, o)
     grows = v[15] ~= false, ended = x.ended } or nil
   return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
-    parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, flow = flow }
+    parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, published = v[17] or nil,
+    flow = flow }
 end
 
 -- Mode, count and age of the retention; nodes of flows are kept.
@@ -92,6 +93,9 @@ local function done(x, o, job)
     L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result)
     if job.messages then
       accept_messages(x, o, job)
+    end
+    if job.published then
+      L.published.accept(x, o, job)
     end
   end
   x.completed, x.took = x.completed + 1, x.took + x.now - L.numbers.int(job.processedOn, x.now)

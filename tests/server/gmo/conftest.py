@@ -25,6 +25,25 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt
 from tests.server.conftest import Dump, Hand
 
+QUEUE = r"glide:\{(etl|spark)\}:"
+DOCUMENTED = [
+    r"glide:gmo:home:\{f\}",
+    QUEUE + r"(id|stream|scheduled|events|completed|failed|suspended|metrics:(completed|failed))",
+    QUEUE + r"(ordering|ratelimited|dedup|gmo:(dedup|ordering))",
+    QUEUE + r"(job|deps|parents|log|gmo:notified|gmo:messages):[\w~-]+",
+    QUEUE + r"job:[\w~-]+:sub:\w+",
+    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
+    QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
+    QUEUE
+    + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
+    QUEUE + r"gmo:(leaving|kept:(completed|failed):\d+)",
+    QUEUE + r"gmo:published",
+    QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
+    r"glide:gmo:homes",
+    QUEUE + r"(meta|rate|lifo|priority|list-active|group:\w+|w:(gmo-worker|node)-[\w-]+)",
+    QUEUE + r"(groupq:k|gmo:priorities)",
+]
+
 
 class Bench:
     """Calls with the time written on them, and what the server keeps of it."""

@@ -341,6 +341,23 @@ class TestTidying:
         assert tidy(str(tmp_path), grace=timedelta(0)) == 1
         assert shown(tmp_path) == "kept"
 
+    def test_files_of_versions_that_a_kill_has_left_half_written_go_after_the_grace(
+        self, tmp_path: Path
+    ) -> None:
+        now = time.time_ns() // 1_000_000
+        published(tmp_path, "x", context(now))
+        halves = [
+            f"{sign}{epoch}-0123456789ab.json.0a1b2c3d"
+            for sign in "._"
+            for epoch in (now - 8 * DAY_MS, now - DAY_MS)
+        ]
+        for half in halves:
+            (tmp_path / "versions" / half).touch()
+        assert tidy(str(tmp_path)) == 0
+        left = [path.name for path in (tmp_path / "versions").iterdir() if not path.suffix == ".json"]
+        assert sorted(left) == sorted([halves[1], halves[3]])
+        assert shown(tmp_path) == "x"
+
     def test_replaced_versions_go_only_if_that_is_asked_for(self, tmp_path: Path) -> None:
         now = time.time_ns() // 1_000_000
         results = [published(tmp_path, str(n), context(now - (3 - n) * DAY_MS)) for n in range(3)]

@@ -1,0 +1,32 @@
+-- published: what accepted attempts have written and readers may not see yet. The sorted set gmo:published of a queue has a
+-- line for each, and when it was accepted. Whoever has made it visible removes the line; the job may be gone long before.
+-- Nothing stays for longer than KEPT_MS.
+L.published = {}
+local KEPT_MS = 30 * 24 * 3600 * 1000
+
+-- The lines in a field gmo:published that are of an attempt.
+function L.published.of(field, token, processed_on)
+  local lines = {}
+  local attempt, rest = (field or ''):match('^([^\n]*)\n(.*)$')
+  if attempt == L.lease.attempt(token, processed_on) then
+    for line in rest:gmatch('[^\n]+') do
+      lines[#lines + 1] = line
+    end
+  end
+  return lines
+end
+
+-- Lets what an accepted attempt has noted outlive its job.
+function L.published.accept(x, o, job)
+  local key = x.prefix .. 'gmo:published'
+  redis.call('HDEL', x.prefix .. 'job:' .. o.job_id, 'gmo:published')
+  local lines = L.published.of(job.published, o.token, o.processed_on)
+  if #lines == 0 then
+    return
+  end
+  for _, line in ipairs(lines) do
+    redis.call('ZADD', key, x.now_text, line)
+  end
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', L.numbers.text(x.now - KEPT_MS))
+  redis.call('PEXPIRE', key, KEPT_MS)
+end
