@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -8,8 +10,10 @@ import pytest
 
 from glidemq_orchestrate.spark.flights import steps, storage
 from glidemq_orchestrate.worker.signals import Unrecoverable
+from tests.processes import end, spawn
 
 if TYPE_CHECKING:
+    from tests.conftest import Eventually
     from tests.spark.conftest import MakeRun
 
 
@@ -22,6 +26,34 @@ def test_a_scratch_directory_is_removed_afterwards_also_after_an_error(tmp_path:
     with pytest.raises(KeyError):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scratch_directory_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not(
+    tmp_path: Path, make_run: MakeRun, eventually: Eventually
+) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from glidemq_orchestrate.spark.flights import storage\n"
+        "with storage.scratch(Path(sys.argv[1])) as folder: (folder / 'half').touch(); time.sleep(60)"
+    )
+    process = spawn([sys.executable, "-c", program, str(tmp_path)])
+    try:
+        eventually(lambda: [*tmp_path.glob(".tmp-*/half")], timeout=30)
+        (left,) = tmp_path.glob(".tmp-*")
+        old, young = tmp_path / ".tmp-old", tmp_path / ".tmp-young"  # of an earlier release, without a lock
+        for folder in (old, young):
+            folder.mkdir()
+        os.utime(old, (0, 0))
+        storage.sweep(tmp_path)
+        assert {*tmp_path.iterdir()} == {left, young}
+    finally:
+        process.kill()
+        process.wait()
+        end(process)
+    run = make_run({"location": str(tmp_path)})
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "manifest.json").write_text("{}")
+    steps.extract(cast("Any", None), run.ctx)
+    assert {path.name for path in tmp_path.iterdir()} == {"raw", ".tmp-young"}
 
 
 def test_the_first_to_publish_once_stays(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG0
         ``path``, ``rows`` by month (``"01"`` to ``"12"``) counted as lines of text, and ``total``.
     """
     location = storage.location_of(ctx)
+    storage.sweep(location)
     raw = location / "raw"
     if not raw.is_dir():
         source = storage.source_directory()

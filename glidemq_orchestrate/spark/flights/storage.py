@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.published.store import refuse_pattern
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
+
+PREFIX: Final = ".tmp-"
+LOCK: Final = ".lock"
+UNLOCKED_SECONDS: Final = 86_400.0
+"""A temporary directory without a lock, as an earlier release made, stays for so long."""
 
 
 def location_of(ctx: Context) -> Path:
@@ -38,12 +47,40 @@ def location_of(ctx: Context) -> Path:
 
 @contextmanager
 def scratch(location: Path) -> Iterator[Path]:
-    """Lend a new temporary directory beside the data, so that renames are atomic; removed afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix=".tmp-", dir=location))
+    """Lend a new temporary directory beside the data, so that renames are atomic; removed afterwards.
+
+    One that a killed process has left is removed by the next ``sweep``: nobody holds its lock any more.
+    """
+    directory, lock = _held(location)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        lock.close()
+
+
+def sweep(location: Path) -> None:
+    """Remove temporary directories that nobody holds. Harmless beside other workers. Repeatable."""
+    for directory in location.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # its owner is there, or another has just removed it
+            if not (directory / LOCK).exists() and directory.stat().st_mtime > time.time() - UNLOCKED_SECONDS:
+                continue  # it is about to be locked
+            with (directory / LOCK).open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _held(location: Path) -> tuple[Path, IO[str]]:
+    """A new directory, and the file by whose lock it is held."""
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=location))
+        with suppress(FileNotFoundError):  # a sweep has removed it before it was held
+            lock = (directory / LOCK).open("x", encoding="utf-8")
+            with suppress(OSError):  # a file system without locks: then it is swept after a day
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock.fileno()).st_nlink:
+                return directory, lock
+            lock.close()
 
 
 def publish_once(finished: Path, target: Path) -> None:
