@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -21,10 +23,12 @@ from glidemq_orchestrate.spark import NotPublished, handlers, publish, publish_i
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published.before import coming_after
-from glidemq_orchestrate.spark.published.iceberg.table import loaded
+from glidemq_orchestrate.spark.published.iceberg import publish as iceberg_publish
+from glidemq_orchestrate.spark.published.iceberg.table import TableChanged, loaded
+from glidemq_orchestrate.spark.published.publish import write_counted
 from glidemq_orchestrate.spark.published.store import LocalStore
 from glidemq_orchestrate.spark.published.target import target_of
-from glidemq_orchestrate.spark.published.version import found
+from glidemq_orchestrate.spark.published.version import found, name_of
 from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.worker.context import Unheard
@@ -123,6 +127,20 @@ def rows() -> list[tuple[Any, ...]]:
     """What any other engine sees."""
     found = table().scan().to_arrow().to_pylist()
     return sorted((tuple(row.values()) for row in found), key=repr)
+
+
+def others(number: int) -> None:
+    """Somebody else adds a row."""
+    one = table()
+    one.append(pa.table({"n": [number]}, schema=one.schema().as_arrow()))
+
+
+def expire() -> None:
+    """Somebody lets all snapshots but the newest expire."""
+    one = table()
+    newest = one.current_snapshot().snapshot_id
+    ids = [snapshot.snapshot_id for snapshot in one.snapshots() if snapshot.snapshot_id != newest]
+    one.maintenance.expire_snapshots().by_ids(ids).commit()
 
 
 def commits() -> int:
@@ -310,14 +328,92 @@ class TestCommits:
         published(spark, 5_000, "select 5 as n, 'c' as p")
         assert rows() == [(5, "c")]
 
-    def test_what_expired_snapshots_would_tell_is_not_guessed(self, spark: SparkSession) -> None:
+    @pytest.mark.parametrize("what", ["expired", "clock ahead", "both"])
+    def test_an_accepted_attempt_is_committed_whatever_others_do_to_the_table_meanwhile(
+        self, spark: SparkSession, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Snapshots are expired while it runs, or those of others have times of a clock that is ahead."""
+        published(spark, 500, "select 0 as n", replace="nothing")
         late = wrote(spark, 1_000, "select 1 as n", replace="nothing")
-        published(spark, 2_000, "select 2 as n", replace="nothing")
-        published(spark, 3_000, "select 3 as n", replace="nothing")
-        table().maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(hours=1)).commit()
-        with pytest.raises(NotPublished, match="nobody can tell whether it was committed"):
+        with monkeypatch.context() as patch:
+            if what != "expired":
+                patch.setattr(time, "time", lambda: time.monotonic() + 9e9)
+            published(spark, 2_000, "select 2 as n", replace="nothing")
+            others(3)
+        if what != "clock ahead":
+            expire()
+        assert made(spark, late)
+        assert rows() == [(0,), (1,), (2,), (3,)]
+        assert made(spark, late)
+        assert rows() == [(0,), (1,), (2,), (3,)]
+
+    def test_one_that_was_committed_is_known_when_its_snapshot_has_expired(
+        self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By a worker that was killed before it wrote that down, and its rows may be replaced by now."""
+        result = wrote(spark, 1_000, "select 1 as n", replace="nothing")
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, "create", lambda *_: None)
+            made(spark, result)
+        others(2)
+        table().delete("n = 1")
+        expire()
+        assert made(spark, result)
+        assert rows() == [(2,)]
+
+    def test_a_late_commit_hides_no_later_attempt_whose_snapshot_has_expired(
+        self, spark: SparkSession
+    ) -> None:
+        late = wrote(spark, 1_000, "select 1 as n, explode(array('a', 'b')) as p", partition_by=["p"])
+        published(spark, 2_000, "select 2 as n, 'a' as p", replace="partitions")
+        published(spark, 500, "select 0 as n, 'c' as p", replace="nothing")
+        expire()
+        assert made(spark, late)
+        assert rows() == [(1, "b"), (2, "a")]
+
+    def test_what_is_noted_in_the_table_does_not_grow(self, spark: SparkSession) -> None:
+        for number in range(4):
+            published(spark, 1_000 + number, f"select {number} as n", replace="nothing")
+        assert [name for name in table().properties if "glidemq" in name] == [
+            f"glidemq.committed.{name_of(context(1_003))}"
+        ]
+
+    @pytest.mark.parametrize("what", ["columns", "partitions", "another table"])
+    def test_a_table_that_is_changed_while_a_step_writes_fails_the_step(
+        self, spark: SparkSession, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not its commit, when the result was accepted and nobody learns of it."""
+        published(spark, 1_000, "select 1L as n, 'a' as p")
+
+        def changes(*given: Any) -> int:
+            count = write_counted(*given)
+            if what == "columns":
+                with table().update_schema() as schema:
+                    schema.rename_column("p", "q")
+            elif what == "partitions":
+                with table().update_spec() as spec:
+                    spec.add_identity("p")
+            else:
+                load_catalog("lake").drop_table("sales.orders")
+                load_catalog("lake").create_table("sales.orders", table_schema)
+            return count
+
+        table_schema = table().schema()
+        with monkeypatch.context() as patch:
+            patch.setattr(iceberg_publish, "write_counted", changes)
+            with pytest.raises(TableChanged, match=r"iceberg:lake\.sales\.orders were changed while"):
+                wrote(spark, 2_000, "select 2L as n, 'b' as p", replace="nothing")
+
+    def test_files_that_were_removed_before_the_commit_are_told_and_replace_nothing(
+        self, spark: SparkSession
+    ) -> None:
+        published(spark, 1_000, "select 1 as n")
+        late = wrote(spark, 2_000, "select 2 as n")
+        for file in Path(late["published"]["path"]).glob("*.parquet"):
+            file.unlink()  # as one that removes files that Iceberg does not know would
+        with pytest.raises(NotPublished, match=r"1 of 1 files of attempt .* were removed before"):
             made(spark, late)
-        assert rows() == [(2,), (3,)]
+        assert rows() == [(1,)]
 
     def test_attempts_that_never_counted_are_removed_and_no_other(self, spark: SparkSession) -> None:
         result = published(spark, 1_000, "select 1 as n")

@@ -67,6 +67,8 @@ class Version:
         replaces_all: Whether it replaces every earlier version, or only their partitions of the same names.
         adds: Whether it replaces nothing: its rows come to those that are there (tables of Iceberg).
         partition_by: The columns of the partitions; None where it was not written down.
+        table: The id of the table of Iceberg that it is for, with ``files``, how many it has written; empty
+            for others, and where an earlier release has written it.
     """
 
     name: str
@@ -77,6 +79,8 @@ class Version:
     options: Mapping[str, str] = field(default_factory=dict)
     adds: bool = False
     partition_by: tuple[str, ...] | None = None
+    table: str = ""
+    files: int = 0
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -98,6 +102,7 @@ class Version:
             "name": self.name, "format": self.format, "schema": self.schema, "partitions": parts,
             "replaces_all": self.replaces_all, "options": dict(self.options), "adds": self.adds,
             "partition_by": None if self.partition_by is None else list(self.partition_by),
+            "table": self.table, "files": self.files,
         }  # fmt: skip
         return json.dumps(fields, separators=(",", ":"))
 
@@ -120,6 +125,8 @@ class Version:
                 fields["options"],
                 fields.get("adds", False),
                 None if (names := fields.get("partition_by")) is None else tuple(names),
+                fields.get("table", ""),
+                fields.get("files", 0),
             )
         except (TypeError, KeyError) as exc:
             raise ValueError(f"the file of a version lacks {exc}") from exc

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.published.iceberg.change import Change
 from glidemq_orchestrate.spark.published.iceberg.partitions import parts_of, split
 from glidemq_orchestrate.spark.published.iceberg.schemas import arrow_schema, fitted
 from glidemq_orchestrate.spark.published.iceberg.table import SCHEME, IcebergTable, catalog_of
@@ -65,6 +67,8 @@ def publish_iceberg(
         LeaseLost: The attempt has lost its job while it wrote; nothing counts.
         Unrecoverable: An argument is not usable, or the frame does not fit the table.
         ConfigurationError: pyiceberg is missing, or knows no such catalog.
+        TableChanged: The columns or partitions of the table were changed while the frame was written, so it
+            may not fit any more: the job is to run again.
         NotPublished: The context is not that of a job in a worker.
         Exception: Whatever Spark or the catalog raises.
     """
@@ -91,7 +95,10 @@ def publish_iceberg(
         partitions(target.store, below, len(folders)) if folders else None,
         replace == "all",
         adds=replace == "nothing",
+        table=target.id,
     )
+    version = dataclasses.replace(version, files=len(target.files(Change.of(version))))
+    target.check_unchanged()
     place = Publication(location, name)
     seal(ctx, target.store, version, place)
     return place.result(path=path, rows=rows, columns=list(fitting.columns), schema_digest=digest_of(fitting))

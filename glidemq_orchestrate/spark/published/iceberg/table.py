@@ -3,10 +3,11 @@
 What a kill leaves behind, and who repairs it:
 
 - before the result is accepted: a folder of files that are in no snapshot, which ``tidy`` removes;
-- after it, before the commit: the result names the attempt. A Spark worker of the queue commits it within a
-  minute or when it starts, and so does whoever reads by the result;
-- after the commit, before the file in ``versions``: the snapshot bears the name of the attempt, by which the
-  next one sees that it is done.
+- after it, before the commit: the server has noted the attempt. A Spark worker of the queue commits it within
+  a minute or when it starts, and so does whoever reads by the result;
+- after the commit, before the file in ``versions``: the commit has set a property of the table with the name
+  of the attempt, by which the next one sees that it is done. Snapshots expire, and their times are those of
+  whoever commits; properties stay. A commit removes those of attempts that have a file in ``versions``.
 
 Of two who commit at the same time the catalog refuses one, which then finds what the other has done.
 """
@@ -28,19 +29,33 @@ from glidemq_orchestrate.spark.published.folder import uncounted
 from glidemq_orchestrate.spark.published.iceberg.change import Change
 from glidemq_orchestrate.spark.published.iceberg.partitions import parts_of, rows_of
 from glidemq_orchestrate.spark.published.store import Store, store_of
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, NotPublished, Version
+from glidemq_orchestrate.spark.published.version import (
+    ATTEMPTS,
+    MANIFEST,
+    NotPublished,
+    Version,
+    epoch_of,
+    newest_first,
+)
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import SparkSession
 
 SCHEME: Final = "iceberg:"
 MOST_TRIES: Final = 20
 """So often others may be faster with a commit before one gives up."""
 PAUSE_SECONDS: Final = 0.5
+COMMITTED: Final = "glidemq.committed."
+"""What begins the property of a table that names an attempt which it has."""
+MOST_FORGOTTEN: Final = 100
+"""So many of these properties a commit looks at, to remove them."""
+
+
+class TableChanged(Exception):
+    """The columns or partitions of a table were changed, or it was made anew, while a step wrote for it."""
 
 
 def is_iceberg(location: str) -> bool:
@@ -111,16 +126,39 @@ class IcebergTable:
             raise NotPublished(f"there is no table {location.removeprefix(SCHEME)}") from exc
         return cls(location, table, store_of(for_spark(table.location()), spark))
 
+    @property
+    def id(self) -> str:
+        """What tells the table from another of its name."""
+        return str(self.table.metadata.table_uuid)
+
+    def check_unchanged(self) -> None:
+        """Look at the table again.
+
+        Raises:
+            TableChanged: Files that were written for it as it was may not fit any more.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            now = self.table.catalog.load_table(self.table.name())
+        except NoSuchTableError:
+            now = None
+        if now is None or not _is_alike(self.table, now):
+            raise TableChanged(
+                f"the columns or partitions of {self.location} were changed while the rows were written"
+            )
+        self.table = now
+
     def make(self, name: str) -> bool:
         """See ``Target.make``."""
         if self.store.read(path := file_of(name)) is not None:
             return True
         text = self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
         if text is None:
-            return any(change.name == name for change in self._changes())
-        change = Change.of(Version.read(text))
+            return self._has(name)
+        version = Version.read(text)
         for _ in range(MOST_TRIES):
-            if self._commit(change):
+            if self._commit(version):
                 break
             time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two do not meet again
             self.table = self.table.refresh()
@@ -145,19 +183,25 @@ class IcebergTable:
             self.store.remove(f"{ATTEMPTS}/{name}")
         return len(unused)
 
-    def _commit(self, change: Change) -> bool:
-        """Commit what is to be done of a change, if anything is; False if another was faster."""
+    def _has(self, name: str) -> bool:
+        """Whether an attempt is committed."""
+        is_noted = f"{COMMITTED}{name}" in self.table.properties
+        return is_noted or any(change.name == name for change in self._in_snapshots())
+
+    def _commit(self, version: Version) -> bool:
+        """Commit what is to be done of an attempt, if anything is; False if another was faster."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
-        table, changes = self.table, self._changes()
-        if any(one.name == change.name for one in changes):
+        if self._has(version.name):
             return True
-        self._refuse_forgotten(change)
+        table, change = self.table, Change.of(version)
+        self._check(version)
+        changes = self._changes(change)
         left = change.left(changes)
         if left is None:
             return True
-        files = [file for one in (left, *left.restored(changes)) for file in self._files(one)]
+        files = [file for one in (left, *left.restored(changes)) for file in self.files(one)]
         if left.replaces == "nothing" and not files:
             return True
         # pyiceberg would commit again by itself, without a look at what the other has done.
@@ -168,6 +212,9 @@ class IcebergTable:
                 self._replace(changing, left)
                 if files:
                     changing.add_files(files, snapshot_properties=left.summary())
+                if forgotten := self._forgotten():
+                    changing.remove_properties(*forgotten)
+                changing.set_properties({f"{COMMITTED}{version.name}": left.replaces})
         except CommitFailedException:
             return False
         return True
@@ -184,7 +231,7 @@ class IcebergTable:
         elif folders:
             changing.delete(rows, snapshot_properties=change.summary())
 
-    def _files(self, change: Change) -> list[str]:
+    def files(self, change: Change) -> list[str]:
         """The data files of an attempt, as the catalog names them."""
         below = f"{ATTEMPTS}/{change.name}"
         folders = [below] if change.partitions is None else [f"{below}/{part}" for part in change.partitions]
@@ -196,36 +243,65 @@ class IcebergTable:
             if name.endswith(".parquet") and not name.startswith(("_", "."))
         ]
 
-    def _changes(self) -> Sequence[Change]:
+    def _forgotten(self) -> list[str]:
+        """The properties of attempts that have a file by which they count."""
+        noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MOST_FORGOTTEN]
+        return [name for name in noted if self.store.read(file_of(name.removeprefix(COMMITTED))) is not None]
+
+    def _changes(self, change: Change) -> Sequence[Change]:
+        """The changes that snapshots tell of; where some have expired, also the later ones that count."""
+        found = list(self._in_snapshots())
+        if self._is_whole():
+            return found
+        known = {one.name for one in found}
+        noted = [name.removeprefix(COMMITTED) for name in self.table.properties if name.startswith(COMMITTED)]
+        for name in newest_first({*counting(self.store), *noted} - known):
+            if (epoch_of(name) or 0) <= change.epoch:
+                break
+            text = self.store.read(file_of(name)) or self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
+            found += [Change.of(Version.read(text))] if text is not None else []
+        return found
+
+    def _in_snapshots(self) -> Sequence[Change]:
         """The changes that the snapshots tell of."""
         summaries = [snapshot.summary for snapshot in self.table.snapshots()]
         read = [Change.read(summary.additional_properties) for summary in summaries if summary is not None]
         return [change for change in read if change is not None]
 
-    def _refuse_forgotten(self, change: Change) -> None:
-        """Refuse a change that may have been made by a snapshot that has expired.
+    def _is_whole(self) -> bool:
+        """Whether every snapshot that the table has had is there; tables of the first format number none."""
+        snapshots = self.table.snapshots()
+        if not snapshots:
+            return not getattr(self.table.metadata, "last_sequence_number", 0)
+        return any((one.sequence_number or 0) <= 1 and one.parent_snapshot_id is None for one in snapshots)
+
+    def _check(self, version: Version) -> None:
+        """Refuse what cannot be committed, or may have been.
 
         Raises:
-            NotPublished: Nobody can tell.
+            NotPublished: The table or the files are gone, or nobody can tell.
         """
-        oldest = min(
-            self.table.snapshots(), key=lambda one: (one.sequence_number or 0, one.timestamp_ms), default=None
-        )
-        if oldest is None:
-            is_whole, since = not getattr(self.table.metadata, "last_sequence_number", 0), change.epoch
-        else:
-            is_whole, since = _is_first(oldest), oldest.timestamp_ms
-        if is_whole or change.epoch > since:
-            return
-        raise NotPublished(
-            f"{self.location} has no snapshots any more of the time of attempt {change.name}, so nobody can "
-            "tell whether it was committed: look into the table, and run the job again if it was not"
-        )
+        attempt = f"attempt {version.name} of {self.location}"
+        if not version.table and not self._is_whole():
+            raise NotPublished(
+                f"{attempt} is of an earlier release, which notes nothing in the table, and snapshots have "
+                "expired since: look into the table, and run the job again if its rows are not there"
+            )
+        if version.table and version.table != self.id:
+            raise NotPublished(f"{attempt} was for another table, which had this name then")
+        missing = version.files - len(self.files(Change.of(version)))
+        if missing > 0:
+            raise NotPublished(
+                f"{missing} of {version.files} files of {attempt} were removed before its commit"
+            )
 
 
-def _is_first(snapshot: Snapshot) -> bool:
-    """Whether none came before; tables of the first format do not number them."""
-    return (snapshot.sequence_number or 0) <= 1 and snapshot.parent_snapshot_id is None
+def _is_alike(one: Table, other: Table) -> bool:
+    return (
+        one.metadata.table_uuid == other.metadata.table_uuid
+        and one.schema().fields == other.schema().fields
+        and one.spec().fields == other.spec().fields
+    )
 
 
 def for_spark(location: str) -> str:
