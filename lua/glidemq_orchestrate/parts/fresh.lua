@@ -4,7 +4,8 @@ L.fresh = {}
 -- jobs/fields.py has the same list (OF_ONE_RUN), for servers without these functions.
 local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:accepted', 'gmo:begun', 'gmo:end', 'gmo:entry', 'gmo:lost',
   'gmo:messages', 'gmo:published', 'gmo:ran', 'gmo:skipped', 'gmo:suspect', 'gmo:token', 'gmo:unhandled',
-  'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount', 'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
+  'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount',
+  'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
 
 -- The delay of the last run may be a backoff, or what its handler asked for: the node has that of its options again.
 local function restore_delay(key)

@@ -16,7 +16,7 @@ function L.published.of(field, token, processed_on)
   return lines
 end
 
--- Lets what an accepted attempt has noted outlive its job.
+-- Lets what an accepted attempt has noted outlive its job. A key that somebody has made something else costs the note only.
 function L.published.accept(x, o, job)
   local key = x.prefix .. 'gmo:published'
   redis.call('HDEL', x.prefix .. 'job:' .. o.job_id, 'gmo:published')
@@ -25,8 +25,8 @@ function L.published.accept(x, o, job)
     return
   end
   for _, line in ipairs(lines) do
-    redis.call('ZADD', key, x.now_text, line)
+    redis.pcall('ZADD', key, x.now_text, line)
   end
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', L.numbers.text(x.now - KEPT_MS))
-  redis.call('PEXPIRE', key, KEPT_MS)
+  redis.pcall('ZREMRANGEBYSCORE', key, '-inf', L.numbers.text(x.now - KEPT_MS))
+  redis.pcall('PEXPIRE', key, KEPT_MS)
 end

@@ -67,6 +67,13 @@ def test_no_other_end_lets_it_count(bench: Bench, attempt: Attempt, kind: Kind) 
     assert noted(bench) == []
 
 
+def test_a_key_of_another_kind_costs_the_note_and_not_the_job(bench: Bench, attempt: Attempt) -> None:
+    bench.client.set("glide:{etl}:gmo:published", "x")
+    bench.call(note(attempt, "a"))
+    bench.finish(attempt)
+    assert bench.job("j")["state"] == "completed"
+
+
 def test_the_notes_of_an_attempt_before_do_not_count(bench: Bench, attempt: Attempt) -> None:
     bench.call(note(attempt, "lost"))
     bench.reclaim(lock_ms=0)

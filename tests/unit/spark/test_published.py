@@ -354,7 +354,7 @@ class TestTidying:
         for half in halves:
             (tmp_path / "versions" / half).touch()
         assert tidy(str(tmp_path)) == 0
-        left = [path.name for path in (tmp_path / "versions").iterdir() if not path.suffix == ".json"]
+        left = [path.name for path in (tmp_path / "versions").iterdir() if path.suffix != ".json"]
         assert sorted(left) == sorted([halves[1], halves[3]])
         assert shown(tmp_path) == "x"
 
