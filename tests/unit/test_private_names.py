@@ -25,6 +25,8 @@ UNMAPPED: Final = re.compile(r"operator\._is_mapped = False\b")
 AT_END: Final = re.compile(r"atexit\.(_run_exitfuncs\(\)|unregister\(sessions\.client\._on_exit\))")
 HADOOP: Final = re.compile(r"(self\._jvm: Any = spark\._jvm|conf = spark\._jsc|scala = jvm\._jsc)\b")
 QUERIES: Final = re.compile(r"store = session\._jsparkSession\b")
+DOCUMENTED: Final = re.compile(r"\bsys\._(current_frames|getframe)\(")
+"""Two functions of Python that its documents describe under these names."""
 SKIPPABLE: Final = re.compile(r"step\._requires_typed_event_stream = False\b")
 
 
@@ -48,4 +50,8 @@ def test_no_private_attribute_of_a_library_is_read() -> None:
     queries = [line for line in found if QUERIES.match(line)]
     assert [len(one) for one in (unmapped, skippable, at_end, hadoop, queries)] == [1, 1, 2, 3, 1]
     known = {*forgotten, *unmapped, *skippable, *at_end, *hadoop, *queries}
-    assert [line for line in found if not OWN.search(line) and line not in known] == []
+    assert [line for line in found if not _is_known(line) and line not in known] == []
+
+
+def _is_known(line: str) -> bool:
+    return OWN.search(line) is not None or DOCUMENTED.search(line) is not None
