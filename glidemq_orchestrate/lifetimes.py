@@ -127,6 +127,8 @@ gmo:dedup | sorted set | when to look at deduplication ids | work | with the fie
 gmo:ordering | string | the highest number of an ordering key that was removed | queue 1 | obliterate
 gmo:letters | hash | failed jobs that have no dead letter yet | work | the upkeep that writes the letter, or
     finds that none is wanted
+gmo:published | sorted set | what accepted attempts have written and readers may not see yet | timed | the
+    Spark worker that has made the version; each after a month; obliterate
 gmo:leaving | sorted set | ended jobs that go when they are old enough, or that others needed | work | the
     upkeep that removes them
 gmo:kept:<state>:<count> | sorted set | the newest jobs that asked to be among so many | user | the next one
