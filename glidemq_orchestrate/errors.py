@@ -45,6 +45,7 @@ succeed later unchanged; ``code`` is the server's error code, where one exists.
         NodeNotEnded
         NodeNotRepeatable
         ResultRemoved
+        ChildrenFailed
         LeaseLost
         SchedulerNotFound
         SchedulerBusy
@@ -331,6 +332,21 @@ class ResultRemoved(StateError):
         self.names = list(names)
         some = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
         super().__init__(f"{what}: the jobs of {some} were removed, and their results with them")
+
+
+class ChildrenFailed(StateError):
+    """Children of a job have ended without a result. Nothing was changed.
+
+    Attributes:
+        failed: Why, by the child (a ``JobRef``): the reason of its failure, or that it was removed.
+        values: The results of the others, by child.
+    """
+
+    def __init__(self, job_id: str, failed: Mapping[Any, str], values: Mapping[Any, Any]) -> None:
+        self.failed, self.values = dict(failed), dict(values)
+        some = "; ".join(f"{ref.id} of queue {ref.queue}: {why}" for ref, why in [*failed.items()][:3])
+        more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+        super().__init__(f"children of job {job_id} have no result: {some}{more}")
 
 
 class LeaseLost(StateError):

@@ -131,6 +131,8 @@ gmo:published | sorted set | what accepted attempts have written and readers may
     Spark worker that has made the version; each after a month; obliterate
 gmo:leaving | sorted set | ended jobs that go when they are old enough, or that others needed | work | the
     upkeep that removes them
+gmo:awaiting | sorted set | jobs that wait for their children, and when to look at these | work | the upkeep,
+    when they wait no more
 gmo:kept:<state>:<count> | sorted set | the newest jobs that asked to be among so many | user | the next one
     that asks for this number
 gmo:passed:<state> | string | up to where all ended jobs are needed | queue 1 | obliterate

@@ -50,7 +50,11 @@ class RetryLater(HandlerSignal):
 
 
 class WaitForChildren(HandlerSignal):
-    """Park this job until every child it has added is done; then the handler runs again. Costs no attempt."""
+    """Park this job until every child it has added has ended; then the handler runs again. Costs no attempt.
+
+    A child that failed, expired, or was revoked or removed has ended, too: ``queue.children_values`` raises
+    ``ChildrenFailed`` then, which tells which. A job that has added no child fails.
+    """
 
 
 class Suspend(HandlerSignal):

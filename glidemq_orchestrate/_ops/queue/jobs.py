@@ -11,13 +11,15 @@ from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.claim import claimed
+from glidemq_orchestrate._protocol.flows.nodes import end_of_stub
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate._protocol.flows.portable import record as records
-from glidemq_orchestrate._protocol.flows.portable.gates import complete_child
+from glidemq_orchestrate._protocol.flows.portable.gates import complete_child, is_gate
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode, readable
 from glidemq_orchestrate.errors import (
+    ChildrenFailed,
     ConfigurationError,
     InvalidJob,
     JobNotFound,
@@ -28,6 +30,7 @@ from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef
+from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
@@ -181,17 +184,28 @@ def report_tokens(queue: QueueKeys, job_id: str, tokens: int, now_ms: int) -> Op
 
 
 def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
-    """The results of the jobs that a job waited for."""
+    """The results of the jobs that a job waited for.
+
+    Raises:
+        ChildrenFailed: One has ended without a result, other than a node on which a node depends.
+    """
     found = yield from ask(changes.members(queue.deps(job_id)))
-    places = [(keys, child) for member in found for keys, child in _place(member)]
-    rows = yield from ask_all(
-        [job_hash.get_some(keys, child, ("state", "returnvalue"), list) for keys, child in places]
-    )
-    return {
-        JobRef(keys.queue, child): decode(row[1], where=f"result of job {child}")
-        for (keys, child), row in zip(places, rows, strict=True)
-        if row[0] == JobState.COMPLETED
-    }
+    places = [place for member in found if not is_gate(member) for place in _place(member)]
+    names: tuple[JobField, ...] = ("state", "returnvalue", "failedReason", "gmo:removed", "gmo:flow", "opts")
+    rows = yield from ask_all([job_hash.get_some(keys, child, names, list) for keys, child in places])
+    values: dict[JobRef, Json] = {}
+    failed: dict[JobRef, str] = {}
+    for (keys, child), (state, result, reason, stub, flow, options) in zip(places, rows, strict=True):
+        ref = JobRef(keys.queue, child)
+        if state == JobState.COMPLETED:
+            values[ref] = decode(result, where=f"result of job {child}")
+        elif state is None and end_of_stub(stub or "") in ("", JobState.COMPLETED):
+            failed[ref] = "it was removed"
+        elif state == JobState.FAILED and not flow and not RunOptions.from_wire(options or "").portable:
+            failed[ref] = readable(reason or "") or "it has failed"
+    if failed:
+        raise ChildrenFailed(job_id, failed, values)
+    return values
 
 
 def parents(queue: QueueKeys, job_id: str) -> Op[list[JobRef]]:

@@ -125,6 +125,8 @@ class JobCalls(QueueBase):
         """The results of the completed jobs that a job waits or waited for, in any queue.
 
         Raises:
+            ChildrenFailed: Some have ended without a result: failed, expired, revoked or removed. It has the
+                reasons, and the results of the others.
             DecodeError: A result is not valid JSON.
         """
         return self._run(ops.children_values(self._keys, job_id))

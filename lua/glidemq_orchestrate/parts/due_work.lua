@@ -3,7 +3,7 @@
 -- Both the call that fetches and the upkeep do it, so that a worker that wakes for something due also releases it.
 L.due_work = {}
 local PROMOTED, GROUPS, RELEASED, EXPIRED, PASSING = 100, 20, 100, 20, 500
-local HOLDERS = { 'scheduled', 'ratelimited', 'suspended', 'gmo:due', 'gmo:leaving' }
+local HOLDERS = { 'scheduled', 'ratelimited', 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting' }
 
 local function seconds(ms)
   return L.numbers.text(L.numbers.int(ms, 0) / 1000) .. ' s'
@@ -79,6 +79,7 @@ function L.due_work.slice(prefix, now, deadlines)
     + L.limited.release(prefix, now, GROUPS, RELEASED)
     + meet_deadlines(prefix, now, deadlines)
     + L.retention.expire(prefix, now, EXPIRED)
+    + L.children.sweep(prefix, now)
     + L.scheduled.promote(prefix, now, PROMOTED, on_failed, L.scheduled.NEAREST) -- last: it may raise
   return done, flows
 end
@@ -86,7 +87,7 @@ end
 -- When something is due next: ms since the epoch (0 = at once), or -1.
 function L.due_work.next(prefix)
   local due = L.scheduled.next_due(prefix .. 'scheduled', prefix .. 'ratelimited', prefix)
-  for _, name in ipairs({ 'suspended', 'gmo:due', 'gmo:leaving' }) do
+  for _, name in ipairs({ 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting' }) do
     local first = tonumber(redis.call('ZRANGE', prefix .. name, 0, 0, 'WITHSCORES')[2])
     if first and (due < 0 or first < due) then
       due = math.max(math.floor(first), 0)

@@ -26,6 +26,7 @@ function L.fresh.reset(prefix, job_id, job, now)
   L.retry.reset(prefix, job_id, job, now, 'waiting-children')
   redis.call('HDEL', key, unpack(OF_ONE_RUN))
   redis.call('UNLINK', prefix .. 'signals:' .. job_id)
+  redis.call('ZREM', prefix .. 'gmo:awaiting', job_id)
   restore_delay(key)
   local run = math.max(L.numbers.int(redis.call('HGET', key, 'gmo:round'), 0), 0) + 1
   redis.call('HSET', key, 'gmo:round', L.numbers.text(run))

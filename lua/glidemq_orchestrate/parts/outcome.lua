@@ -6,7 +6,7 @@
 --   fail      text = reason, numbers = attempts allowed, backoff in ms
 --   later     text = new data ('' = keep), numbers = ms since the epoch, 1 if no handler was called (its queue timeout
 --             goes on); the attempt does not count
---   children  wait until the child jobs have completed; the attempt does not count
+--   children  wait until the child jobs have ended (children.lua); the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
 --   begun     no outcome yet: the handler of a job that was fetched ahead begins
@@ -65,11 +65,6 @@ local function notify_single_parent(x, o, job)
   end
 end
 
--- Whether the job is a node of a flow of the portable path, whose dependents are notified by the supervisor.
-local function is_portable(x, o)
-  return L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts'))
-end
-
 -- Notes that the messages of this attempt count: how many, which attempt, and the job in whose stream they are.
 local function accept_messages(x, o, job)
   if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then
@@ -106,7 +101,8 @@ local function done(x, o, job)
   elseif job.flow then
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
   else
-    if o.kind == 'done' or not is_portable(x, o) then
+    -- of a skipped node of the portable path the supervisor notifies the dependents
+    if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts')) then
       x.spent = x.spent + L.parents.notify_all(x.prefix, o.job_id)
     end
     L.keeping.apply(x.prefix, 'completed', o.job_id, mode, count, age, x.now)
@@ -132,8 +128,8 @@ local function fail(x, o, job)
   L.dead_letters.note(x.prefix, o.job_id, x.now, dead)
   if job.flow then
     x.spent = x.spent + FLOW_FAILURE
-    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, o.job_id, o.text, x.now)
   end
+  x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, o.job_id, o.text, x.now)
   L.keeping.apply(x.prefix, 'failed', o.job_id, mode, count, age, x.now)
   return verdict
 end
@@ -141,6 +137,10 @@ end
 -- Ends the attempt without an end of the job: it waits for a time, child jobs, a signal or its turn.
 local function park(x, o, job)
   local p = { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group, now = x.now }
+  if o.kind == 'children' and redis.call('EXISTS', x.prefix .. 'deps:' .. o.job_id) == 0 then
+    o.text, o.first = 'WaitForChildren: it has added no children', 0
+    return fail(x, o, job)
+  end
   if o.entry_id == '' then
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
   end
@@ -148,7 +148,7 @@ local function park(x, o, job)
     p.due, p.data = math.max(o.first, x.now), o.text
     L.park.postpone(p, job)
   elseif o.kind == 'children' then
-    L.park.await_children(p, job)
+    if not L.park.await_children(p, job) then L.children.await(x.prefix, o.job_id, x.now) end
   elseif o.kind == 'suspend' then
     p.reason, p.timeout = o.text, o.first
     L.park.suspend(p, job)

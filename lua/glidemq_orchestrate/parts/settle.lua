@@ -157,10 +157,11 @@ function L.settle.job_skipped(flow, prefix, job_id, reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end
 
--- Ends the node of a job that has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
+-- Ends the node of a job that has failed for good; a job outside flows is an ended child. Returns the id of its flow if that needs gmo_advance_flow, else ''.
 function L.settle.job_failed(prefix, job_id, reason, now)
   local flow = L.record.of_job(prefix, job_id)
   if not flow then
+    L.children.failed(prefix, job_id)
     return ''
   end
   L.grow.abandon(flow, job_id)

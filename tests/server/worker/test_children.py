@@ -1,0 +1,119 @@
+"""A job that waits for its children goes on when all have ended, however, and learns which have failed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import JobOptions, JobRef, Queue, Unrecoverable, WaitForChildren
+from glidemq_orchestrate.errors import ChildrenFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Eventually, RunWorker
+
+P = "glide:{etl}:"
+
+
+def foreign_failure(queue: Queue, client: Any) -> None:
+    """As a worker in Node fails a job, which tells no parent."""
+    keys = [P + name for name in ("stream", "failed", "scheduled", "events", "job:child", "metrics:failed")]
+    client.fcall("glidemq_fail", 6, *keys, "child", "", "boom", 5, 0, 0, "workers", "0", 0, 0, 0)
+
+
+ENDS: dict[str, tuple[dict[str, Any], Callable[[Queue, Any], object], str]] = {
+    "fails": ({"options": {"remove_on_fail": True}}, lambda queue, client: None, "boom"),
+    "expires": (
+        {"options": {"ttl": timedelta(milliseconds=1), "delay": timedelta(milliseconds=50)}},
+        lambda *_: 1,
+        "expired",
+    ),
+    "is revoked": ({"name": "later"}, lambda queue, client: queue.revoke("child"), "revoked"),
+    "is removed": ({"name": "later"}, lambda queue, client: queue.remove("child"), "it was removed"),
+    "fails in Node": ({"name": "later"}, foreign_failure, "boom"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_child_that_ends_without_a_result_holds_up_nobody(
+    how: str, queue: Queue, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    given, end, why = ENDS[how]
+    runs: list[str] = []
+
+    def parent(ctx: Any) -> Any:
+        runs.append("parent")
+        if len(runs) == 1:
+            me = JobRef("etl", ctx.job_id)
+            queue.add("good", {}, options=JobOptions(parent=me, remove_on_complete=True))
+            options = {"delay": timedelta(hours=1)} if given.get("name") == "later" else {}
+            more = options | given.get("options", {})
+            queue.add("bad", {}, options=JobOptions(parent=me, job_id="child", **more))
+            raise WaitForChildren
+        return sum(queue.children_values(ctx.job_id).values())
+
+    def bad(ctx: Any) -> None:
+        raise Unrecoverable("boom")
+
+    run_worker(["etl"], {"parent": parent, "good": lambda ctx: 100, "bad": bad})
+    job_id = queue.add("parent", {})
+    if given.get("name") == "later":  # else it may have ended already
+        eventually(lambda: redis_client.hget(P + f"job:{job_id}", "depsCompleted") == "1", timeout=30)
+        eventually(lambda: queue.get_job(job_id).state == "waiting-children", timeout=30)
+    end(queue, redis_client)
+    eventually(lambda: queue.get_job(job_id).state == "failed", timeout=30)
+    reason = queue.get_job(job_id).failed_reason
+    assert reason is not None
+    assert f"child of queue etl: {why}" in reason
+    with pytest.raises(ChildrenFailed) as failed:
+        queue.children_values(job_id)
+    assert failed.value.failed == {JobRef("etl", "child"): why}
+    assert list(failed.value.values.values()) == [100]
+
+
+def test_a_failed_child_that_runs_again_is_waited_for_again(
+    queue: Queue, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    broken, runs = [True], list[str]()
+
+    def parent(ctx: Any) -> Any:
+        runs.append("parent")
+        if len(runs) == 1:
+            me = JobRef("etl", ctx.job_id)
+            queue.add(
+                "child", {}, options=JobOptions(parent=me, job_id="child", delay=timedelta(milliseconds=50))
+            )
+            raise WaitForChildren
+        try:
+            return list(queue.children_values(ctx.job_id).values())
+        except ChildrenFailed as exc:
+            broken.clear()
+            for child in exc.failed:
+                queue.retry(child.id)
+            raise WaitForChildren from exc
+
+    def child(ctx: Any) -> int:
+        if broken:
+            raise Unrecoverable("boom")
+        return 7
+
+    run_worker(["etl"], {"parent": parent, "child": child})
+    job_id = queue.add("parent", {})
+    eventually(lambda: queue.get_job(job_id).state == "completed", timeout=30)
+    assert queue.get_job(job_id).result == [7]
+    assert len(runs) == 3
+
+
+def test_a_job_without_children_does_not_wait_for_ever(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    def alone(ctx: Any) -> None:
+        raise WaitForChildren
+
+    run_worker(["etl"], {"alone": alone})
+    job_id = queue.add("alone", {})
+    eventually(lambda: queue.get_job(job_id).state == "failed", timeout=30)
+    assert queue.get_job(job_id).failed_reason == "WaitForChildren: it has added no children"
