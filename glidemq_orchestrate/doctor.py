@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from glidemq_orchestrate._ops.server import doctor as ops
 from glidemq_orchestrate._ops.server.doctor import Finding, Verdict
+from glidemq_orchestrate._ops.worker.tending import unsupervised_homes
 from glidemq_orchestrate.clock import Clock, SystemClock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import Address, ConnectionSettings
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate._io.aio import AsyncDriver
 
 __all__ = ["Finding", "Verdict", "examine"]
 
@@ -26,7 +31,8 @@ def examine(
 ) -> list[Finding]:
     """Check the server, or every primary of the cluster, and leave nothing behind. Repeatable.
 
-    It checks connection, version, role, persistence, memory, the user's rights, libraries, clock, slots.
+    It checks connection, version, role, persistence, memory, the user's rights, libraries, clock, slots,
+    and whether somebody supervises the flows that run.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -63,6 +69,30 @@ async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bo
         )
     except GlideMQError as exc:  # the primaries are not known
         return [ops.unreachable(settings.where, exc)]
+    else:
+        where = settings.node(findings[0][0]) if findings else settings.where
+        supervision = await _supervision(driver, settings.prefix, where)
     finally:
         await driver.aclose()
-    return [finding for _, found in findings for finding in found]
+    return [*(finding for _, found in findings for finding in found), *supervision]
+
+
+async def _supervision(driver: AsyncDriver, prefix: str, where: str) -> list[Finding]:
+    """Whether somebody supervises each home of running flows; nothing where that cannot be seen."""
+    name = "supervision"
+    try:
+        missing = await driver.run(unsupervised_homes(prefix))
+    except GlideMQError:
+        return []
+    if not missing:
+        return [Finding(name, Verdict.OK, "no running flow is without a supervisor", server=where)]
+    options = " ".join(f"--queue {queue}" for queue in missing)
+    return [
+        Finding(
+            name,
+            Verdict.WARNING,
+            f"flows run whose home nobody supervises: {', '.join(missing)}",
+            f"glidemq supervise {options}, or a worker of ours for a queue of these flows",
+            where,
+        )
+    ]

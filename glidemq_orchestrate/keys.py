@@ -158,6 +158,10 @@ class QueueKeys:
         """The progress of the supervisors of this queue: a hash."""
         return f"{self.base}:gmo:supervised"
 
+    def beside(self) -> str:
+        """The set of the queues with which this one has flows in common, one of the two being their home."""
+        return f"{self.base}:gmo:beside"
+
 
 def slot_of(key: str) -> int:
     """The slot of a cluster that a key is in."""

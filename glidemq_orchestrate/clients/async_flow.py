@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -13,12 +14,14 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker import waits as waiting
+from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.codec import Json, JsonLike, encode
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
@@ -36,6 +39,7 @@ class AsyncFlow:
     def __init__(self, producer: AsyncFacade, ref: FlowRef, owned: Ownership | None = None) -> None:
         self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
         self._backend, self._owned = backend_of(ref), owned
+        self._tending = tendings.for_flow(ref, self._clock)
         self._run = producer._run  # noqa: SLF001
 
     @property
@@ -95,9 +99,29 @@ class AsyncFlow:
     async def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:  # noqa: ASYNC109  the server waits
         """See ``Flow.wait``."""
         limit = None if timeout is None else milliseconds(timeout)
+        try:
+            return await self._run(tendings.wait(self._tending, self._waiting, limit))
+        finally:
+            await self._resign()
+
+    def _waiting(self, limit: int | None) -> Op[FlowOutcome]:
         if self._owned is not None:
-            return await self._run(self._owned.wait(self._ref, limit, self._clock))
-        return await self._run(self._backend.wait(self._ref, limit, self._clock))
+            return self._owned.wait(self._ref, limit, self._clock)
+        return self._backend.wait(self._ref, limit, self._clock)
+
+    async def _resign(self) -> None:
+        """Let others supervise at once; the locks expire by themselves if that fails."""
+        if self._tending.led:
+            with suppress(GlideMQError):
+                await self._run(tendings.resign(self._tending))
+
+    async def supervise(self) -> None:
+        """See ``Flow.supervise``."""
+        await self._run(tendings.once(self._tending))
+
+    async def is_supervised(self) -> bool:
+        """See ``Flow.is_supervised``."""
+        return await self._run(tendings.is_supervised(self._ref))
 
     def watch(
         self, *, after: str | None = None, timeout: timedelta | None = None
@@ -122,13 +146,16 @@ class AsyncFlow:
         self, watch: watching.Watch, rest: timedelta
     ) -> AsyncIterator[Sequence[NodeChange | FlowChange]]:
         quiet = watching.Quiet(self._clock, rest)
-        while not watch.is_over:
-            if self._owned is not None:
-                await self._run(self._owned.renew_if_due(self._ref, self._clock))
-            changes = await self._run(watching.step(watch))
-            if changes or quiet.is_over():
-                yield changes
-                quiet.begin()
+        try:
+            while not watch.is_over:
+                if self._owned is not None:
+                    await self._run(self._owned.renew_if_due(self._ref, self._clock))
+                changes = await self._run(tendings.step(self._tending, watch))
+                if changes or quiet.is_over():
+                    yield changes
+                    quiet.begin()
+        finally:
+            await self._resign()
 
     async def _changes(self, watch: watching.Watch) -> AsyncIterator[NodeChange | FlowChange]:
         async for batch in self._batches(watch, timedelta.max):

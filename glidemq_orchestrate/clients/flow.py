@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
 from uuid import uuid4
@@ -14,12 +15,14 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker import waits as waiting
+from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.codec import Json, JsonLike, encode
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
@@ -32,11 +35,12 @@ __all__ = ["Flow"]
 
 @explain_methods
 class Flow:
-    """A flow on the server. Holds no state of its own: every call asks the server."""
+    """A flow on the server. Holds nothing of its state: every call asks the server."""
 
     def __init__(self, producer: SyncFacade, ref: FlowRef, owned: Ownership | None = None) -> None:
         self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
         self._backend, self._owned = backend_of(ref), owned
+        self._tending = tendings.for_flow(ref, self._clock)
         self._run = producer._run  # noqa: SLF001
 
     @property
@@ -153,9 +157,39 @@ class Flow:
             WaitTimeout: It has not ended in time.
         """
         limit = None if timeout is None else milliseconds(timeout)
+        try:
+            return self._run(tendings.wait(self._tending, self._waiting, limit))
+        finally:
+            self._resign()
+
+    def _waiting(self, limit: int | None) -> Op[FlowOutcome]:
         if self._owned is not None:
-            return self._run(self._owned.wait(self._ref, limit, self._clock))
-        return self._run(self._backend.wait(self._ref, limit, self._clock))
+            return self._owned.wait(self._ref, limit, self._clock)
+        return self._backend.wait(self._ref, limit, self._clock)
+
+    def _resign(self) -> None:
+        """Let others supervise at once; the locks expire by themselves if that fails."""
+        if self._tending.led:
+            with suppress(GlideMQError):
+                self._run(tendings.resign(self._tending))
+
+    def supervise(self) -> None:
+        """Look after the queues of the flow for a moment, where nobody supervises them.
+
+        Flows with nodes that Node workers run need a supervisor. Workers of ours are that, and ``wait`` and
+        ``watch`` while they last; for code that only reads the status now and then there is this call. It
+        takes a trip to the server where somebody else supervises, else up to some seconds. Safe to repeat.
+        Where the server refuses it, it does nothing.
+        """
+        self._run(tendings.once(self._tending))
+
+    def is_supervised(self) -> bool:
+        """Whether somebody supervises the home of the flow.
+
+        That is a worker of one of its queues, whoever waits for it or watches it, or ``glidemq supervise``.
+        Without one, what Node workers end does not reach the flow.
+        """
+        return self._run(tendings.is_supervised(self._ref))
 
     def watch(
         self, *, after: str | None = None, timeout: timedelta | None = None
@@ -211,13 +245,16 @@ class Flow:
 
     def _batches(self, watch: watching.Watch, rest: timedelta) -> Iterator[Sequence[NodeChange | FlowChange]]:
         quiet = watching.Quiet(self._clock, rest)
-        while not watch.is_over:
-            if self._owned is not None:
-                self._run(self._owned.renew_if_due(self._ref, self._clock))
-            changes = self._run(watching.step(watch))
-            if changes or quiet.is_over():
-                yield changes
-                quiet.begin()
+        try:
+            while not watch.is_over:
+                if self._owned is not None:
+                    self._run(self._owned.renew_if_due(self._ref, self._clock))
+                changes = self._run(tendings.step(self._tending, watch))
+                if changes or quiet.is_over():
+                    yield changes
+                    quiet.begin()
+        finally:
+            self._resign()
 
     def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:
         """Wait for the results of all nodes.

@@ -89,7 +89,8 @@ class CheckedFlow:
     Attributes:
         name, labels, nodes: As in the specification.
         queue_of: The queue of each node by name.
-        home: The queue that keeps the record: the one with most nodes, of equals the first.
+        home: The queue that keeps the record where the server tells no better one (``choose_home``): the one
+            with most nodes, of equals the first.
         digest: A fingerprint of what would run, independent of the order in which nodes are listed.
         retention_ms: How long after the end the jobs are kept, or None.
         deadline_ms: How long it may run, or None.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import secrets
 import time
@@ -10,9 +9,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._ops.worker import supervise as ops
-from glidemq_orchestrate._ops.worker.supervise import Supervision, Tick
+from glidemq_orchestrate._ops.worker import tending as ops
+from glidemq_orchestrate._ops.worker.supervise import Supervision
+from glidemq_orchestrate._ops.worker.tending import Tending
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -24,13 +23,14 @@ from glidemq_orchestrate.worker.service import Service
 
 __all__ = ["Supervisor"]
 
-LEAST_REST: Final = 0.2
+LONGEST_REST: Final = 5.0
 
 
 class Supervisor(Service):
     """Maintains queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
 
-    Any number may supervise a queue: one leads, and another takes over some seconds after it dies.
+    Any number may supervise a queue: one leads, and another takes over some seconds after it dies. Queues
+    with which these have flows in common are looked after too, where nobody does.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -65,15 +65,17 @@ class Supervisor(Service):
             raise ConfigurationError(f"interval must be 100 ms to 5 s, got {interval}")
         if lock_duration < timedelta(seconds=1):
             raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
-        self._interval_ms = milliseconds(interval)
-        self._watches = [
-            Supervision(
-                QueueKeys(self._prefix, check_queue_name(name)),
-                self.id,
-                milliseconds(lock_duration),
-                max_stalled,
+        keys = [QueueKeys(self._prefix, check_queue_name(name)) for name in dict.fromkeys(queues)]
+        lock_ms, every_ms = milliseconds(lock_duration), milliseconds(interval)
+        self._tendings = [
+            Tending(
+                Supervision(queue, self.id, lock_ms, max_stalled),
+                self._clock,
+                every_ms,
+                every_ms,
+                frozenset(keys),
             )
-            for name in dict.fromkeys(queues)
+            for queue in keys
         ]
 
     async def tick(self) -> bool:
@@ -82,50 +84,43 @@ class Supervisor(Service):
         Raises:
             GlideMQError: A queue could not be supervised.
         """
-        ticks = [await self._run(ops.tick(watch, self._clock)) for watch in self._watches]
-        return all(tick.leading for tick in ticks)
+        for tending in self._tendings:
+            await self._run(ops.tend(tending))
+        return all(tending.leads for tending in self._tendings)
+
+    @property
+    def rest(self) -> float:
+        """The seconds until the next ``tick`` has something to do."""
+        return min(tending.rest_ms for tending in self._tendings) / 1000
 
     async def resign(self) -> None:
         """Let another supervisor lead immediately; ``tick`` takes the lead again if it is free."""
-        for watch in self._watches:
-            await self._run(ops.resign(watch))
+        for tending in self._tendings:
+            await self._run(ops.resign(tending))
 
     _kind = "supervisor"
 
     def _introduction(self) -> str:
-        return f"{self.id} supervises queues {', '.join(watch.queue.queue for watch in self._watches)}"
+        return f"{self.id} supervises queues {', '.join(one.own.queue.queue for one in self._tendings)}"
 
     async def _begin(self) -> None:
-        for watch in self._watches:
+        for tending in self._tendings:
+            what = f"supervising queue {tending.own.queue.queue}"
             try:
-                await self._run(ops.tick(watch, self._clock))
+                await self._run(ops.tend(tending))
             except ProtocolError as exc:  # keys of one queue are broken: still supervise the others
-                self._failures.report(f"supervising queue {watch.queue.queue}", exc)
-            self._keep(f"supervising queue {watch.queue.queue}", functools.partial(self._supervise, watch))
+                self._failures.report(what, exc)
+            self._every(what, LONGEST_REST, functools.partial(self._tend, tending))
 
     async def _finish(self) -> None:
         await self._end_tasks()
         if self._own() is not None:  # else the lock expires by itself
             await self._quietly("resigning", self.resign)
 
-    async def _supervise(self, watch: Supervision) -> None:
-        while True:
-            position = await self._run(events.tail(watch.queue))
-            try:
-                tick = await self._run(ops.tick(watch, self._clock))
-            finally:
-                log_lost_workers(watch.lost)
-                watch.lost.clear()
-            self._failures.clear(f"supervising queue {watch.queue.queue}")
-            await asyncio.sleep(LEAST_REST)
-            await self._rest(watch, tick, position)
-
-    async def _rest(self, watch: Supervision, tick: Tick, position: str) -> None:
-        """Wait until something is due; a leader of foreign workers also wakes on events of the queue."""
-        until = self._clock.monotonic_ms() + self._interval_ms
-        if tick.due_ms >= 0:
-            until = min(until, self._clock.monotonic_ms() + tick.due_ms - self._clock.now_ms())
-        if tick.leading and tick.foreign:
-            await self._run(ops.rest(watch.queue, position, until, self._clock))
-        else:
-            await asyncio.sleep(max(until - self._clock.monotonic_ms(), 0) / 1000)
+    async def _tend(self, tending: Tending) -> float:
+        try:
+            await self._run(ops.tend(tending))
+        finally:
+            log_lost_workers(tending.own.lost)
+            tending.own.lost.clear()
+        return tending.rest_ms / 1000

@@ -22,8 +22,9 @@ from typing import Final
 
 from glidemq_orchestrate._ops.queue import schedulers
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._ops.worker import supervise
+from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker.supervise import Supervision
+from glidemq_orchestrate._ops.worker.tending import Tending
 from glidemq_orchestrate._ops.worker.workers import OURS, REGISTERED_MS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
@@ -154,6 +155,7 @@ class Worker(Service):
         self._allow_import = check_packages(allow_import)
         self._only_known = only_known
         self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
+        self._tendings = {name: self._tending(keys) for name, keys in self._queues.items()}
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
         self._processes: Processes | None = None
@@ -219,7 +221,7 @@ class Worker(Service):
             ("upkeep", UPKEEP_SECONDS, functools.partial(self._maintain, keys)),
             ("schedules", UPKEEP_SECONDS, functools.partial(self._fire, keys)),
             ("reclaiming", min(lock_seconds / 2, RECLAIM_SECONDS), functools.partial(self._reclaim, keys)),
-            ("supervision", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
+            ("supervision", UPKEEP_SECONDS, functools.partial(self._tend, self._tendings[name])),
         ):
             self._every(f"{what} of queue {name}", seconds, chore, immediately=what != "registration")
 
@@ -284,8 +286,8 @@ class Worker(Service):
         self._threads.close()
 
     async def _unregister(self) -> None:
-        for keys in self._queues.values():
-            await self._run(supervise.resign(self._watch(keys)))
+        for tending in self._tendings.values():
+            await self._run(tendings.resign(tending))
         await self._run(ops.withdraw(list(self._queues.values()), self.id))
 
     async def _run_hook(self, hook: Callable[[], None]) -> None:
@@ -354,15 +356,20 @@ class Worker(Service):
         )
         log_lost_workers(lost)
 
-    async def _supervise(self, keys: QueueKeys) -> None:
-        watch = self._watch(keys)
+    async def _tend(self, tending: Tending) -> float:
         try:
-            await self._run(supervise.tick(watch, self._clock))
+            await self._run(tendings.tend(tending))
         finally:
-            log_lost_workers(watch.lost)
+            log_lost_workers(tending.own.lost)
+            tending.own.lost.clear()
+        return tending.rest_ms / 1000
 
     def _until(self, due_ms: int) -> float | None:
         return max(due_ms - self._clock.now_ms(), 20) / 1000 if due_ms >= 0 else None
 
-    def _watch(self, keys: QueueKeys) -> Supervision:
-        return Supervision(keys, self.id, self._lock_ms, self._max_stalled)
+    def _tending(self, keys: QueueKeys) -> Tending:
+        watch, every_ms = (
+            Supervision(keys, self.id, self._lock_ms, self._max_stalled),
+            int(UPKEEP_SECONDS * 1000),
+        )
+        return Tending(watch, self._clock, every_ms, every_ms, frozenset(self._queues.values()))

@@ -24,6 +24,7 @@ ALONE: Final = {
     "gmo:growing",
     "gmo:supervisor",
     "gmo:supervised",
+    "gmo:beside",
 }
 HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from glidemq_orchestrate._ops.flows import claim, generations, growth, staged
+from glidemq_orchestrate._ops.flows import claim, generations, growth, neighbours, staged
 from glidemq_orchestrate._ops.flows.compare import differences, fields
 from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
 from glidemq_orchestrate._ops.flows.portable import changes, owners, portable, reading
@@ -173,7 +173,7 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
 def _submit(  # noqa: PLR0913, PLR0917  as submit
     prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
 ) -> Op[FlowRef]:
-    home = QueueKeys(prefix, flow.home)
+    home = QueueKeys(prefix, (yield from neighbours.choose_home(prefix, flow, flow_id, clock)))
     try:
         found = yield from claim.take(home, flow_id)
         place = Place(ref_of(home, found), found) if found else None
@@ -184,9 +184,11 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach" or not may_begin(place.ref, flow, reach):
             raise (yield from conflict(prefix, flow_id, flow))
+        yield from neighbours.link(home, flow.queues)
         return (yield from generations.submit(place, flow, on_existing, clock))
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
+        yield from neighbours.link(home, flow.queues)
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
     except NodeNotRepeatable:
         if place is None:

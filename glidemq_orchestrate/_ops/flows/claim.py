@@ -13,6 +13,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
+from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as calls
 from glidemq_orchestrate._protocol.flows import generations
@@ -98,9 +99,10 @@ def release(home: QueueKeys, flow_id: str) -> Op[None]:
 
 
 def leave(home: QueueKeys) -> Op[None]:
-    """Take a queue off the list of homes when it has no flows left. Repeatable."""
+    """Take a queue off the list of homes, with its links, when it has no flows left. Repeatable."""
     if (yield from ask(calls.is_home(home))):
         return
+    yield from neighbours.unlink(home)
     yield from ask(forget_home(home))
     if (yield from ask(calls.is_home(home))):
         yield from ask(calls.note_home(home))

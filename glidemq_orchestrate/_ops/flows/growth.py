@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
 
+from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows import staged as flow
 from glidemq_orchestrate._ops.flows.staged import CALLS_PER_TRIP, MAX_STAGINGS, FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
@@ -58,6 +59,7 @@ def add_nodes(
         raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
     check_place(growth, known, (yield from flow.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
+    yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
     stagings = 0
     while True:
         staged = calls.grow(ref.home, attempt, placed, known, clock.now_ms())
@@ -82,6 +84,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
         yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # refused if its nodes were removed
         raise
     placed = growth.placed(known, status.total)
+    yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
     for stagings in range(1, MAX_STAGINGS + 1):
         staged = calls.extend(ref.home, ref.flow_id, placed, known, clock.now_ms())
         states, refused = yield from _send(list(staged))

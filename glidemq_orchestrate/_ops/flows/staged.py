@@ -261,7 +261,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         position = yield from _until_event(ref, position, reread, clock)
         if deadline is not None and clock.monotonic_ms() >= deadline:
             raise WaitTimeout(
-                f"flow {ref.public_id} is still {current.state} after {timeout_ms} ms: "
+                f"flow {ref.public_id} is still {current.state}: "
                 f"{current.completed} of {current.total} nodes completed"
             )
 

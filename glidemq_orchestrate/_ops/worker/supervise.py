@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.apart import apart
+from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.flows.stalled import bring_back
 from glidemq_orchestrate._ops.worker import attempt
@@ -54,6 +54,7 @@ class Supervision:
         lock_ms: After this long without a heartbeat, the jobs of a worker are taken back.
         max_stalled: How often a job may stall before it fails.
         lost: Lost workers whose jobs it took back, for the log: the newest.
+        may_reclaim: The user has the right to take back jobs.
     """
 
     queue: QueueKeys
@@ -61,6 +62,7 @@ class Supervision:
     lock_ms: int = 30_000
     max_stalled: int = 3
     lost: deque[tuple[QueueKeys, LostWorker]] = field(default_factory=lambda: deque(maxlen=100))
+    may_reclaim: bool = True
 
     @property
     def consumer(self) -> str:
@@ -121,15 +123,6 @@ def resign(watch: Supervision) -> Op[None]:
     yield from ask(supervision.unlock(watch.queue, watch.token))
 
 
-def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[None]:
-    """Wait until a job of the queue has ended, or until the given time."""
-    while (left := until_ms - clock.monotonic_ms()) > 0:
-        for event in (yield from events.read(queue, position, left)):
-            position = event.id
-            if event.kind in WAKING:
-                return
-
-
 def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
     """Whether a worker that is not ours is alive, or holds jobs."""
     try:
@@ -177,6 +170,8 @@ def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
 
 def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
     """Take back the jobs of dead workers."""
+    if not watch.may_reclaim:
+        return
     found = yield from attempt.reclaim(
         [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_stalled=watch.max_stalled, clock=clock
     )
@@ -193,6 +188,7 @@ def check_open(watch: Supervision, clock: Clock) -> Op[None]:
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
+        yield from apart(neighbours.unlink(home), f"the set {home.beside()}")
     first, position = yield from _walk(watch, first, position, clock)
     yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -38,6 +38,26 @@ def try_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
 def unlock(queue: QueueKeys, token: str) -> Call[int]:
     """Release the supervisor's lock; 0 if this token does not hold it. Repeatable."""
     return function("glidemq_unlock", [queue.supervisor()], (token,), replies.integer)
+
+
+def leader(queue: QueueKeys) -> Call[str | None]:
+    """The token of the supervisor that leads a queue; None where nobody does."""
+    return command("GET", queue.supervisor(), decode=lambda reply: reply)
+
+
+def linked(queue: QueueKeys) -> Call[set[str]]:
+    """The queues with which a queue has flows in common."""
+    return command("SMEMBERS", queue.beside(), decode=lambda reply: set(replies.texts(list(reply))))
+
+
+def link(queue: QueueKeys, others: Sequence[str]) -> Call[None]:
+    """Note that a queue has flows in common with others. Repeatable."""
+    return command("SADD", queue.beside(), *others, decode=replies.anything, repeatable=True)
+
+
+def unlink(queue: QueueKeys, other: str) -> Call[None]:
+    """Note that a queue has no flow in common with another one any more. Repeatable."""
+    return command("SREM", queue.beside(), other, decode=replies.anything, repeatable=True)
 
 
 def progress(queue: QueueKeys) -> Call[dict[str, str]]:

@@ -32,10 +32,20 @@ def show(
 def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = None) -> None:
     """Print a flow as it is now; as JSON, with the names of the nodes that the command has changed."""
     status, nodes = flow.status(), flow.nodes()
-    waits = flow.waits(nodes)
+    waits, is_supervised = flow.waits(nodes), status.state.is_terminal or flow.is_supervised()
     if not as_json:
         console.print(flow_view(status, nodes, now=datetime.now(UTC), waits=waits))
+        if not is_supervised:
+            console.print(_unsupervised(flow.home), style="yellow", markup=False, highlight=False)
         return
     shown = [{**asdict(node), "seconds": node.seconds, "wait": wait_json(waits, node)} for node in nodes]
     more = {} if changed is None else {"changed": list(changed)}
-    say_json({"flow": status_json(status), "nodes": shown, "results": dict(flow.results())} | more)
+    about = {"flow": status_json(status), "home": flow.home, "supervised": is_supervised}
+    say_json(about | {"nodes": shown, "results": dict(flow.results())} | more)
+
+
+def _unsupervised(home: str) -> str:
+    return (
+        f"Nobody supervises queue {home}, the home of this flow: what Node workers end does not reach it. "
+        f"Fix: run a worker of ours for a queue of the flow, or: glidemq supervise --queue {home}"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -14,8 +14,9 @@ from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate._ops.flows import growth
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._ops.worker import supervise
+from glidemq_orchestrate._ops.worker import tending
 from glidemq_orchestrate._ops.worker.supervise import Supervision
+from glidemq_orchestrate._ops.worker.tending import Tending
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.nodes import read_results
 from glidemq_orchestrate._protocol.worker.exchange import MOST_NODES, Answer, Kind, Outcome, Request
@@ -26,7 +27,6 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import judge_error, judge_result, refuse
 from glidemq_orchestrate.worker.feed import BLOCK_MS
 from glidemq_orchestrate.worker.signals import RetryLater, Skip, Unrecoverable
-from glidemq_orchestrate.worker.supervisor import LEAST_REST
 from glidemq_orchestrate.worker.worker import ANNOUNCE_SECONDS, BEAT_SECONDS, UPKEEP_SECONDS
 from tests.properties.simulation.ledger import PREFIX, Ledger
 from tests.properties.simulation.plan import JOB, node_data
@@ -64,6 +64,10 @@ class SimulatedWorker:
         self.id = f"gmo-worker-{token}"
         self.scheduler, self.ledger, self.heals, self.late = scheduler, ledger, heals, late
         self.queues = {name: QueueKeys(PREFIX, name) for name in queues}
+        self._tendings = {
+            name: tending_of(scheduler, self.id, keys, self.queues.values())
+            for name, keys in self.queues.items()
+        }
         self.held: dict[tuple[str, str], Attempt] = {}
         self.outbox: dict[str, list[Outcome]] = {name: [] for name in queues}
         self.unsent = 0
@@ -128,10 +132,7 @@ class SimulatedWorker:
         return ops.reclaim([keys], self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
 
     def _supervise(self, keys: QueueKeys) -> Op[object]:
-        return supervise.tick(self._watch(keys), self.scheduler)
-
-    def _watch(self, keys: QueueKeys) -> Supervision:
-        return Supervision(keys, self.id, self.scheduler.lock_ms, MAX_STALLED)
+        return tending.tend(self._tendings[keys.queue])
 
     def _beat(self, keys: QueueKeys) -> Op[None]:
         held = [attempt for attempt in self.held.values() if attempt.queue == keys.queue]
@@ -158,7 +159,7 @@ class SimulatedWorker:
         while any(feed in self.process.tasks for feed in self._feeds.values()):
             yield Sleep(10)
         for keys in self.queues.values():
-            yield from self._until_done(partial(supervise.resign, self._watch(keys)))
+            yield from self._until_done(partial(tending.resign, self._tendings[keys.queue]))
         yield from self._until_done(partial(ops.withdraw, list(self.queues.values()), self.id))
         self.process.is_alive = False
 
@@ -289,17 +290,26 @@ class SimulatedWorker:
         self.scheduler.wake(self._feeds[attempt.queue])
 
 
+def tending_of(scheduler: Scheduler, token: str, keys: QueueKeys, own: Iterable[QueueKeys]) -> Tending:
+    """How a process looks after a queue, and after those with which it has flows in common."""
+    every_ms = int(UPKEEP_SECONDS * SECOND)
+    watch = Supervision(keys, token, scheduler.lock_ms, MAX_STALLED)
+    return Tending(watch, scheduler, every_ms, every_ms, frozenset(own))
+
+
 def supervisor(scheduler: Scheduler, queues: Sequence[str], again: Callable[[], None] | None) -> Process:
     """A process of ``glidemq supervise``."""
     token = f"supervisor-{scheduler.choices.token()}"
     process = Process(token, weight=scheduler.choices.pick([0.2, 1.0, 3.0]), again=again)
 
+    own = [QueueKeys(PREFIX, name) for name in queues]
+
     def watching(name: str) -> Program:
-        watch = Supervision(QueueKeys(PREFIX, name), token, scheduler.lock_ms, MAX_STALLED)
+        work = tending_of(scheduler, token, QueueKeys(PREFIX, name), own)
         while True:
             with suppress(TransportError):
-                yield from supervise.tick(watch, scheduler)
-            yield Sleep(int(LEAST_REST * SECOND + UPKEEP_SECONDS * SECOND))
+                yield from tending.tend(work)
+            yield Sleep(int(UPKEEP_SECONDS * SECOND))
 
     for name in queues:
         process.start(name, watching(name))

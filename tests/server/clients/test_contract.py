@@ -275,7 +275,7 @@ class TestFlows:
 
     def test_waiting_too_long_is_reported_and_the_flow_goes_on(self, clients: Clients) -> None:
         found = clients.do(clients.flows().submit(flow(), flow_id="f"))
-        with pytest.raises(WaitTimeout, match="flow f is still running after 20 ms: 0 of 2 nodes completed"):
+        with pytest.raises(WaitTimeout, match="flow f is still running: 0 of 2 nodes completed after 20 ms"):
             clients.do(found.wait(timeout=timedelta(milliseconds=20)))
         with pytest.raises(WaitTimeout):
             clients.do(found.wait(timeout=timedelta(0)))

@@ -45,7 +45,7 @@ def test_a_healthy_server_gets_no_advice_and_is_left_as_it_was(url: str, redis_c
     assert [finding.check for finding in found] == [
         "connection", "version", "role", "persistence", "eviction", "memory",
         "lost with the machine", "lost by a failover", "rights",
-        "library glidemq", "library glidemq_orchestrate", "clock",
+        "library glidemq", "library glidemq_orchestrate", "clock", "supervision",
     ]  # fmt: skip
     assert sorted(redis_client.keys("*")) == before
 

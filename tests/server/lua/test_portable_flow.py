@@ -108,7 +108,7 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
 
 
 def test_what_was_abandoned_is_swept_and_what_runs_is_advanced(slots: Slots) -> None:
-    slots.submit(calls=12)
+    slots.submit(calls=19)
     home = QueueKeys("glide", "b")
     slots.run(sweep.sweep(home, slots))
     assert slots.stored()

@@ -159,7 +159,7 @@ def test_a_server_that_is_not_there_is_reported_at_the_start() -> None:
 
 
 def test_the_command_ends_flows_and_stops_at_sigterm(
-    flows: FlowProducer, redis_client: Any, url: str
+    flows: FlowProducer, redis_client: Any, url: str, eventually: Eventually
 ) -> None:
     command = [sys.executable, "-m", "glidemq_orchestrate", "supervise", "--queue", "etl"]
     environment = {**os.environ, "GLIDEMQ_URL": url}
@@ -167,7 +167,7 @@ def test_the_command_ends_flows_and_stops_at_sigterm(
         try:
             found = flows.submit(DIAMOND)
             node_worker(redis_client).run_all()
-            assert found.wait(timeout=timedelta(seconds=60)).status.state is FlowState.COMPLETED
+            eventually(lambda: found.status().state is FlowState.COMPLETED, timeout=60)
         finally:
             process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)

@@ -98,7 +98,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
             break
         now = clock.monotonic_ms()
         if deadline is not None and now >= deadline:
-            raise WaitTimeout(f"flow {ref.public_id} is still running after {timeout_ms} ms")
+            raise WaitTimeout(f"flow {ref.public_id} is still running")
         rested = now + min(2 * (now - began), MOST_REST_MS)
         until = max(rested, now + POLL_MS)
         if deadline is not None:

@@ -158,4 +158,8 @@ class GlideMQFlowSensor(WaitingSensor):
 
 
 def _ended(flow: Flow) -> bool:
+    """Whether it has ended; meanwhile it is looked after where nobody does that (only Node workers run)."""
+    if flow.status().state.is_terminal:
+        return True
+    flow.supervise()
     return flow.status().state.is_terminal

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 5.0
 BLOCK: Final = timedelta(seconds=2)
 SUPERVISE_SECONDS: Final = 2.0
+LEAST_REST: Final = 0.05
 OFTEN_SECONDS: Final = 1.0
 T = TypeVar("T")
 _FLOW_EVENTS: Final = "flow."
@@ -147,8 +148,9 @@ class QueueEvents:
                     await self._supervisor.tick()
                 except GlideMQError as exc:
                     logger.debug("the queue was not supervised: %s", exc)
+                rest = min(max(self._supervisor.rest, LEAST_REST), SUPERVISE_SECONDS)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(SUPERVISE_SECONDS):
+                    async with asyncio.timeout(rest):
                         await ended.wait()
         finally:
             with suppress(GlideMQError):  # the lead expires by itself
