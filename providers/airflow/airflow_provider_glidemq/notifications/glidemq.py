@@ -99,7 +99,8 @@ class GlideMQNotifier(BaseNotifier):
         parts = {"queue": self.queue_name, "job": self.job, "data": data}
         (node,) = job_spec(parts, self.options, None).nodes
         options = node.options
-        if self.once is not None and not str(self.once).strip():
+        # Airflow 3.1 keeps the template of what is empty when it is rendered.
+        if self.once is not None and (is_unknown(self.once) or not str(self.once).strip()):
             self.log.warning("once is empty when it is rendered, and names no notification: it is left out")
         elif self.once is not None:
             name = hashlib.sha256(str(self.once).encode()).hexdigest()[:32]
