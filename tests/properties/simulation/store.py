@@ -59,7 +59,7 @@ redis.register_function('gmo_sim_seed', function(_, args)
 end)
 """
 _RANDOM: Final = re.compile(r"redis\.call\('(SPOP|SRANDMEMBER|HRANDFIELD)'")
-_CLAIM: Final = "r.prefix .. 'stream', r.group, r.consumer, r.min_idle, '0-0'"
+_CLAIM: Final = "r.prefix .. 'stream', r.group, 'IDLE', r.min_idle, '-', '+'"
 
 Observer = Callable[[Call[Any], Any], None]
 
