@@ -142,6 +142,8 @@ gmo:workers | sorted set | our live workers | work | their end; another one, a m
     heartbeat
 gmo:supervisor | string | who leads | timed | after 6 s
 gmo:supervised | hash | how far the supervisors are | queue 12 | obliterate
+gmo:beside | set | queues with which it has flows in common | work | a supervisor of either, when neither is
+    the home of a listed flow
 gmo:large-events | list | sizes of large events | queue 2100 | trimmed with the events to 16 MiB
 gmo:messages:<id> | stream | messages of the attempts of a job | timed | after the time that the handler's
     client asked for

@@ -253,7 +253,7 @@ class TestWatching:
         def late(_: object) -> None:
             clock.now += 250
 
-        with pytest.raises(WaitTimeout, match="running after 250 ms: 1 of 3"):
+        with pytest.raises(WaitTimeout, match="still running: 1 of 3"):
             scripted(flow.wait(REF, 250, clock), [[], record("running"), IDLE, late])
 
     def test_a_wait_of_no_time_asks_once(self, scripted: Scripted, clock: ManualClock) -> None:
