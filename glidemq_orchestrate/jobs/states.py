@@ -144,7 +144,7 @@ taken back: waiting delayed prioritized group-waiting suspended active > waiting
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
-    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow gmo_expire_due
+    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow gmo_expire_due gmo_revoke_job gmo_reclaim
 message settled: waiting active delayed completed failed > waiting active delayed completed failed
     gmo_begin_messages gmo_end_messages gmo_take_over_messages gmo_settle_messages gmo_retry_message
     gmo_retry_jobs

@@ -50,7 +50,7 @@ local function give_up_number(prefix, old, now)
 end
 
 local function replace(prefix, old_id, old, now, skip_events)
-  redis.call('ZREM', prefix .. 'scheduled', old_id)
+  L.priorities.unschedule(prefix, old_id)
   L.ordering.mark_done(prefix, old.orderingKey, old.orderingSeq)
   redis.call('UNLINK', prefix .. 'job:' .. old_id)
   give_up_number(prefix, old, now)

@@ -56,6 +56,13 @@ function M.schedule(scheduled_key, member, priority, due)
   end
 end
 
+-- Takes a job out before it is due.
+function M.unschedule(prefix, member)
+  if redis.call('ZREM', prefix .. 'scheduled', member) == 1 and redis.call('EXISTS', prefix .. 'scheduled') == 0 then
+    redis.call('UNLINK', index_of(prefix))
+  end
+end
+
 -- Calls `visit(priority)` for those with jobs that are due, in order, at most `most`; corrects their entries.
 function M.each_due(prefix, now, most, visit)
   local index, due = index_of(prefix), {}

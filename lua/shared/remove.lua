@@ -33,7 +33,7 @@ function M.take_out(prefix, job_id, job, entry_id, limit)
       L.list_active.release(prefix .. 'list-active')
     end
   end
-  redis.call('ZREM', prefix .. 'scheduled', job_id)
+  L.priorities.unschedule(prefix, job_id)
   redis.call('ZREM', prefix .. 'suspended', job_id)
   return is_found
 end

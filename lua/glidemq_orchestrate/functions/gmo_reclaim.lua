@@ -74,6 +74,7 @@ local function reclaim(keys, args)
     if flow_id ~= '' then
       flows[#flows + 1] = flow_id
     end
+    L.keeping.of_failed(prefix, job_id, now)
   end
   -- One job that cannot be read must not keep the others with their lost workers.
   function r.guard(job_id, entry_id, act)

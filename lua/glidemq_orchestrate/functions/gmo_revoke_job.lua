@@ -26,7 +26,9 @@ local function revoke_job(keys, args)
   L.jobs.set_failed(prefix, job_id, 'revoked', now)
   L.groups.leave(prefix, job, now)
   L.events.emit(prefix .. 'events', 'revoked', job_id)
-  return { is_clean and 'revoked' or 'left', L.settle.job_failed(prefix, job_id, 'revoked', now) }
+  local flow_id = L.settle.job_failed(prefix, job_id, 'revoked', now)
+  L.keeping.of_failed(prefix, job_id, now)
+  return { is_clean and 'revoked' or 'left', flow_id }
 end
 
 redis.register_function { function_name = 'gmo_revoke_job', callback = revoke_job, flags = { 'allow-oom' } }

@@ -74,6 +74,7 @@ function L.due_work.slice(prefix, now, deadlines)
   local function on_failed(job_id, reason)
     L.dead_letters.note(prefix, job_id, now)
     flows[#flows + 1] = L.settle.job_failed(prefix, job_id, reason or 'expired', now)
+    L.keeping.of_failed(prefix, job_id, now)
   end
   local done = L.park.expire({ prefix = prefix, now = now }, EXPIRED, on_failed)
     + L.limited.release(prefix, now, GROUPS, RELEASED)

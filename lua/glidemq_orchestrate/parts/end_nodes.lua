@@ -15,7 +15,7 @@ function L.end_nodes.withdraw(prefix, job_id, now)
       redis.call('XACK', prefix .. 'stream', 'workers', entry)
       redis.call('XDEL', prefix .. 'stream', entry)
     end
-    redis.call('ZREM', prefix .. 'scheduled', job_id)
+    L.priorities.unschedule(prefix, job_id)
   end
 end
 

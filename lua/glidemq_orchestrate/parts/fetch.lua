@@ -1,6 +1,6 @@
 -- fetch: makes ready jobs active for a worker. Part of gmo_finish_and_fetch.
--- First the priority list, then the LIFO list, then the stream. Jobs from a list are pending in no stream; to reclaim
--- them without a scan, <prefix>gmo:list-held (zset: job id -> activation time) lists those of our workers.
+-- First the priority list, then the LIFO list, then the stream. Jobs from a list are pending in no stream:
+-- <prefix>gmo:list-held (zset: job id -> activation time) lists those of our workers, to be reclaimed without a scan.
 L.fetch = {}
 local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
 
@@ -10,8 +10,8 @@ local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node'
 local SHOWN = #COLUMNS
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
   'gmo:entry', 'processedOn', 'gmo:epoch', 'gmo:suspect' }
-local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local SUSPECT = 12
+local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local EPOCH, SUSPECT = 11, 12
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
@@ -77,12 +77,13 @@ local function pass_gates(x, job_id, entry_id)
       redis.call('INCR', x.prefix .. 'list-active')
     end
     L.finish.fail { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, reason = 'revoked',
-      now = x.now, max_attempts = 0, backoff = 0, remove_mode = '0', remove_count = 0, remove_age = 0, keeps_start = true }
+      now = x.now, max_attempts = 0, backoff = 0, remove_mode = '0', keeps_start = true }
   end
   local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
   if after[1] == 'failed' then
     L.dead_letters.note(x.prefix, job_id, x.now, nil, why == 'REVOKED')
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, after[2] or why, x.now)
+    L.keeping.of_failed(x.prefix, job_id, x.now)
   end
   return false
 end
@@ -195,6 +196,4 @@ function L.fetch.again(x)
     check(job_id, '')
   end
 end
-for i = 1, #DECIDING do
-  COLUMNS[SHOWN + i] = DECIDING[i]
-end
+for i = 1, #DECIDING do COLUMNS[SHOWN + i] = DECIDING[i] end

@@ -3,7 +3,7 @@
 --   <prefix>gmo:kept:<completed or failed>:<count>   zset: job id -> when it ended; jobs of which the newest <count> are kept
 --   <prefix>gmo:leaving                              see retention.lua: what goes by its age, or was needed when it was to go
 L.keeping = {}
-local BATCH = 100
+local BATCH, LETTER_MS = 100, 60000
 
 -- Keeps the newest `count` of the jobs that asked for this count. One that was removed or retried meanwhile only leaves
 -- the list.
@@ -36,5 +36,24 @@ function L.keeping.apply(prefix, state, job_id, mode, count, age, now)
   end
   if count > 0 then
     by_count(prefix, state, job_id, count, now)
+  end
+end
+
+-- Applies the retention of a job that the server has failed: nobody reported an outcome, so its options say it.
+function L.keeping.of_failed(prefix, job_id, now)
+  local opts = redis.call('HGET', prefix .. 'job:' .. job_id, 'opts')
+  if not opts or not string.find(opts, '"removeOnFail":', 1, true) then
+    return
+  end
+  local is_json, options = pcall(cjson.decode, opts)
+  local wanted = is_json and type(options) == 'table' and options.removeOnFail
+  if wanted == true and (redis.call('HGET', prefix .. 'gmo:letters', job_id) or ''):sub(-1) == '\n' then
+    L.retention.leave(prefix, 'failed', job_id, now, now + LETTER_MS) -- its dead letter is yet to be made from it
+  elseif wanted == true then
+    L.keeping.apply(prefix, 'failed', job_id, 'true', 0, 0, now)
+  elseif type(wanted) == 'number' then
+    L.keeping.apply(prefix, 'failed', job_id, 'count', wanted, 0, now)
+  elseif type(wanted) == 'table' then
+    L.keeping.apply(prefix, 'failed', job_id, 'age_count', tonumber(wanted.count) or 0, tonumber(wanted.age) or 0, now)
   end
 end

@@ -27,6 +27,7 @@ function L.published.accept(x, o, job)
   for _, line in ipairs(lines) do
     redis.pcall('ZADD', key, x.now_text, line)
   end
-  redis.pcall('ZREMRANGEBYSCORE', key, '-inf', L.numbers.text(x.now - KEPT_MS))
+  local old = redis.pcall('ZRANGEBYSCORE', key, '-inf', L.numbers.text(x.now - KEPT_MS), 'LIMIT', 0, 100)
+  L.hashes.zrem_all(key, old.err and {} or old)
   redis.pcall('PEXPIRE', key, KEPT_MS)
 end

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from glidemq_orchestrate import JobOptions, Keep
 from glidemq_orchestrate._protocol.flows.flow import expire_due
+from glidemq_orchestrate._protocol.queue import changes, jobs
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 
 if TYPE_CHECKING:
@@ -113,3 +116,46 @@ def test_a_child_stays_as_long_as_its_parent_waits(bench: Bench, retention: str)
     end(bench, bench.begin(), "true 0 0")
     pass_ms(bench, 1_000_000)
     assert left(bench) == ([children[-1]] if retention == "count 1 0" else [])
+
+
+class TestJobsThatTheServerFails:
+    """Nobody reports an outcome of these: their options say how long they are kept."""
+
+    def fail(self, bench: Bench, how: str, keep: Any) -> str:
+        hour = timedelta(hours=1)
+        ttl = timedelta(milliseconds=5) if how.startswith("expired") else None
+        delay = timedelta(milliseconds=9) if how == "expired while it waits" else timedelta(0)
+        options = JobOptions(remove_on_fail=keep, ttl=ttl, delay=delay)
+        job_id = str(bench.call(jobs.add_job(bench.etl, "work", "1", options, bench.now)))
+        if how == "revoked":
+            bench.call(changes.revoke_job(bench.etl, job_id, bench.now))
+        elif how == "suspended":
+            bench.exchange(Outcome(bench.begin(), Kind.SUSPEND, "", first=5))
+        elif how == "lost":
+            bench.begin()
+            bench.now += int(hour / timedelta(milliseconds=1))
+            bench.reclaim(max_stalled=0)
+        bench.now += 10
+        bench.exchange(wanted=1)
+        return job_id
+
+    @pytest.mark.parametrize("how", ["expired", "expired while it waits", "revoked", "suspended", "lost"])
+    def test_they_go_as_they_asked(self, bench: Bench, how: str) -> None:
+        self.fail(bench, how, keep=True)
+        assert left(bench, "failed") == []
+        ids = [self.fail(bench, how, keep=2) for _ in range(3)]
+        assert left(bench, "failed") == ids[1:]
+        self.fail(bench, how, keep=Keep(age=timedelta(seconds=1)))
+        pass_ms(bench, 1_001)
+        assert left(bench, "failed") == ids[1:]
+
+    def test_a_large_one_waits_for_its_dead_letter(self, bench: Bench) -> None:
+        bench.client.hset(P + "meta", "deadLetterQueueName", "spark")
+        options = JobOptions(remove_on_fail=True, ttl=timedelta(milliseconds=5))
+        large = '"' + "x" * 70_000 + '"'
+        job_id = str(bench.call(jobs.add_job(bench.etl, "work", large, options, bench.now)))
+        bench.now += 10
+        bench.exchange(wanted=1)
+        assert left(bench, "failed") == [job_id]
+        pass_ms(bench, 60_000)
+        assert left(bench, "failed") == []

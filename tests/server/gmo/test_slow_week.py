@@ -34,7 +34,6 @@ from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate._protocol.worker.attempt import write_messages
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.lifetimes import Lives, life_of
 from tests.profile import IS_LONG
@@ -169,7 +168,6 @@ class Week:
             watch = supervise.Supervision(queue, worker or "supervisor")
             self.run(supervise.tick(watch, self.bench), supervise.resign(watch))
         self.run(schedulers.tick(ETL, self.bench))
-        self.run(admin.clean(ETL, JobState.FAILED, timedelta(hours=1), 100, self.bench.now))
         self.run(*(broadcast.upkeep(sub, 30_000, self.bench) for sub in self.subs))
         for queue in (ETL, NEWS):
             for letter in self.run(dead_letters.dead_letters(queue, 0, 100)):
