@@ -42,6 +42,7 @@ _KEYS: Final = re.compile(
             _QUEUE + r"gmo:flows(:state:\w+)?",
             _QUEUE + r"gmo:(portable(:((policies|waiting|notes):f(\{\d+\.\w+\})?|expiring))?|expiring)",
             _QUEUE + r"gmo:(todo|staging|due|owners|letters|workers|supervisor|supervised|list-held|growing)",
+            _QUEUE + r"(gmo:(beside|ordering)|log:.+)",
         ]
     )
 )

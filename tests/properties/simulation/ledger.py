@@ -255,8 +255,8 @@ class Ledger:
             self._judged(outcome, str(verdict))
         if words[9] != "again":
             queue = str(words[3]).partition("{")[2].partition("}")[0]
-            for job_id, _, processed_on, *_ in reply[2]:
-                self._began(queue, job_id, (str(words[8]), processed_on), int(words[4]))
+            for job_id, _, processed_on, *_, ahead in reply[2]:
+                self._began(queue, job_id, (f"{words[8]}{ahead}", processed_on), int(words[4]))
         self.problems += [f"a job could not start: {trouble}" for trouble in reply[7]]
 
     def _judged(self, outcome: Sequence[Any], verdict: str) -> None:
