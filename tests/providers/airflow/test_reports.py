@@ -119,7 +119,7 @@ class TestLines:
         logged = Logged()
         logged.lines["a"] = ["one\ntwo \x1b[31mred\x9b\u2028", "x" * 5_000, "tab\t100 % {} %s"]
         first, second, third = logged.look(ONE)
-        assert first == "[a] one\\ntwo \\x1b[31mred\\x9b\\u2028"
+        assert first == "[a] one\n    two \\x1b[31mred\\x9b\\u2028"
         assert len(second) < 1_100
         assert third == "[a] tab\t100 % {} %s"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import BaseTaskEndEvent, TriggerEvent
 from airflow_provider_glidemq import silence
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
 from airflow_provider_glidemq.ownership import name_of, owner_of
@@ -434,11 +435,15 @@ async def test_a_mark_ends_the_node_a_move_and_a_clear_do_not(
 async def test_a_failure_that_somebody_is_told_of_ends_in_a_worker(submit: Submit, kind: str) -> None:
     """With the exception, which callbacks of the scheduler have not. Issue 39, 16."""
     submit(job("a", kind, 1))
-    ended = await fired(trigger(resumes_failed=True))
+    (event,) = [event async for event in trigger(resumes_failed=True).run()]
     if kind == "fail":
-        assert (ended["status"], ended["reason"]) == ("failed", "no such month (attempts: 1)")
+        assert type(event) is TriggerEvent
+        assert event.payload == {
+            "status": "failed", "reason": "no such month (attempts: 1)", "flow_id": "f", "nodes": [],
+        }  # fmt: skip
     else:
-        assert ended == {"echo": "success", "skip": "skipped"}[kind]
+        assert isinstance(event, BaseTaskEndEvent)
+        assert event.task_instance_state == {"echo": "success", "skip": "skipped"}[kind]
 
 
 async def test_a_mark_ends_nothing_in_a_flow_that_a_person_has_set_running_again(
