@@ -60,7 +60,7 @@ class GlideMQJobFailed(GlideMQException):
 
     def __init__(self, queue: str, job_id: str, reason: str) -> None:
         self.queue, self.job_id, self.reason = queue, job_id, reason
-        super().__init__(f"job {job_id} of queue {queue} failed: {reason or 'no reason given'}")
+        super().__init__(f"job {job_id} of queue {queue} failed: {_given(reason)}")
 
 
 class GlideMQFlowCancelled(GlideMQException):
@@ -68,7 +68,7 @@ class GlideMQFlowCancelled(GlideMQException):
 
     def __init__(self, flow_id: str, reason: str, advice: str = "") -> None:
         self.flow_id, self.reason = flow_id, reason
-        super().__init__(f"flow {flow_id} was cancelled: {reason or 'no reason given'}{_after(advice)}")
+        super().__init__(f"flow {flow_id} was cancelled: {_given(reason)}{_after(advice)}")
 
 
 class GlideMQFlowTimeout(GlideMQException):
@@ -99,7 +99,7 @@ class GlideMQNodeFailed(GlideMQException, AirflowFailException):
 
     def __init__(self, node: str, reason: str, advice: str = "") -> None:
         self.node, self.reason = node, reason
-        super().__init__(f"{node} failed: {reason}{_after(advice)}")
+        super().__init__(f"{node} failed: {_given(reason)}{_after(advice)}")
 
 
 class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
@@ -147,6 +147,10 @@ def airflow_errors() -> Iterator[None]:
     except GlideMQError as exc:
         kind = GlideMQException if exc.retryable or isinstance(exc, _PASSING) else AirflowFailException
         raise kind(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _given(reason: str) -> str:
+    return in_text(reason) or "no reason given"
 
 
 def _after(advice: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_glidemq.exceptions import UPSTREAM
-from airflow_provider_glidemq.node_reports import in_lines
+from airflow_provider_glidemq.node_reports import in_block
 from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
@@ -25,6 +25,6 @@ def log_failures(flow: Flow, failed: Sequence[FailedNode], log: Logger) -> None:
     try:
         for name, logs in flow.logs(dict.fromkeys(causes[:NODES], -LINES), limit=LINES).items():
             if logs.lines:
-                log.error("Node %s had logged:\n%s", name, "\n".join(map(in_lines, logs.lines)))
+                log.error("Node %s had logged:\n%s", name, in_block(logs.lines))
     except GlideMQError as exc:
         log.warning("The logs of the nodes that failed cannot be read: %s", exc)

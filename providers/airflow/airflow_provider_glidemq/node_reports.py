@@ -9,7 +9,7 @@ does not know what was shown, and shows it again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -140,9 +140,14 @@ def in_lines(text: str) -> str:
     return "\n".join([in_line(first), *(f"    {in_line(line)}" for line in others)])
 
 
+def in_block(lines: Iterable[str]) -> str:
+    """What a worker logged, below a line that names the node: each line is indented."""
+    return "\n".join("    " + in_lines(line).replace("\n", "\n    ") for line in lines)
+
+
 def in_text(text: str) -> str:
-    """Text of several lines of a worker, without characters that could forge colours of a log."""
-    return text.translate(_CONTROLS | {ord("\n"): "\n"})
+    """A reason of a worker, as ``in_lines`` but not cut: its length is bounded where it is made."""
+    return text.translate(_CONTROLS | {ord("\n"): "\n    "})
 
 
 _CONTROLS: Final = {

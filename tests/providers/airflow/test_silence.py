@@ -9,16 +9,24 @@ from typing import Any
 
 import pytest
 from airflow_provider_glidemq import silence
-from airflow_provider_glidemq.node_reports import in_lines
+from airflow_provider_glidemq.exceptions import (
+    GlideMQFlowCancelled,
+    GlideMQFlowFailed,
+    GlideMQJobFailed,
+    GlideMQNodeFailed,
+)
+from airflow_provider_glidemq.node_reports import in_block, in_lines
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
 from airflow_provider_glidemq.silence import FIRST, LAST, SHOWN, Silence
 
 from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Wait, Worker
+from glidemq_orchestrate.errors import FailedNode
 from tests.providers.airflow.conftest import QUEUE, Valkey
 from tests.providers.airflow.test_again import deferred, operator
 from tests.providers.airflow.test_trigger import fired
 
 FLOW_ID = flow_id_for("d", "t", "r1")
+FORGING = "no\n2026-01-01 ERROR all \x1b[31mis lost"
 
 
 def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> None:
@@ -56,6 +64,27 @@ def test_what_a_worker_logs_in_one_go_keeps_its_lines_and_forges_none() -> None:
         "    2026-01-01 ERROR all is lost",
     ]
     assert len(in_lines("x\n" * 100_000)) < 60_000
+    forged = "2026-01-01 ERROR all is lost\nNode b had logged:"
+    assert in_block([forged, "[b] line"]).split("\n") == [
+        "    2026-01-01 ERROR all is lost",
+        "        Node b had logged:",
+        "    [b] line",
+    ]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        GlideMQFlowFailed("f", [FailedNode("a", "j", FORGING, 1)]),
+        GlideMQFlowCancelled("f", FORGING),
+        GlideMQJobFailed("q", "j", FORGING),
+        GlideMQNodeFailed("a", FORGING),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_a_reason_forges_no_line(raised: Exception) -> None:
+    assert "\n    2026-01-01 ERROR all \\x1b[31mis lost" in str(raised)
+    assert FORGING not in str(raised)
 
 
 @pytest.mark.parametrize("where", ["worker", "trigger"])
@@ -88,5 +117,5 @@ async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0
     assert "load waits until " in told
     assert "to be tried again (attempt 1 of 2 failed: ValueError: month 13 does not exist)" in told
     if where == "worker":
-        assert "Node load had logged:\nattempt 1 failed: Traceback" in told
+        assert "Node load had logged:\n    attempt 1 failed: Traceback" in told
         assert '    raise ValueError("month 13 does not exist")' in told

@@ -11,6 +11,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.node_reports import in_text
 from airflow_provider_glidemq.patience import Patience, looking_up, patiently
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.flow import ordered
@@ -129,8 +130,9 @@ class GlideMQNodeMonitor(BaseOperator):
         if event is None or "status" not in event:
             raise AirflowException(f"the trigger sent no usable event: {event!r}")
         if event["status"] == "skipped":
-            self.log.info(event["reason"])  # Airflow logs none
-            raise AirflowSkipException(event["reason"])
+            why = in_text(event["reason"])
+            self.log.info("%s", why)  # Airflow logs none
+            raise AirflowSkipException(why)
         if event["status"] != "completed":
             advice = again_in_group(event["flow_id"]) if "flow_id" in event else ""
             raise GlideMQNodeFailed(self.node, event["reason"], advice)

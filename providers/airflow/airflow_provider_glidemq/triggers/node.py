@@ -27,7 +27,7 @@ from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge, again_in_
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import WITHHELD
-from airflow_provider_glidemq.node_reports import NodeReports, in_lines, in_text
+from airflow_provider_glidemq.node_reports import NodeReports, in_block, in_text
 from airflow_provider_glidemq.ownership import (
     DAY,
     NotOwned,
@@ -368,7 +368,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
             for name, logs in found.items():
                 if logs.lines:
-                    self.log.info("%s had logged:\n%s", name, "\n".join(map(in_lines, logs.lines)))
+                    self.log.info("%s had logged:\n%s", name, in_block(logs.lines))
         for node in failed[:LOGS_SHOWN]:
             reason = in_text(node.reason)
             self.log.error("%s failed: %s (attempts: %d)", node.name, reason, node.attempts)
