@@ -91,6 +91,8 @@ REVIEWED: Final = {
     f"{AIRFLOW}/by_import_path.py: .__code__": "reads the names that a function uses, and its file",
     f"{DAGSTER}/warm/execution.py: import importlib": "imports what GLIDEMQ_DAGSTER_PRELOAD names",
     f"{DAGSTER}/warm/execution.py: .import_module": "of GLIDEMQ_DAGSTER_PRELOAD, which the operator sets",
+    f"{CORE}/worker/renewing.py: import subprocess": "starts the process that renews, with fixed arguments",
+    f"{DAGSTER}/warm/hazards.py: import subprocess": "ps where there is no /proc, with a number",
     f"{DAGSTER}/warm/process.py: import subprocess": "starts the warm process, with fixed arguments",
     f"{AIRFLOW}/connection_form.py: import importlib": "imports wtforms, which Airflow 3.1 has",
     f"{AIRFLOW}/connection_form.py: .import_module": "the same",
