@@ -116,7 +116,7 @@ def _makes_nothing(*_: Any) -> bool:
 
 
 _OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
-_REQUEUED = "L.stream.append(r.prefix .. 'stream', job_id, job.name)\n"
+_REQUEUED = "L.stream.append(r.prefix .. 'stream', lost.id, lost.job.name)\n"
 _KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
 _LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
 _TOLD = "return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1\n    and"

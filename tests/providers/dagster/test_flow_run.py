@@ -174,7 +174,7 @@ def test_a_flow_that_nobody_serves_is_warned_of_and_ended(
 ) -> None:
     monkeypatch.setattr(unserved_module, "EVERY", 0.1)
     monkeypatch.setattr(unserved_module, "WARN_AFTER", 0.1)
-    glidemq = GlideMQResource(url=url, require_workers=False, worker_timeout_seconds=1.5)
+    glidemq = GlideMQResource(url=url, require_workers=False, worker_timeout_seconds=4)
     result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, TWO, flow_id="mine"))
     name, text = error_of(result)
     assert name == "QueueNotServed"
