@@ -68,11 +68,14 @@ class Checker:
 
     def __init__(self, plan: Plan, scheduler: Scheduler, ledger: Ledger, users: Users) -> None:
         self.plan, self.scheduler, self.ledger, self.users = plan, scheduler, ledger, users
-        checked = check_flow(plan.spec)
-        self.home = QueueKeys(PREFIX, checked.home)
-        self.path = plan.reach.path(PREFIX, checked.queues)
+        self.path = plan.reach.path(PREFIX, check_flow(plan.spec).queues)
         self.client = scheduler.store.client
         self.expiry = Expiry(plan, scheduler, self._ref, self._flow_problems)
+
+    @property
+    def home(self) -> QueueKeys:
+        """The queue of the record."""
+        return self.ledger.home
 
     def _ref(self) -> FlowRef:
         """Where the current generation is."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate._protocol.call import Call
-from glidemq_orchestrate.keys import QueueKeys, node_job_id
+from glidemq_orchestrate.keys import QueueKeys, flow_home, node_job_id
 from tests.properties.simulation.oracle import may_begin
 
 FLOW: Final = "f"
@@ -49,7 +49,7 @@ class Ledger:
 
     Attributes:
         client: Reads the server between two calls.
-        home: The queue of the record.
+        home: The queue of the record: chosen by the submission, among those that workers serve then.
         nodes: The nodes of the flow by name, with those that others add.
         lock_ms: How long a lease lasts without a heartbeat.
         problems: The promises that were broken.
@@ -97,7 +97,9 @@ class Ledger:
     def observe(self, call: Call[Any], reply: Any) -> None:
         """Read a call and its reply."""
         words = call.words
-        if words[0] == "HSETNX" and reply:
+        if words[:2] == ("SET", flow_home(PREFIX, FLOW)):
+            self.home = QueueKeys(PREFIX, self.client.get(words[1]) or self.home.queue)
+        elif words[0] == "HSETNX" and reply:
             self._record_written(str(words[1]), str(words[2]), str(words[3]))
         elif words[:2] == ("XADD", self.home.generations(FLOW)) and isinstance(reply, str):
             self._noted(str(words[4]))
