@@ -20,6 +20,7 @@ FLOW: Final = "f"
 PREFIX: Final = "glide"
 _WORDS: Final = 9
 _FIRST: Final = 12
+_MEETS_DEADLINES: Final = ("gmo_expire_due", "gmo_finish_and_fetch")
 ENDS: Final = {"done": "completed", "fail": "failed", "skip": "skipped"}
 _ENDED: Final = ("completed", "failed")
 VANISHED: Final = "its owner user has vanished: "
@@ -118,7 +119,7 @@ class Ledger:
     def _look_for_a_lapse(self, call: Call[Any]) -> None:
         """Whether this call has cancelled the flow because its owner has vanished; it may not do so early."""
         words = call.words
-        if words[:2] == ("FCALL", "gmo_expire_due"):
+        if words[0] == "FCALL" and words[1] in _MEETS_DEADLINES:
             reason = self.client.hget(self.home.flow(self.stored), "reason") or ""
             if reason.startswith(VANISHED):
                 self.was_cancelled = True
