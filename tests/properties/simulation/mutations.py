@@ -162,7 +162,7 @@ MUTATIONS: Final = (
         "a deadline is ignored",
         "staged",
         ((_DEADLINE, _DEADLINE.replace("'running'", "'staging'")),),
-        seed=100,
+        seed=177,
     ),
     Mutation(
         "a queue timeout leaves dependents waiting, and the supervisor looks at none",
@@ -178,7 +178,7 @@ MUTATIONS: Final = (
         "the deadline of a portable flow is ignored",
         "portable",
         patched=((advance, "_stopped", _keep_time),),
-        seed=41,
+        seed=137,
     ),
     Mutation(
         "what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),), seed=24
@@ -218,7 +218,7 @@ MUTATIONS: Final = (
         "a portable node that runs again is not taken from its worker",
         "portable",
         (("    take_back(prefix, job_id, job, now)\n  elseif", "  elseif"),),
-        seed=292,
+        seed=490,
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=405),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=511),
 )
