@@ -63,7 +63,7 @@ def registered_until(queue: QueueKeys, now_ms: int) -> Call[dict[str, int]]:
     words = ("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", "WITHSCORES")
 
     def decode(reply: Any) -> dict[str, int]:
-        return {readable(name): int(float(at)) for name, at in zip(reply[::2], reply[1::2], strict=True)}
+        return {name: int(float(at)) for name, at in zip(reply[::2], reply[1::2], strict=True)}
 
     return command(*words, decode=decode)
 

@@ -21,7 +21,8 @@ local function settle_missing(keys, args)
   local now, job_id, outcome = tonumber(args[1]), args[3], cjson.decode(args[4])
   local prefix = keys[2]:sub(1, #keys[2] - #('job:' .. job_id))
   local ref, dependents = prefix .. job_id, {}
-  if redis.call('SISMEMBER', keys[1] .. ':open', ref) == 0 or redis.call('HEXISTS', keys[2], 'state') == 1 then
+  local v = redis.call('HMGET', keys[2], 'state', 'gmo:removed')
+  if redis.call('SISMEMBER', keys[1] .. ':open', ref) == 0 or (v[1] and not v[2]) then
     return 0
   end
   for i = 5, #args do
@@ -37,7 +38,7 @@ local function settle_missing(keys, args)
     redis.call('HSET', keys[2], 'data', 'null', 'opts', '{}', 'timestamp', args[1], 'delay', '0', 'priority', '0',
       'maxAttempts', '0', 'gmo:gone', '1')
   end
-  redis.call('HDEL', keys[2], 'gmo:removed')
+  redis.call('HDEL', keys[2], 'gmo:removed', 'returnvalue')
   redis.call('HSET', keys[2], 'id', job_id, 'name', outcome.job, 'attemptsMade', '0', 'finishedOn', args[1],
     'gmo:flow', args[2], 'gmo:home', home, 'gmo:node', outcome.node)
   if is_completed then

@@ -117,9 +117,13 @@ local function groups(prefix, now)
   return count * 8 > #page -- two entries of the page for each
 end
 
--- Removes the leases of owners of portable flows that were not heard of for twice the longest lapse; the leases of other
--- flows go with their last flow. A client does this too when it removes such a flow.
+-- Removes the leases of owners of portable flows that were not heard of for twice the longest lapse, unless such a flow
+-- is open: its end tells when that was. The leases of other flows go with their last flow. A client does this too when
+-- it removes such a flow.
 local function owners(prefix, now)
+  if redis.call('EXISTS', prefix .. 'gmo:portable') == 1 then
+    return
+  end
   for _, lease in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'gmo:owners', '-inf', now - FORGOTTEN, 'LIMIT', 0, SLICE)) do
     if redis.call('EXISTS', prefix .. 'gmo:owned:' .. lease) == 0 then
       redis.call('ZREM', prefix .. 'gmo:owners', lease)

@@ -54,8 +54,8 @@ end
 -- Settles the node of an ended job. Returns the cost (0 = nothing to settle), the flow, and its id or '' as job_failed.
 function L.foreign.settle(prefix, job_id, now)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason', 'gmo:end',
-    'gmo:withdrawn', 'processedOn')
-  if not job[1] or (job[2] ~= 'completed' and job[2] ~= 'failed') then
+    'gmo:withdrawn', 'processedOn', 'gmo:removed')
+  if not job[1] or job[7] or (job[2] ~= 'completed' and job[2] ~= 'failed') then
     return 0
   end
   local flow, ref = L.record.of_job(prefix, job_id), prefix .. job_id

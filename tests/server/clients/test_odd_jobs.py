@@ -263,7 +263,8 @@ def test_an_odd_message_ends_for_its_subscription_and_the_next_is_handled(
         thread.start()
         try:
             eventually(lambda: 5 in seen)
-            for job_id in ids[:4]:
+            eventually(lambda: 3 in seen)  # a count of attempts that cannot be read is none
+            for job_id in ids[:3]:
                 assert eventually(lambda job_id=job_id: failed_reason(raw, job_id))  # type: ignore[misc]
             news.publish("work", "more")
             eventually(lambda: "more" in seen)
@@ -271,4 +272,4 @@ def test_an_odd_message_ends_for_its_subscription_and_the_next_is_handled(
         finally:
             worker.stop()
             thread.join(10)
-    assert seen == [5, "more"]
+    assert sorted(seen, key=str) == [3, 5, "more"]

@@ -411,8 +411,8 @@ class TestTheOneBefore:
             flow.wait(timeout=LONG)
         eventually(lambda: len(redis_client.keys("glide:{etl}:job:*")) == 5)
         eventually(lambda: not redis_client.keys("glide:{etl}:gmo:flow:f:*"))
-        assert not redis_client.keys("glide:{etl}:gmo:flow:f{1.*}:*")
-        assert not redis_client.keys("glide:{etl}:gmo:portable:*:f{1.*}")
+        eventually(lambda: not redis_client.keys("glide:{etl}:gmo:flow:f{1.*}:*"))
+        eventually(lambda: not redis_client.keys("glide:{etl}:gmo:portable:*:f{1.*}"))
         fields = ("generation", "state", "completed", "superseded_by", "request")
         assert [tuple(getattr(one, name) for name in fields) for one in flow.history()] == [
             (0, "failed", 3, 1, ""),

@@ -281,7 +281,7 @@ def test_a_beginning_at_any_place_of_a_retry(slots: Slots) -> None:
 @CLUSTER
 def test_a_submission_that_is_overtaken_runs_nothing(slots: Slots) -> None:
     """Another specification takes the place of a flow that is still being submitted."""
-    for place in places(9):
+    for place in places(15):
         clear(slots)
         slow, is_over = slots.begun(slots.submission(OLD), place)
         ref, _ = slots.run(begin(slots))
