@@ -223,7 +223,14 @@ class TestRerun:
         spec = FlowSpec("n", nodes)
         flow = flows.submit(spec, flow_id="f")
         eventually(lambda: "waiting-children" not in states(flow).values())
-        before = states(flow)
+
+        def places() -> dict[str, str]:
+            """Who supervises the queue may make a job of a priority ready."""
+            return {
+                name: "waiting" if state == "prioritized" else state for name, state in states(flow).items()
+            }
+
+        before = places()
         for _ in range(3):
             work.held["a"] = threading.Event()
             flow.rerun("a")
@@ -232,7 +239,7 @@ class TestRerun:
             assert not redis_client.zrange("glide:{idle}:scheduled", 0, -1)
             work.held.pop("a").set()
             with Supervisor(url, queues=["idle"]).running() if path == "portable" else nullcontext():
-                eventually(lambda: states(flow) == before)
+                eventually(lambda: places() == before)
         idle = Node(redis_client, "idle")
         idle.promote()
         taken = idle.run()
