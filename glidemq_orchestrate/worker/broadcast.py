@@ -238,15 +238,23 @@ class BroadcastWorker(Service):
 
     def _start(self, begun: list[Attempt]) -> None:
         for attempt in begun:
+            if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # it was silent for too long
+                earlier.set()
             task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task
             task.add_done_callback(functools.partial(self._task_ended, attempt))
 
+    def _holds(self, attempt: Attempt) -> bool:
+        """Whether this worker has not begun a later run of the same message."""
+        held, _ = self._held.get(attempt.entry_id, (None, None))
+        return held is attempt
+
     def _task_ended(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         """Free the place of a message, however its run ended."""
-        self._held.pop(attempt.entry_id, None)
-        self._cancelled.pop(attempt.entry_id, None)
-        self._threads_of.pop(attempt.entry_id, None)
+        if self._holds(attempt):
+            del self._held[attempt.entry_id]
+            self._cancelled.pop(attempt.entry_id, None)
+            self._threads_of.pop(attempt.entry_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             # It stays pending, and is taken over once it has no heartbeat.
             logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
@@ -260,7 +268,8 @@ class BroadcastWorker(Service):
             raise
         except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
             outcome = judge_error(attempt, exc, _jitter.random())
-        await self._report(attempt, _result(attempt, outcome))
+        if self._holds(attempt):  # else the server would take its outcome for that of the later run
+            await self._report(attempt, _result(attempt, outcome))
 
     async def _judge(self, attempt: Attempt) -> Outcome:
         """Run the handler of a message within its time limit; its outcome."""

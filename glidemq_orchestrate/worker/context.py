@@ -15,7 +15,9 @@ from glidemq_orchestrate.jobs.usage import Usage
 
 
 class Cancelled:
-    """Whether a handler should stop; usable from any thread. Cheap until ``wait`` is called.
+    """Whether a handler should stop: true or false as such; usable from any thread.
+
+    Cheap until ``wait`` is called.
 
     Attributes:
         is_stopping: Whether that is because the worker stops: the job is given back, and runs again.
@@ -31,6 +33,8 @@ class Cancelled:
     def is_set(self) -> bool:
         """Whether the handler should stop."""
         return self._is_set
+
+    __bool__ = is_set
 
     def set(self, *, is_stopping: bool = False) -> None:
         """Ask the handler to stop; the first reason counts."""

@@ -76,6 +76,9 @@ class JobRunner:
             if self._slots.stopping:  # it was requested before the stop
                 self._report(Outcome(attempt, Kind.BACK))
                 continue
+            earlier = self._slots.held.get((attempt.queue, attempt.job_id))
+            if earlier is not None:  # no heartbeat will tell of it any more
+                self.cancel(earlier, revoked=False)
             self._slots.take(attempt)
             registered = self._handlers.get(attempt.name)
             if registered is not None and registered.batch_size and attempt.suspect is None:

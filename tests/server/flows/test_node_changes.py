@@ -188,7 +188,8 @@ class TestRerun:
                     return "stale"
             return ctx.inputs["a"]
 
-        run_worker(["etl"], {"work": work}, concurrency=4, lock_duration=timedelta(seconds=1))
+        # It learns of that before a heartbeat is due, as its worker runs the next attempt.
+        run_worker(["etl"], {"work": work}, concurrency=4, lock_duration=timedelta(minutes=10))
         flow = flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f")
         assert begun.acquire(timeout=20)
         value[0] = 2

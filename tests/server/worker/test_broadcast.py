@@ -296,3 +296,30 @@ def test_a_run_that_was_taken_over_is_told_to_stop(
     redis_client.xclaim(STREAM, "s", "gmo-other", 0, [entry_id])
     eventually(lambda: told == [True])
     eventually(lambda: "came too late" in caplog.text)
+
+
+def test_a_run_that_its_own_worker_begins_anew_is_told_to_stop_and_the_new_one_keeps_its_lease(
+    url: str, start: Any, eventually: Eventually, redis_client: Any
+) -> None:
+    running: list[Any] = []
+    told: list[int] = []
+    go = threading.Event()
+
+    def handle(ctx: Any) -> None:
+        running.append(ctx)
+        while not go.wait(0.02):
+            if ctx.cancelled:
+                told.append(running.index(ctx))
+                return
+
+    start(handle, "s", lock_duration=timedelta(seconds=1))
+    with Broadcast("news", url) as news:
+        news.publish("a")
+        eventually(lambda: len(running) == 1)
+        ((entry_id, _),) = redis_client.xrange(STREAM)
+        redis_client.xclaim(STREAM, "s", "gmo-gone", 0, [entry_id], idle=1_000_000)
+        eventually(lambda: told == [0] and len(running) == 2)
+        time.sleep(2.5)  # two and a half leases
+        go.set()
+        eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 0)
+    assert (told, len(running)) == ([0], 2)

@@ -142,9 +142,11 @@ def test_including_takes_over_backoffs_and_job_hooks_once() -> None:
 
 def test_a_cancellation_is_seen_by_asking_and_by_waiting() -> None:
     cancelled = Cancelled()
+    assert not cancelled
     assert not cancelled.is_set()
     assert not cancelled.wait(0)
     cancelled.set()
+    assert cancelled
     assert cancelled.is_set()
     assert cancelled.wait(0)
     late = Cancelled()
