@@ -31,7 +31,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
 
 
-class FallbackFile(_Strict):
+class FallbackFile(_Strict, frozen=True):
     """What a later attempt uses instead."""
 
     model: str
@@ -39,7 +39,7 @@ class FallbackFile(_Strict):
     metadata: dict[str, Any] | None = None
 
 
-class OptionsFile(_Strict):
+class OptionsFile(_Strict, frozen=True):  # and so hashable: pydantic does not copy the default for each node
     """How a node is run: the fields of ``JobOptions``."""
 
     attempts: int = Field(1, json_schema_extra={"minimum": 1})
@@ -66,7 +66,7 @@ class OptionsFile(_Strict):
     """Whether and when the completed job is removed."""
     remove_on_fail: bool | int | Keep = False
     """Whether and when the failed job is removed."""
-    fallbacks: list[FallbackFile] = []
+    fallbacks: tuple[FallbackFile, ...] = ()
     """What the attempts after the first use instead."""
     must_pass: bool = False
     """It is a check: it fails when its handler returns false, or {"passed": false}."""
