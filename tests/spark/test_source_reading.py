@@ -81,12 +81,13 @@ def b(ctx: Any) -> Any:
 
 
 def test_the_table_of_jobs_has_each_state_as_the_client_tells_it(
-    read: Read, queue: Queue, url: str, redis_client: Any, run_worker: RunWorker
+    read: Read, queue: Queue, url: str, redis_client: Any, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     queue.add("a", {"month": 1, "name": "é"})
-    queue.add("b", [1.5], options=JobOptions(attempts=2))
+    failing = queue.add("b", [1.5], options=JobOptions(attempts=2))
     worker = run_worker(["etl"], {"a": a, "b": b})
     queue.add_and_wait("a", timeout=ATTEMPTS)
+    eventually(lambda: queue.get_job(failing).state == JobState.FAILED)
     worker.stop()
     queue.add("a", options=JobOptions(delay=timedelta(hours=1), priority=3))
     queue.add("a", options=JobOptions(priority=5, job_id="first"))
