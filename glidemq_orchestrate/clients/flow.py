@@ -411,9 +411,9 @@ class Flow:
             error: Only nodes that have failed for a reason that matches this shell pattern; in it square
                 brackets are only a class of characters.
             dependents: Whether all nodes that follow run again too, as far as they have begun; those that
-                run are stopped. If not, they keep what they have, and only those that still wait for a
-                dependency wait for this one too. An attempt of one that begins meanwhile, as a retry does,
-                finds no result of this node among its inputs.
+                run are stopped. If not, those that run or have ended keep what they have. One that waits for
+                a worker or for its next attempt, or was only fetched, waits again until this node has ended,
+                and then begins anew with the new result. So does the next attempt of one that runs.
             request: Whoever asks, at most 256 characters: with the same request a repeat changes nothing,
                 also after the nodes have ended again. The last ten requests of a node count.
             generation: Only if this is the current generation.

@@ -63,6 +63,10 @@ class Rule(StrEnum):
     """Immediately: dependencies only select which results it gets, if they have completed by then."""
 
 
+EAGER: Final = (Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS)
+"""The rules that let a node run before all its dependencies have ended."""
+
+
 class Dependency(str):
     """The name of a node, with what its failure means to the node that waits for it.
 

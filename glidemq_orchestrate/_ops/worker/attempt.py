@@ -130,12 +130,22 @@ def exchange(
         answer: Answer = replace(accepted, history=history)
     else:
         answer = yield from ask(call)
+    early: list[Attempt] = []
     for attempt in answer.begun:
         if attempt.inputs is None:
             read = node.inputs if attempt.options.portable else _inputs
-            attempt.inputs, removed = yield from read(queue, attempt.job_id)
-            if removed:
-                attempt.unreadable = attempt.unreadable or _incomplete(removed)
+            found = yield from read(queue, attempt.job_id)
+            attempt.inputs = found.texts
+            if found.removed:
+                attempt.unreadable = attempt.unreadable or _incomplete(found.removed)
+            elif found.has_open and (
+                yield from node.hold(queue, attempt.job_id, attempt.stored_flow, attempt.node or "")
+            ):
+                early.append(attempt)
+    if early:
+        waiting = Request([Outcome(attempt, Kind.CHILDREN) for attempt in early], 0, "")
+        yield from ask(wire.finish_and_fetch(queue, consumer, waiting, clock.now_ms()))
+        answer = replace(answer, begun=[attempt for attempt in answer.begun if attempt not in early])
     return answer
 
 
@@ -198,8 +208,8 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
         yield from node.carry(queue, done, moved, clock)
 
 
-def _inputs(queue: QueueKeys, job_id: str) -> Op[tuple[dict[str, str], list[str]]]:
-    """The results of a node's dependencies, read in pages, and the refs of those that were removed."""
+def _inputs(queue: QueueKeys, job_id: str) -> Op[node.Inputs]:
+    """What a node reads of its dependencies, in pages. The server has found that they have ended."""
     texts: dict[str, str] = {}
     removed: set[str] = set()
     cursor = "0"
@@ -208,7 +218,7 @@ def _inputs(queue: QueueKeys, job_id: str) -> Op[tuple[dict[str, str], list[str]
         texts.update(page)
         removed.update(gone)
         if cursor == "0":
-            return texts, sorted(removed)
+            return node.Inputs(texts, sorted(removed))
 
 
 def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:

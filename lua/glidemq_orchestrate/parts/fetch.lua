@@ -2,7 +2,7 @@
 -- First the priority list, then the LIFO list, then the stream. Jobs from a list are pending in no stream:
 -- <prefix>gmo:list-held (zset: job id -> activation time) lists those of our workers, to be reclaimed without a scan.
 L.fetch = {}
-local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
+local TRIES = 3
 
 -- The fields in a row of the reply after job id, entry id and processedOn; after them, the fields that decide.
 local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
@@ -16,33 +16,11 @@ local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
 
--- The results of a node's dependencies as a flat array of name and result; false when they are too many or too large for
--- this reply, or one was removed: gmo_node_inputs returns them in pages.
-local function inputs(prefix, job_id)
-  local found, bytes = {}, 0
-  local refs = redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MAX_INPUTS + 1)
-  if #refs > MAX_INPUTS then
-    return false
-  end
-  for _, ref in ipairs(refs) do
-    local queue, dependency = L.record.split(ref)
-    local job = redis.call('HMGET', queue .. 'job:' .. dependency, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped')
-    if job[2] == 'completed' and not job[4] then
-      local result = job[3] or 'null'
-      bytes = bytes + #result
-      found[#found + 1], found[#found + 2] = job[1] or dependency, result
-    end
-    if not job[2] or bytes > MAX_INPUT_BYTES then
-      return false
-    end
-  end
-  return found
-end
-
--- Adds the row of a started job to the reply. `ahead`: '+' where its handler does not begin at once, see losses.lua.
-local function add_row(x, job_id, entry_id, v, started, epoch, ahead)
+-- Adds the row of a started job to the reply. `given`: its inputs, see inputs.lua; `ahead`: '+' where its handler does not
+-- begin at once, see losses.lua.
+local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given)
   local row = { job_id, entry_id, started, unpack(v, 1, SHOWN) }
-  row[SHOWN + 4], row[SHOWN + 5] = v[5] and inputs(x.prefix, job_id) or false, epoch
+  row[SHOWN + 4], row[SHOWN + 5] = given, epoch
   row[SHOWN + 6], row[SHOWN + 7] = v[SHOWN + SUSPECT], ahead
   x.jobs[#x.jobs + 1] = row
 end
@@ -119,7 +97,13 @@ local function begin(x, job_id, entry_id)
     end
   end
   local ahead = x.starts and (v[at + SUSPECT] or #x.jobs >= x.starts) and '+' or ''
-  return add_row(x, job_id, entry_id, v, x.now_text, mark(x, key, job_id, entry_id, v, at, ahead), ahead)
+  local epoch = mark(x, key, job_id, entry_id, v, at, ahead)
+  local given, runs_again = false, nil
+  if v[5] then given, runs_again = L.inputs.read(x.prefix, job_id) end
+  if runs_again and L.inputs.wait(x, job_id, entry_id, runs_again) then
+    return nil
+  end
+  return add_row(x, job_id, entry_id, v, x.now_text, epoch, ahead, given)
 end
 
 -- Starts a job. One that cannot start, for example because its key is not a hash, must not block the others.
@@ -181,7 +165,8 @@ function L.fetch.again(x)
     local v = read(x.prefix .. 'job:' .. job_id)
     local ahead = v[SHOWN + TOKEN] == x.token .. '+' and '+' or ''
     if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token .. ahead and v[SHOWN + ENTRY] == entry_id then
-      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH], ahead)
+      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH], ahead,
+        v[5] and L.inputs.read(x.prefix, job_id) or false)
     end
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)

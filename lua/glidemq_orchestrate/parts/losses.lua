@@ -13,6 +13,17 @@ local function read(prefix, job_id)
   return token, token:sub(-1) ~= '+' or v[2] == token, L.numbers.int(v[3], 0), L.numbers.int(v[4], 0)
 end
 
+local READY = { waiting = true, prioritized = true, ['group-waiting'] = true, delayed = true }
+
+-- Whether an open job waits for a worker, or was only fetched by one: no handler has it.
+function L.losses.is_idle(job_key, state)
+  if state ~= 'active' then
+    return READY[state] or false
+  end
+  local v = redis.call('HMGET', job_key, 'gmo:token', 'gmo:ran')
+  return (v[1] or ''):sub(-1) == '+' and v[2] ~= v[1]
+end
+
 -- Adds a job to those that its worker has lost. `entry_id`: '' = from a list; `consumer`: nil = by the token.
 function L.losses.add(r, job_id, entry_id, job, consumer)
   local token, has_begun, suspect, made = read(r.prefix, job_id)

@@ -2,8 +2,8 @@
 -- slices; nothing is released before all of it is done. The mark `retry` of the record says from which sets: `failed`
 -- (a retry) or `again`.
 --   <flow>:failed   set of refs: they run again alone, that is: those that follow keep what they have
---   <flow>:again    set of "<how>\n<ref>"; how: `alone`; `follow` (all that follow run again too, as far as they have
---                   begun); `give` (the same, but the node itself is not to run)
+--   <flow>:again    set of "<how>\n<ref>"; how: `alone` (what follows and is with no handler waits again);
+--                   `follow` (all that follow run again too, as far as released); `give` (the same, but the node itself is not to run)
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", when all that is to forget their end before has done so
 --   <flow>:staying  set of refs: nodes that have an end which was asked for together with the others; they get it again,
@@ -75,16 +75,17 @@ local function reopen(flow, key, ref, now)
   return not is_open or ENDED[v[1]] or false
 end
 
--- Lets a dependent forget the end of a node; `follow`: it runs again too, if it has begun.
+-- Lets a dependent forget the end of a node: see `follow` and `alone` above.
 function L.rerun.forget(flow, key, ref, dependent, follow)
   L.rules.forget(ref, dependent)
-  if follow then
-    local prefix, job_id = L.record.split(dependent)
-    local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:flow')
-    if v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id then
-      local stays = redis.call('SREM', key .. ':staying', dependent) == 1
-      redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)
-    end
+  local job_key = dependent:gsub('([^:]+)$', 'job:%1', 1)
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow')
+  local is_released = v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id
+  if is_released and follow then
+    local stays = redis.call('SREM', key .. ':staying', dependent) == 1
+    redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)
+  elseif is_released and L.losses.is_idle(job_key, v[1]) then
+    redis.call('SADD', key .. ':again', 'alone\n' .. dependent)
   end
 end
 
@@ -188,9 +189,7 @@ function L.rerun.slice(flow, key, mark, now)
   end
   if left == 0 and spent < BUDGET then
     left = give_some(flow, key, spent, now)
-    if left == 0 then
-      left = forget_staying(key)
-    end
+    left = left == 0 and forget_staying(key) or left
     if left == 0 then
       redis.call('HDEL', key, 'retry')
       L.settle.end_if_done(flow, key, now) -- when nothing is left to run

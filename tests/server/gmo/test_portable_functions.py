@@ -96,6 +96,13 @@ class TestEnding:
         assert end(bench, "cancelled") == 1
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 
+    def test_one_that_runs_may_be_left_alone(self, blocked: Bench) -> None:
+        blocked.call(gates.open_gate(ETL, "j", 0))
+        attempt = blocked.begin()
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5, only="idle")) == 0
+        blocked.client.hset("glide:{etl}:job:j", "gmo:token", f"{attempt.token}+")  # fetched ahead
+        assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5, only="idle")) == 1
+
     def test_a_missing_one_is_not_made(self, bench: Bench) -> None:
         assert unchanged(bench, "failed")
 
@@ -123,13 +130,20 @@ class TestRunningAgain:
     def test_one_that_runs_is_taken_from_its_worker(self, blocked: Bench) -> None:
         blocked.call(gates.open_gate(ETL, "j", 0))
         attempt = blocked.begin()
-        assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5, request="r", if_open=True)) == 1
+        assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5, request="r", only="open")) == 1
         assert (blocked.job("j")["state"], blocked.job("j")["gmo:requests"]) == ("waiting-children", "r")
         assert blocked.client.xlen("glide:{etl}:stream") == 0
         assert blocked.stale(Outcome(attempt, Kind.DONE, "1"))
         assert blocked.call(node_jobs.end_node(ETL, "j", 1, "completed", '"by hand"', 6)) == 1
         assert blocked.job("j")["returnvalue"] == '"by hand"'
-        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 2, 7, if_open=True)) == 0
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 2, 7, only="open")) == 0
+
+    def test_one_that_runs_may_be_left_alone(self, blocked: Bench) -> None:
+        blocked.call(gates.open_gate(ETL, "j", 0))
+        attempt = blocked.begin()
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5, only="idle")) == 0
+        blocked.client.hset("glide:{etl}:job:j", "gmo:token", f"{attempt.token}+")  # fetched ahead
+        assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5, only="idle")) == 1
 
     def test_a_missing_one_is_not_made(self, bench: Bench) -> None:
         assert bench.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0

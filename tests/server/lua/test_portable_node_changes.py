@@ -100,6 +100,25 @@ def test_what_a_caller_that_is_killed_has_noted_is_done(
     assert not notes_left(slots)
 
 
+def test_what_waits_for_a_worker_waits_for_what_runs_again_alone(slots: Slots) -> None:
+    for cut in places(1):
+        clear(slots)
+        slots.submit()
+        assert run_queue(slots, "b") == ["a"]
+        slots.advance()
+        _, sent = slots.run(change(slots, "alone", "a"), cut)
+        was_noted = is_noted(slots)
+        slots.run(change(slots, "alone", "a") if sent < cut else advance.advance(slots.ref(), slots))
+        if was_noted:
+            assert {states(slots)[name] for name in "mn"} == {"waiting-children"}, cut
+            assert run_queue(slots, "c") == [], cut
+        assert sorted(supervised(slots)) == [*(["a"] if was_noted else []), "end", "m", "n", "side"], cut
+        assert slots.status() == ("completed", 5, 0), cut
+        if sent < cut:
+            break
+    assert cut > 25
+
+
 @CLUSTER
 @pytest.mark.parametrize("second", ["follow", "completed"])
 def test_a_change_at_any_place_of_another(slots: Slots, second: What) -> None:

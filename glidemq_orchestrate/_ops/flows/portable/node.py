@@ -7,22 +7,40 @@ leaves undone, and all of it for nodes with many dependents, ``advance.advance``
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from glidemq_orchestrate._ops.flows.portable.advance import advance
+from glidemq_orchestrate._ops.flows.portable.table import Policy
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.claim import claimed
-from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs
+from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs, tables
+from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.queue.changes import members
 from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.flows.rules import EAGER
 from glidemq_orchestrate.keys import QueueKeys
 
 
-def inputs(queue: QueueKeys, job_id: str) -> Op[tuple[dict[str, str], list[str]]]:
-    """The stored results of the dependencies by node name, in any slot; and jobs whose results are gone."""
-    found: dict[str, str] = {}
-    removed: list[str] = []
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a node reads of its dependencies.
+
+    Attributes:
+        texts: The stored results by node name.
+        removed: The jobs whose results are gone.
+        has_open: Whether one has not ended: it runs again, or the rule allows that.
+    """
+
+    texts: dict[str, str]
+    removed: list[str]
+    has_open: bool = False
+
+
+def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
+    """What a node reads of its dependencies, in any slot."""
+    found, removed, has_open = dict[str, str](), list[str](), False
     cursor = "0"
     while True:
         cursor, refs = yield from ask(gates.deps_page(queue, job_id, cursor))
@@ -30,9 +48,32 @@ def inputs(queue: QueueKeys, job_id: str) -> Op[tuple[dict[str, str], list[str]]
             places = [gates.read_ref(queue.prefix, ref) for ref in part if not gates.is_gate(ref)]
             rows = yield from ask_all([node_jobs.result(*place) for place in places])
             found.update({row.name: row.text for row in rows if row and row.text is not None})
-            removed += [place[1] for place, row in zip(places, rows, strict=True) if row and row.text is None]
+            missing = [
+                (place[1], row) for place, row in zip(places, rows, strict=True) if row and row.text is None
+            ]
+            removed += [job for job, row in missing if not row.is_open]
+            has_open = has_open or any(row.is_open for _, row in missing)
         if cursor == "0":
-            return found, removed
+            return Inputs(found, removed, has_open)
+
+
+def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
+    """Put a node that was fetched behind the gate of the next round, as what it depends on runs again.
+
+    Returns False, and does nothing, if its rule lets it run before all dependencies have ended. The caller
+    then lets the job wait for its dependencies. Repeatable.
+    """
+    home = yield from ask(claimed(queue.prefix, flow_id))
+    if home is None:
+        return False
+    keys = QueueKeys(queue.prefix, home)
+    policy = yield from ask(tables.policy(keys, flow_id, node))
+    if policy and Policy.read(policy).rule in EAGER:
+        return False
+    record = yield from ask(records.record(keys, flow_id))
+    number = record.number + bool(record.note)
+    yield from ask(gates.add_deps(queue, job_id, [gates.gate(queue, number)]))
+    return True
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:

@@ -18,13 +18,14 @@ from uuid import uuid4
 from glidemq_orchestrate._ops.flows.portable import owners
 from glidemq_orchestrate._ops.flows.portable import submit as portable_submit
 from glidemq_orchestrate._ops.flows.portable.reading import record_of
-from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM, Node, read_nodes
+from glidemq_orchestrate._ops.flows.portable.table import NOT_BEGUN, UPSTREAM, Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, parts_of_size, send_all, send_fenced
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.node_changes import What
 from glidemq_orchestrate._protocol.flows.portable import gates, lists, node_jobs, tables
 from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate._protocol.flows.portable.node_jobs import Only
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.owner import Owner
@@ -131,13 +132,26 @@ class _Turn:
         yield from self._reset(chosen, self.request)
 
     def _hold_back(self, nodes: Sequence[Node], names: Collection[str]) -> Op[None]:
-        """Put those that wait for one of these, and do not run again, behind the gate too."""
-        waiting = [node for node in nodes if node.state == "waiting-children" and node.name not in names]
+        """Put what follows one of these, does not run again and is with no handler, behind the gate too."""
+        following = {node.name for node in nodes if not set(node.after).isdisjoint(names)} - set(names)
+        waiting = [n for n in nodes if n.name in following and n.state == "waiting-children"]
         yield from send_all(
-            gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, self.number)])
-            for node in waiting
-            if not set(node.after).isdisjoint(names)
+            gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, self.number)]) for node in waiting
         )
+        if waiting:  # some may have been released before they had the gate
+            nodes = yield from read_nodes(self.ref)
+        released = [n for n in nodes if n.name in following and n.state in (*NOT_BEGUN, "active")]
+        yield from self._reset(released, only="idle")
+        yield from self._reset((yield from self._cut_off([n for n in nodes if n.name in following])))
+
+    def _cut_off(self, nodes: Sequence[Node]) -> Op[list[Node]]:
+        """Those that have failed only because a client without our functions was cut off in ``_reset``."""
+        failed = [n for n in nodes if n.state == "failed" and n.round < self.number]
+        found: list[Node] = []
+        for part in parts(failed):
+            held = yield from ask_all([gates.held_by(n.queue, n.job_id, [self.number]) for n in part])
+            found += [node for node, some in zip(part, held, strict=True) if some]
+        return found
 
     def give(self, names: Collection[str], how: str, text: str) -> Op[None]:
         """End nodes in this way; what follows one that had ended runs again."""
@@ -149,7 +163,7 @@ class _Turn:
             ended = {node.name for node in left if node.end}
             yield from self._reset([node for node in followers(nodes, ended) if node.name not in names])
             yield from self._reset([node for node in left if node.end], self.request)
-            yield from self._reset([node for node in left if not node.end], self.request, if_open=True)
+            yield from self._reset([node for node in left if not node.end], self.request, only="open")
         todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
         for node in nodes:
             if node.name in names and node.state == "waiting-children" and node.round == self.number:
@@ -160,7 +174,7 @@ class _Turn:
                 todo.append((node_jobs.end_node(*place, self.number, how, text, now_ms), plain))
         yield from send_fenced(todo)
 
-    def _reset(self, nodes: Sequence[Node], request: str = "", *, if_open: bool = False) -> Op[None]:
+    def _reset(self, nodes: Sequence[Node], request: str = "", *, only: Only = "any") -> Op[None]:
         """Put nodes behind the gate, unless they are or were there."""
         for part in parts(nodes):
             # Without our functions, nodes that another client has begun in this round must not be reset.
@@ -173,12 +187,15 @@ class _Turn:
             todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
             for node in part:
                 place = (node.queue, node.job_id)
-                call = node_jobs.run_again(*place, self.number, now_ms, request=request, if_open=if_open)
+                call = node_jobs.run_again(*place, self.number, now_ms, request=request, only=only)
                 plain: Sequence[Call[Any]] = ()
-                if node.state and node.round < self.number:
+                is_running = only == "idle" and node.state == "active"  # or was only fetched: not known here
+                if node.state and node.round < self.number and not is_running:
                     plain = node_jobs.reset(*place, self.number, request)
                 if plain and not node.end:
-                    plain = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, "", now_ms), *plain]
+                    held = gates.add_deps(*place, [gates.gate(node.queue, self.number)])
+                    taken = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, "", now_ms)]
+                    plain = [held, *taken, *plain]
                 todo.append((call, plain))
             yield from send_fenced(todo)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
@@ -23,19 +23,30 @@ NO_ENTRY: Final = "0-1"
 MOST_NOTIFIED: Final = 50
 
 
+Only = Literal["any", "open", "idle"]
+_ONLY: Final[dict[Only, int]] = {"any": 0, "open": 1, "idle": 2}
+
+
 class NodeResult(NamedTuple):
-    """What a dependent reads of a node: its name, and its result as it is stored, or None: it was removed."""
+    """What a dependent reads of a node: its name, and its result as it is stored.
+
+    Without a result it was removed, or it has not ended (``is_open``).
+    """
 
     name: str
     text: str | None
+    is_open: bool = False
 
 
 def result(queue: QueueKeys, job_id: str) -> Call[NodeResult | None]:
-    """The result of a job; None if it has none, as it was skipped, has failed, or has not ended."""
+    """The result of a job; None if it has none, as it was skipped or has failed, or is no node and open."""
 
     def decode(reply: Any) -> NodeResult | None:
         state, text, options, skipped, stub = reply
-        _, name = RunOptions.from_wire(options or "").portable or ("", job_id)
+        found = RunOptions.from_wire(options or "").portable
+        name = found[1] if found else job_id
+        if found and state not in (None, "completed", "failed"):
+            return NodeResult(name, None, is_open=True)
         if state is None and end_of_stub(stub or "") in ("", "completed"):
             return NodeResult(name, None)
         return NodeResult(name, text or "null") if state == "completed" and not skipped else None
@@ -199,15 +210,16 @@ def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
 
 
 def run_again(  # noqa: PLR0913  which job, in which round, and for whom
-    queue: QueueKeys, job_id: str, number: int, now_ms: int, *, request: str = "", if_open: bool = False
+    queue: QueueKeys, job_id: str, number: int, now_ms: int, *, request: str = "", only: Only = "any"
 ) -> Call[int]:
     """Put a job behind the gate of a round, unless that was done already. Repeatable.
 
-    One that has not ended is taken from its worker, or from where it waits for one. ``if_open``: only such a
-    one. ``request`` is remembered in the job. Returns whether the job is in this round or a later one.
+    One that has not ended is taken from its worker, or from where it waits for one. ``only``: ``open``, only
+    such a one; ``idle``, only one that no handler has. ``request`` is remembered in the job.
+    Returns whether the job is in this round or a later one.
     """
     keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
-    args = (now_ms, job_id, number, gate(queue, number), int(if_open), request)
+    args = (now_ms, job_id, number, gate(queue, number), _ONLY[only], request)
     return function("gmo_run_again", keys, args, replies.integer)
 
 

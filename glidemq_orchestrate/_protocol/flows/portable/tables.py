@@ -27,6 +27,11 @@ def policies(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict
     return command("HSCAN", home.portable_policies(flow_id), cursor, "COUNT", PAGE, decode=decode)
 
 
+def policy(home: QueueKeys, flow_id: str, name: str) -> Call[str]:
+    """The policy of a node, '' for an ordinary one."""
+    return command("HGET", home.portable_policies(flow_id), name, decode=lambda reply: reply or "")
+
+
 def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> Call[None]:
     """Store policies of nodes."""
     words = [word for pair in texts.items() for word in pair]
