@@ -238,7 +238,7 @@ class BroadcastWorker(Service):
 
     def _start(self, begun: list[Attempt]) -> None:
         for attempt in begun:
-            if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # it was silent for too long
+            if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # it was silent too long
                 earlier.set()
             task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task

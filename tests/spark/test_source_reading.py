@@ -81,7 +81,7 @@ def b(ctx: Any) -> Any:
 
 
 def test_the_table_of_jobs_has_each_state_as_the_client_tells_it(
-    read: Read, queue: Queue, url: str, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+    read: Read, queue: Queue, url: str, *, redis_client: Any, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     queue.add("a", {"month": 1, "name": "é"})
     failing = queue.add("b", [1.5], options=JobOptions(attempts=2))
