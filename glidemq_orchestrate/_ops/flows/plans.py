@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glidemq_orchestrate._ops.flows import backend, compare, generations
+from glidemq_orchestrate._ops.flows import backend, compare, generations, removed
 from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
 from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM
 from glidemq_orchestrate._ops.flows.portable.trips import parts
@@ -50,9 +50,9 @@ def _repair(ref: FlowRef, flow: CheckedFlow) -> Op[FlowPlan]:
         nodes = []
     names = [node.name for node in nodes]
     again = (yield from _retried(ref, nodes)) if state in BROKEN else _open(nodes)
-    needed = {name for node in nodes if node.name in again for name in node.after} if state in BROKEN else ()
     runs = {node.name: f"was {node.state}" for node in nodes if node.name in again}
-    runs |= {node.name: REMOVED for node in nodes if node.removed and node.name in {*needed} - again}
+    if state in BROKEN:
+        runs |= dict.fromkeys(removed.needed_names(nodes, again), REMOVED)
     known = set(names)
     missing = [node.name for node in flow.nodes if node.name not in known]
     if not state.is_terminal or nodes:  # else they have completed, and were removed

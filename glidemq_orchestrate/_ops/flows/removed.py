@@ -6,9 +6,9 @@ functions leave nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._protocol import job_hash
@@ -43,6 +43,19 @@ def resolved(home: QueueKeys, flow_id: str, found: Sequence[NodeStatus]) -> Op[l
     return [replace(node, state=ends.get(node.name, node.state)) for node in found]
 
 
+class Removable(Protocol):
+    """A node of either path, as far as it counts here."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def after(self) -> Sequence[str]: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def removed(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class Removed:
     """What was removed of the jobs that a retry has to run, and of those whose results they read.
@@ -57,18 +70,36 @@ class Removed:
 
 
 def look(home: QueueKeys, flow_id: str) -> Op[Removed]:
-    """What was removed in a staged flow that has ended. It reads what has failed, with its edges."""
+    """What was removed in a staged flow that has ended. It reads what runs again, with its edges."""
     found, seen, cursor = Removed(), set[str](), "0"
     while True:
         cursor, failed = yield from ask(stalled.retried(home, flow_id, cursor))
-        for part in parts(failed):
-            places = [read_ref(home.prefix, one) for one in part]
-            every = yield from ask_all([members(queue.deps(job_id)) for queue, job_id in places])
-            refs = {one for some in (part, *every) for one in some} - seen
-            seen |= refs
-            yield from _sort(home, sorted(refs), found)
+        again: Sequence[str] = failed
+        while again:  # what a removed node reads may have been removed too
+            known = len(found.needed)
+            for part in parts(again):
+                places = [read_ref(home.prefix, one) for one in part]
+                every = yield from ask_all([members(queue.deps(job_id)) for queue, job_id in places])
+                refs = {one for some in (part, *every) for one in some} - seen
+                seen |= refs
+                yield from _sort(home, sorted(refs), found)
+            again = found.needed[known:]
         if cursor == "0":
             return found
+
+
+def needed_names(nodes: Sequence[Removable], again: Collection[str]) -> set[str]:
+    """The completed nodes whose results were removed and that a run of ``again`` needs, directly or not.
+
+    ``nodes``: all of the flow, dependencies before dependents.
+    """
+    found, read = set[str](), set[str]()
+    for node in reversed(nodes):
+        is_gone = node.removed and node.state == JobState.COMPLETED
+        if node.name in again or (is_gone and node.name in read):
+            read.update(node.after)
+            found.add(node.name)
+    return found.difference(again)
 
 
 def _sort(home: QueueKeys, refs: Sequence[str], found: Removed) -> Op[None]:

@@ -3,6 +3,7 @@
 L.join = {}
 
 local SLICE, HELD_SLICE, EDGE_SLICE, MAX_ROW = 50, 500, 25, 65536
+local ENDED = { completed = true, failed = true, skipped = true }
 
 -- Counts the nodes of the sealed batches as the flow's; gmo_advance_flow adds them.
 function L.grow.begin(flow, growth, count)
@@ -74,9 +75,11 @@ end
 local function wait_for(flow, key, old, new, now)
   local prefix, job_id = L.record.split(old)
   redis.call('SADD', prefix .. 'parents:' .. job_id, new)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure')
-  if job[1] == 'completed' or job[1] == 'failed' then
-    local notice = { outcome = job[3] and 'skipped' or job[1], cause = job[2] or job_id, on_failure = job[4] }
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure',
+    'gmo:removed')
+  local ended = job[1] or (job[5] or ''):match('^%a+') or L.read.end_of_removed(key, old) -- of a job that was removed
+  if ENDED[ended] then
+    local notice = { outcome = job[3] and 'skipped' or ended, cause = job[2] or job_id, on_failure = job[4] }
     L.release.notify(flow, key, old, new, notice, now)
   end
 end

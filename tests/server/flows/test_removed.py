@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,3 +155,32 @@ def test_nodes_of_a_running_flow_cannot_be_removed(submit: Submit, queue: Queue,
         queue.remove("f~a")
     held.set()
     assert flow.result(timeout=LONG) == {"a": "a!", "b": "b!", "c": "c!"}
+
+
+def test_a_retry_also_makes_again_what_removed_inputs_have_read(
+    submit: Submit, flows: FlowProducer, queue: Queue, work: Work
+) -> None:
+    nodes = (node("a"), node("b", "a"), node("other", "a"), node("c", "b"))
+    work.ends["c"] = "failed"
+    flow = submit(*nodes)
+    flow.wait(timeout=LONG)
+    assert len(queue.clean(JobState.COMPLETED)) == 3
+    plan = flows.plan(FlowSpec("n", nodes), flow_id="f")
+    assert (plan.keeps, sorted(plan.runs)) == (["other"], ["a", "b", "c"])
+    work.ends.clear()
+    flow.retry_failed()
+    with pytest.raises(ResultRemoved, match="the jobs of other were removed"):
+        flow.wait(timeout=LONG)
+    assert flow.results(["a", "b", "c"]) == {"a": "a!", "b": "b!", "c": "c!"}
+    assert (work.ran.count("a"), work.ran.count("other")) == (2, 1)
+
+
+def test_nodes_that_are_added_after_a_removed_one_fail_immediately(
+    flows: FlowProducer, queue: Queue, work: Work
+) -> None:
+    flow = flows.submit(FlowSpec("n", [node("a")]))
+    flow.wait(timeout=LONG)
+    queue.clean(JobState.COMPLETED)
+    flow.extend([node("b", "a")])
+    failed = flow.wait(timeout=timedelta(seconds=5)).failed
+    assert [(one.name, "was removed" in one.reason) for one in failed] == [("b", True)]

@@ -89,9 +89,9 @@ def _results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
     removed = [
         node.name
         for node in nodes
-        if (node.is_removed and node.state == "completed") or (not node.state and has_completed)
+        if (node.removed and node.state == "completed") or (not node.state and has_completed)
     ]
-    texts = {node.name: node.result for node in nodes if node.state == "completed" and not node.is_removed}
+    texts = {node.name: node.result for node in nodes if node.state == "completed" and not node.removed}
     return read_results(texts), removed
 
 

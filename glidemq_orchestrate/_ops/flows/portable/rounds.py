@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 from uuid import uuid4
 
+from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.portable import owners
 from glidemq_orchestrate._ops.flows.portable import submit as portable_submit
 from glidemq_orchestrate._ops.flows.portable.reading import record_of
@@ -120,8 +121,8 @@ class _Turn:
         nodes = yield from read_nodes(self.ref)
         if what == "retry":
             retried = [node for node in nodes if _is_to_retry(node)]
-            needed = {name for node in retried for name in node.after}
-            yield from self._reset([node for node in nodes if node.is_removed and node.name in needed])
+            needed = removed.needed_names(nodes, {node.name for node in retried})
+            yield from self._reset([node for node in nodes if node.name in needed])
             yield from self._reset(retried)
             return
         chosen = [node for node in nodes if node.name in names]

@@ -84,7 +84,7 @@ class Node:
     round: int = 0
     is_stray: bool = False
     is_unsure: bool = False
-    is_removed: bool = False
+    removed: bool = False
 
     @property
     def ref(self) -> str:
@@ -127,7 +127,7 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
         jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
             node.state, node.reason, node.result, node.ended_ms = job[:4]
-            node.has_begun, node.round, node.is_stray, node.is_removed = job[4:]
+            node.has_begun, node.round, node.is_stray, node.removed = job[4:]
     return nodes
 
 
