@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -48,6 +49,10 @@ QUICK_JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+
+# Where it is set, each process that a test starts compiles all that it imports: 4 s for Airflow alone.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
 settings.register_profile("no deadline", deadline=None)

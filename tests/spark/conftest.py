@@ -19,9 +19,12 @@ import psutil
 import pytest
 
 from glidemq_orchestrate.spark.java import require_java
+from glidemq_orchestrate.spark.published.catching_up import catch_up
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
+from glidemq_orchestrate.spark.steps import handlers, stop_session
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.handler import Handlers
 from tests.guard import nothing_is_left
 from tests.processes import end, spawn
 
@@ -67,6 +70,19 @@ def _spark_environment() -> Iterator[None]:
 def spark(_spark_environment: None) -> SparkSession:
     """The warm session; a test may kill it, the next one gets a new one."""
     return warm_session.get()
+
+
+@pytest.fixture
+def warm_handlers(spark: SparkSession) -> Handlers:
+    """The handlers of a worker that runs its steps on the warm session, which goes on when the worker stops.
+
+    A worker with all the hooks has a JVM of its own, and ends it.
+    """
+    found = Handlers()
+    found.include(handlers)
+    found.stop_hooks.remove(stop_session)
+    found.on_stop(catch_up.stop)
+    return found
 
 
 @dataclass

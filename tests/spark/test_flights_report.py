@@ -264,6 +264,7 @@ def rewrite(path: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     pq.write_table(table.take(changed["row"].to_list()), file)
 
 
+@pytest.mark.long
 def test_one_month_passes(one_month: tuple[FlowSpec, Results], make_run: MakeRun) -> None:
     spec, results = one_month
     assert run_nodes(spec, make_run, results)["report"]["flights"] == 24_951
@@ -282,6 +283,7 @@ def test_rows_lost_before_the_join_fail_the_quality_check(
     assert "quality" not in results
 
 
+@pytest.mark.long
 def test_rows_lost_by_the_join_fail_the_quality_check(
     one_month: tuple[FlowSpec, Results], make_run: MakeRun
 ) -> None:

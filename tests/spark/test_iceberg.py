@@ -32,6 +32,7 @@ from glidemq_orchestrate.spark.published.version import found, name_of
 from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.worker.context import Unheard
+from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
@@ -455,18 +456,18 @@ class TestWorkers:
 
     @pytest.mark.long
     def test_what_a_worker_could_not_commit_is_committed_by_the_next(
-        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,
-        monkeypatch: pytest.MonkeyPatch,
+        self, queue: Queue, run_worker: RunWorker, eventually: Eventually,
+        monkeypatch: pytest.MonkeyPatch, warm_handlers: Handlers,
     ) -> None:  # fmt: skip
         with monkeypatch.context() as patch:  # as if it was killed between the two
             patch.setattr(acceptance.accepted, "make", lambda *_: None)
-            first = run_worker(["spark"], handlers, allow_import=["iceberg_steps"])
+            first = run_worker(["spark"], warm_handlers, allow_import=["iceberg_steps"])
             data = step("orders", day="2026-01-01", rows=3)
             queue.add_and_wait("spark.python", data, timeout=timedelta(seconds=60))
             first.stop()
         assert rows() == []
         monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.2)
-        run_worker(["spark"], handlers, allow_import=["iceberg_steps"])
+        run_worker(["spark"], warm_handlers, allow_import=["iceberg_steps"])
         eventually(lambda: len(rows()) == 3, timeout=30)
 
 

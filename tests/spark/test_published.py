@@ -22,6 +22,7 @@ from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
 from glidemq_orchestrate.spark.published.version import Publication, name_of, newest_first
 from glidemq_orchestrate.worker.context import Unheard
+from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.signals import Unrecoverable
 from tests.processes import end, spawn
 
@@ -382,18 +383,18 @@ class TestWorkers:
         assert rows(spark.read.parquet(folder)) == [(n,) for n in range(8)]
 
     def test_what_a_worker_could_not_make_is_made_by_the_next(  # noqa: PLR0917  fixtures
-        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, warm_handlers: Handlers,
     ) -> None:  # fmt: skip
         with monkeypatch.context() as patch:  # as if it was killed between the two
             patch.setattr(acceptance.accepted, "make", lambda *_: None)
-            first = run_worker(["spark"], handlers, allow_import=["published_steps"])
+            first = run_worker(["spark"], warm_handlers, allow_import=["published_steps"])
             data = step("table", rows=3, folder=str(tmp_path)).data
             queue.add_and_wait("spark.python", data, timeout=timedelta(seconds=60))
             first.stop()
         assert versions(tmp_path) == []
         monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.2)
-        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        run_worker(["spark"], warm_handlers, allow_import=["published_steps"])
         eventually(lambda: versions(tmp_path), timeout=20)
         shutil.rmtree(tmp_path / "versions")  # it goes on looking at what has ended lately
         eventually(lambda: versions(tmp_path), timeout=20)
@@ -401,13 +402,13 @@ class TestWorkers:
     @pytest.mark.parametrize("gone", ["with its job", "its job removed", "its flow run again"])
     def test_a_version_is_made_though_its_job_is_gone_and_then_nothing_is_noted_any_more(  # noqa: PLR0917
         self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch, redis_client: Any, gone: str,
+        monkeypatch: pytest.MonkeyPatch, redis_client: Any, warm_handlers: Handlers, gone: str,
     ) -> None:  # fmt: skip
         """Accepted while ``versions`` cannot be written, or by a worker that dies right after it."""
         node = step("table", rows=3, folder=str(tmp_path))
         with monkeypatch.context() as patch:
             patch.setattr(acceptance.accepted, "make", lambda *_: None)
-            first = run_worker(["spark"], handlers, allow_import=["published_steps"])
+            first = run_worker(["spark"], warm_handlers, allow_import=["published_steps"])
             if gone == "its flow run again":
                 with FlowProducer(url) as flows:
                     flow = flows.submit(FlowSpec("f", [node]), flow_id="f")
@@ -423,13 +424,14 @@ class TestWorkers:
                     queue.remove(job_id)
         assert versions(tmp_path) == []
         monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.2)
-        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        run_worker(["spark"], warm_handlers, allow_import=["published_steps"])
         eventually(lambda: versions(tmp_path), timeout=20)
         eventually(lambda: not redis_client.exists("glide:{spark}:gmo:published"), timeout=20)
 
     def test_what_was_accepted_and_is_gone_is_told_once_and_noted_no_more(  # noqa: PLR0917  fixtures
-        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
+        self, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, redis_client: Any, caplog: pytest.LogCaptureFixture,
+        warm_handlers: Handlers,
     ) -> None:  # fmt: skip
         stays = Publication(str(tmp_path / "file"), "7-0123456789ab")
         (tmp_path / "file").touch()  # where a folder should be
@@ -439,7 +441,7 @@ class TestWorkers:
         }
         redis_client.zadd("glide:{spark}:gmo:published", lines)
         monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.05)
-        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        run_worker(["spark"], warm_handlers, allow_import=["published_steps"])
         eventually(lambda: redis_client.zcard("glide:{spark}:gmo:published") == 2, timeout=30)
         job_id = queue.add("spark.python", step("looks_away").data)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
@@ -448,7 +450,7 @@ class TestWorkers:
 
     def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures
         self, spark: SparkSession, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,
-        tmp_path: Path,
+        tmp_path: Path, warm_handlers: Handlers,
     ) -> None:  # fmt: skip
         table, go = tmp_path / "table", tmp_path / "go"
         command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", "spark"]
@@ -460,7 +462,7 @@ class TestWorkers:
             eventually(go.with_name("go.begun").exists, timeout=60)
             stopped.send_signal(signal.SIGSTOP)
             run_worker(
-                ["spark"], handlers, allow_import=["published_steps"], lock_duration=timedelta(seconds=1)
+                ["spark"], warm_handlers, allow_import=["published_steps"], lock_duration=timedelta(seconds=1)
             )
             eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
             eventually(lambda: versions(table))
