@@ -10,16 +10,12 @@ from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate._protocol.worker.workers import LostWorker
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.log_text import in_line
 from glidemq_orchestrate.worker.handler import JobEvent
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 LARGE_RESULT: Final = 256 * 1024
-_CONTROLS: Final = {
-    code: chr(code).encode("unicode_escape").decode()
-    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
-    if code != ord("\t")
-}
 
 
 class OneLine(logging.Filter):
@@ -34,7 +30,7 @@ class OneLine(logging.Filter):
 
 def _escaped(value: object) -> object:
     if isinstance(value, str):
-        return value if value.isprintable() else value.translate(_CONTROLS)
+        return value if value.isprintable() else in_line(value)
     return _Escaped(value) if isinstance(value, BaseException) else value
 
 
@@ -45,10 +41,10 @@ class _Escaped:
         self._error = error
 
     def __str__(self) -> str:
-        return str(self._error).translate(_CONTROLS)
+        return in_line(str(self._error))
 
     def __repr__(self) -> str:
-        return repr(self._error).translate(_CONTROLS)
+        return in_line(repr(self._error))
 
 
 class Log:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_glidemq.node_reports import in_text
 from airflow_provider_glidemq.version_compat import AirflowException, AirflowFailException
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
+from glidemq_orchestrate.log_text import in_text
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.errors import FailedNode

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+from glidemq_orchestrate import log_text
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, NodeNotFound, Superseded
 
 if TYPE_CHECKING:
@@ -127,34 +128,24 @@ def log_reports(flow: Flow, reports: NodeReports, log: Logger, *, is_last: bool 
 
 
 def in_line(text: str) -> str:
-    """Text of a worker, cut, and without characters that could forge lines or colours of a log.
+    """Text of a worker in one line, cut.
 
     What Airflow masks is masked before: a part of it would not be known.
     """
-    return str(redact(text))[:CHARACTERS].translate(_CONTROLS)
+    return log_text.in_line(str(redact(text))[:CHARACTERS])
 
 
 def in_lines(text: str) -> str:
     """What a worker logged in one go, such as a traceback: the lines after the first one are indented."""
-    first, *others = str(redact(text))[:TEXT].split("\n")
-    return "\n".join([in_line(first), *(f"    {in_line(line)}" for line in others)])
+    lines = str(redact(text))[:TEXT].split("\n")
+    return log_text.in_text("\n".join(line[:CHARACTERS] for line in lines))
 
 
 def in_block(lines: Iterable[str]) -> str:
     """What a worker logged, below a line that names the node: each line is indented."""
-    return "\n".join("    " + in_lines(line).replace("\n", "\n    ") for line in lines)
+    return "\n".join(log_text.INDENT + in_lines(line).replace("\n", "\n" + log_text.INDENT) for line in lines)
 
 
-def in_text(text: str) -> str:
-    """A reason of a worker, as ``in_lines`` but not cut: its length is bounded where it is made."""
-    return text.translate(_CONTROLS | {ord("\n"): "\n    "})
-
-
-_CONTROLS: Final = {
-    code: chr(code).encode("unicode_escape").decode()
-    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-    if code != ord("\t")
-}
 LEFT_OUT: Final = "Flow %s: nodes have logged more lines than are shown; see: glidemq flow node FLOW NODE"
 
 

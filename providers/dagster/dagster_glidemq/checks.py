@@ -13,6 +13,7 @@ from glidemq_orchestrate import FlowSpec, NodeStatus
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
+from glidemq_orchestrate.log_text import in_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class GlideMQCheck:
             check_name=self.name,
             passed=False,
             severity=self.severity,
-            metadata={"reason": dg.MetadataValue.text(node.reason)},
+            metadata={"reason": dg.MetadataValue.text(in_text(node.reason))},
         )
 
     def _part(self, result: Json) -> Json:

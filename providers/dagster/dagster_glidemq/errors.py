@@ -8,6 +8,7 @@ from typing import Final
 import dagster as dg
 
 from glidemq_orchestrate.errors import FailedNode, FlowConflict, FlowFailed, GlideMQError
+from glidemq_orchestrate.log_text import in_text
 
 MAX_ROWS: Final = 50
 
@@ -24,7 +25,7 @@ def failure_from(exc: GlideMQError, flow_id: str, *, allow_retries: bool | None 
         "glidemq/flow_id": dg.MetadataValue.text(flow_id),
         "glidemq/error": dg.MetadataValue.text(type(exc).__name__),
     }
-    description = str(exc)
+    description = in_text(str(exc))
     if isinstance(exc, FlowFailed):
         metadata["glidemq/failed_count"] = dg.MetadataValue.int(len(exc.failed))
         metadata["glidemq/failed_nodes"] = failed_table(exc.failed)
@@ -41,7 +42,12 @@ def failed_table(failed: Sequence[FailedNode]) -> dg.TableMetadataValue:
     columns = {"node": "string", "reason": "string", "attempts": "int", "job_id": "string"}
     rows = [
         dg.TableRecord(
-            {"node": node.name, "reason": node.reason, "attempts": node.attempts, "job_id": node.job_id}
+            {
+                "node": node.name,
+                "reason": in_text(node.reason),
+                "attempts": node.attempts,
+                "job_id": node.job_id,
+            }
         )
         for node in failed[:MAX_ROWS]
     ]

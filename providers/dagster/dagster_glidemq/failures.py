@@ -8,6 +8,7 @@ from typing import Final
 from dagster_glidemq.identity import Context
 from glidemq_orchestrate import Flow
 from glidemq_orchestrate.errors import FailedNode, GlideMQError
+from glidemq_orchestrate.log_text import in_block
 
 NODES: Final = 3
 LINES: Final = 20
@@ -21,7 +22,7 @@ def log_failures(context: Context, flow: Flow, failed: Sequence[FailedNode]) -> 
     try:
         for name, logs in flow.logs(dict.fromkeys(causes[:NODES], -LINES), limit=LINES).items():
             if logs.lines:
-                lines = "\n".join(line[:CHARACTERS] for line in logs.lines)
+                lines = in_block(line[:CHARACTERS] for line in logs.lines)
                 context.log.error("node %s had logged:\n%s", name, lines)
     except GlideMQError as exc:
         context.log.warning("the logs of the nodes that failed cannot be read: %s", exc)

@@ -35,6 +35,7 @@ from glidemq_orchestrate.errors import (
     WorkersMissing,
 )
 from glidemq_orchestrate.jobs.check_result import has_passed
+from glidemq_orchestrate.log_text import in_text
 
 if TYPE_CHECKING:
     from dagster_glidemq.lineage import Lineage
@@ -323,7 +324,7 @@ def _log(context: Context, change: Changes) -> None:
     failed = [node for node in change.ended if node.state == "failed"]
     others = [node for node in change.ended if node.state != "failed"]
     for node in failed[:LOG_LINES]:
-        context.log.error("node %s failed: %s", node.name, node.reason)
+        context.log.error("node %s failed: %s", node.name, in_text(node.reason))
     if len(others) <= LOG_LINES:
         for node in others:
             context.log.info("node %s %s%s (%s)", node.name, node.state, _how(node), counted)
@@ -335,7 +336,7 @@ def _log(context: Context, change: Changes) -> None:
 
 def _how(node: NodeStatus) -> str:
     if node.state != "completed":
-        return f": {node.reason}" if node.reason else ""
+        return f": {in_text(node.reason)}" if node.reason else ""
     return "" if node.seconds is None else f" in {node.seconds:.2f} s"
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from glidemq_orchestrate import Job, JobState
+from glidemq_orchestrate.log_text import in_text
 
 MARGIN_SECONDS: Final = 5.0
 
@@ -51,7 +52,7 @@ def why_lost(
     if job is None:
         return "its job is not in the queue: it was removed, or the server has lost it"
     if job.state is JobState.FAILED:
-        return f"its job failed: {job.failed_reason or 'no reason given'}"
+        return f"its job failed: {in_text(job.failed_reason or 'no reason given')}"
     if job.state is JobState.COMPLETED:
         return "its job has completed, but the event log has no end of it"
     if job.lost_runs:

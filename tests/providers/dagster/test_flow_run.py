@@ -115,6 +115,24 @@ def test_the_first_event_names_the_flow_and_the_flow_names_the_run(
     assert metadata["glidemq/nodes"].value == 2
 
 
+def test_what_a_worker_logs_or_raises_forges_no_event(
+    url: str, instance: dg.DagsterInstance, run_worker: RunWorker
+) -> None:
+    forged = "\n2026-01-01 - dagster - ERROR - job - all \x1b[31mis lost"
+
+    def step(ctx: Context) -> None:
+        ctx.log(f"a line{forged}")
+        raise ValueError(f"broken{forged}")
+
+    run_worker(["etl"], {"step": step})
+    result = run_op(GlideMQResource(url=url), instance, lambda context, res: res.run_flow(context, TWO))
+    texts = [entry.user_message for entry in instance.all_logs(result.run_id)]
+    _, description = error_of(result)
+    shown = [text for text in (*texts, description) if "is lost" in text]
+    assert len(shown) >= 3, "the log of the node, its end, the failure of the step"
+    assert not [text for text in shown if "\n2026" in text or "\x1b" in text]
+
+
 def test_labels_of_the_flow_s_own_stay(url: str, instance: dg.DagsterInstance, gate: threading.Event) -> None:
     gate.set()
     own = {f"k{number}": "v" for number in range(14)} | {"dagster_job": "mine"}

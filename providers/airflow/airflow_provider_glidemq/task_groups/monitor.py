@@ -11,7 +11,6 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
-from airflow_provider_glidemq.node_reports import in_text
 from airflow_provider_glidemq.patience import Patience, looking_up, patiently
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.flow import ordered
@@ -22,6 +21,7 @@ from airflow_provider_glidemq.version_compat import (
     AirflowException,
     AirflowSkipException,
 )
+from glidemq_orchestrate.log_text import in_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

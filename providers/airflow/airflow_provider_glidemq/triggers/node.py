@@ -27,7 +27,7 @@ from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge, again_in_
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import WITHHELD
-from airflow_provider_glidemq.node_reports import NodeReports, in_block, in_text
+from airflow_provider_glidemq.node_reports import NodeReports, in_block
 from airflow_provider_glidemq.ownership import (
     DAY,
     NotOwned,
@@ -53,6 +53,7 @@ from airflow_provider_glidemq.triggers.told import Quiet, Reporter
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.log_text import in_text
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.group_task import GroupTask

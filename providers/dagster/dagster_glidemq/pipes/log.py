@@ -15,6 +15,7 @@ from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import messages as pipes
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.jobs.message import JobMessage
+from glidemq_orchestrate.log_text import in_text
 
 PAGE: Final = 100
 _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})
@@ -132,10 +133,11 @@ class LiveLog:
 
     def _log(self, node: str, message: PipesMessage, position: str | None) -> None:
         params = dict(message["params"] or {})
-        if message["method"] == "log" and not self._is_single:
-            params["message"] = f"{node}: {params.get('message')}"
-        if message["method"] == "log" and self._told.has(position, str(params.get("message"))):
-            return
+        if message["method"] == "log":
+            text = in_text(str(params.get("message")))
+            params["message"] = text if self._is_single else f"{node}: {text}"
+            if self._told.has(position, params["message"]):
+                return
         self._handler.handle_message(pipes.make(message["method"], params))
 
 
