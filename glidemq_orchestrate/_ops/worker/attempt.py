@@ -143,7 +143,7 @@ def exchange(
             ):
                 early.append(attempt)
     if early:
-        waiting = Request([Outcome(attempt, Kind.CHILDREN) for attempt in early], 0, "")
+        waiting = Request([Outcome(one, Kind.CHILDREN, second=wire.UNBEGUN) for one in early], 0, "")
         yield from ask(wire.finish_and_fetch(queue, consumer, waiting, clock.now_ms()))
         answer = replace(answer, begun=[attempt for attempt in answer.begun if attempt not in early])
     return answer

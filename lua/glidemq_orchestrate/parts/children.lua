@@ -38,9 +38,53 @@ end
 
 -- A failed child runs again: whoever waits for it waits again.
 function L.children.again(prefix, job_id)
-  each_parent(prefix, job_id, function(_, _, ref)
+  each_parent(prefix, job_id, function(queue, parent_id, ref)
     L.rules.forget(prefix .. job_id, ref)
+    redis.call('HDEL', queue .. 'job:' .. parent_id, 'gmo:waited')
   end)
+end
+
+-- Whether a member of the dependencies of a node is a job that it has added, not a node or a gate that holds it back. What
+-- is in another slot tells by its id.
+local function is_child(own_id, member)
+  local queue, job_id = L.record.split(member)
+  if not queue or job_id:find('^gmo%-gate%-') then
+    return false
+  end
+  local v = redis.pcall('HMGET', queue .. 'job:' .. job_id, 'state', 'gmo:flow', 'opts')
+  if v.err or not v[1] then
+    local flow = own_id:match('^(.*~)') or (own_id:find('^gmo%-') and 'gmo-')
+    return not (flow and job_id:sub(1, #flow) == flow)
+  end
+  return not v[2] and not L.jobs.is_portable(v[3])
+end
+
+-- How many children a job has added. A node with many dependencies counts as one that has.
+local function count(prefix, job_id, v)
+  local deps, found = prefix .. 'deps:' .. job_id, 0
+  local total = redis.call('SCARD', deps)
+  if total > MOST or not (v[2] or L.jobs.is_portable(v[3])) then
+    return total
+  end
+  for _, member in ipairs(redis.call('SMEMBERS', deps)) do
+    found = found + (is_child(job_id, member) and 1 or 0)
+  end
+  return found
+end
+
+-- Why a job that asks to wait for its children would wait for nobody, or nil. The field gmo:waited: how many it had when it
+-- waited last; it goes when an attempt fails or is lost, or a child runs again.
+function L.children.refusal(prefix, job_id)
+  local key = prefix .. 'job:' .. job_id
+  local v = redis.call('HMGET', key, 'gmo:waited', 'gmo:flow', 'opts', 'depsCompleted')
+  local found = count(prefix, job_id, v)
+  local has_open = redis.call('SCARD', prefix .. 'deps:' .. job_id) > L.numbers.int(v[4], 0)
+  if found == 0 then
+    return 'WaitForChildren: it has added no children'
+  elseif not has_open and found <= L.numbers.int(v[1], 0) then
+    return 'WaitForChildren: all its children have ended, and it has added no more'
+  end
+  redis.call('HSET', key, 'gmo:waited', found)
 end
 
 -- The job waits for its children from now on.

@@ -52,6 +52,7 @@ end
 local function note(r, worker, lost, key)
   L.hashes.add(key, 'gmo:lost', 1)
   redis.call('HSET', key, 'gmo:begun', '1')
+  redis.call('HDEL', key, 'gmo:waited')
   local name = worker.name ~= '' and 'worker ' .. worker.name or 'a worker'
   redis.call('RPUSH', r.prefix .. 'log:' .. lost.id, name .. ' was lost while it ran attempt ' .. lost.attempt
     .. ' of this job; that costs no attempt')

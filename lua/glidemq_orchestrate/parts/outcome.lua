@@ -6,7 +6,7 @@
 --   fail      text = reason, numbers = attempts allowed, backoff in ms
 --   later     text = new data ('' = keep), numbers = ms since the epoch, 1 if no handler was called (its queue timeout
 --             goes on); the attempt does not count
---   children  wait until the child jobs have ended (children.lua); the attempt does not count
+--   children  wait until the child jobs (second number 1: the dependencies) have ended; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
 --   begun     no outcome yet: the handler of a job that was fetched ahead begins
@@ -122,7 +122,7 @@ local function fail(x, o, job)
     reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = '0', job = job,
     keeps_start = true }
   if verdict == 'retrying' then
-    redis.call('HDEL', key, 'gmo:entry', unpack(L.losses.MARKS))
+    redis.call('HDEL', key, 'gmo:entry', 'gmo:waited', unpack(L.losses.MARKS))
     return verdict
   end
   L.dead_letters.note(x.prefix, o.job_id, x.now, dead)
@@ -137,8 +137,9 @@ end
 -- Ends the attempt without an end of the job: it waits for a time, child jobs, a signal or its turn.
 local function park(x, o, job)
   local p = { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group, now = x.now }
-  if o.kind == 'children' and redis.call('EXISTS', x.prefix .. 'deps:' .. o.job_id) == 0 then
-    o.text, o.first = 'WaitForChildren: it has added no children', 0
+  local refusal = o.kind == 'children' and o.second ~= 1 and L.children.refusal(x.prefix, o.job_id)
+  if refusal then
+    o.text, o.first = refusal, 0
     return fail(x, o, job)
   end
   if o.entry_id == '' then
@@ -157,7 +158,7 @@ local function park(x, o, job)
   end
   local key = x.prefix .. 'job:' .. o.job_id
   redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
-  if o.kind ~= 'back' and not (o.kind == 'later' and o.second == 1) then -- its handler was called: no queue timeout
+  if o.kind ~= 'back' and o.second ~= 1 then -- its handler was called: no queue timeout
     redis.call('HSET', key, 'gmo:begun', '1')
     redis.call('HDEL', key, unpack(L.losses.MARKS))
   end

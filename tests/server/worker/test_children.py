@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobOptions, JobRef, Queue, Unrecoverable, WaitForChildren
+from glidemq_orchestrate import (
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    JobRef,
+    Queue,
+    Unrecoverable,
+    WaitForChildren,
+)
+from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import ChildrenFailed
+from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,3 +128,31 @@ def test_a_job_without_children_does_not_wait_for_ever(
     job_id = queue.add("alone", {})
     eventually(lambda: queue.get_job(job_id).state == "failed", timeout=30)
     assert queue.get_job(job_id).failed_reason == "WaitForChildren: it has added no children"
+
+
+@pytest.mark.parametrize("path", REACHES)
+@pytest.mark.parametrize("children", [0, 1])
+def test_a_node_without_new_children_does_not_wait_for_ever(  # noqa: PLR0913, PLR0917  fixtures
+    path: str,
+    children: int,
+    queue: Queue,
+    flows: FlowProducer,
+    run_worker: RunWorker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[path])
+    runs: list[Any] = []
+
+    def waits(ctx: Any) -> None:
+        runs.append(ctx.inputs)
+        if len(runs) <= children:
+            queue.add("first", {}, options=JobOptions(parent=JobRef("etl", ctx.job_id)))
+        raise WaitForChildren
+
+    run_worker(["etl"], {"first": lambda ctx: 1, "waits": waits})
+    nodes = [FlowNode("first", "etl", "first"), FlowNode("waits", "etl", "waits", after=["first"])]
+    flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+    outcome = flow.wait(timeout=timedelta(seconds=30))
+    why = "all its children have ended, and it has added no more" if children else "it has added no children"
+    assert [one.reason for one in outcome.failed] == [f"WaitForChildren: {why}"]
+    assert len(runs) == children + 1
