@@ -101,7 +101,7 @@ dedup | hash | deduplication ids with their last jobs | work | cleanup: seconds 
 rate | hash | starts in the window of the queue | queue 2 | obliterate
 tpm:<window> | string | tokens used in a window | timed | after the window
 # The queue (glide-mq's)
-meta | hash | settings; orderdone:<key> of old library versions | user | who set them
+meta | hash | settings; changes of schedules; orderdone:<key> of old library versions | user | who set them
 events | stream | the last events | queue 1200 | trimmed to about 1,000
 metrics:completed | hash | ends and durations by minute | queue 2900 | the first end of a later minute, and
     cleanup: after a day

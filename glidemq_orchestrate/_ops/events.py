@@ -45,6 +45,7 @@ class EventKind(StrEnum):
     DRAINED = "drained"
     RETRIED = "retried"
     GROUP_RATE_LIMITED = "group-rate-limited"
+    SCHEDULER_CHANGED = "scheduler.changed"
     FLOW_COMPLETED = "flow.completed"
     FLOW_FAILED = "flow.failed"
     FLOW_CANCELLED = "flow.cancelled"

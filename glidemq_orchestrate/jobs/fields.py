@@ -14,7 +14,7 @@ _Read = Literal[
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
     "parentIds", "parentQueues", "suspendReason", "suspendedAt", "suspendTimeout", "signals", "gmo:entry",
-    "gmo:round", "gmo:skipped", "gmo:begun", "gmo:waited", "gmo:end", "gmo:queue_timeout",
+    "gmo:round", "gmo:skipped", "gmo:begun", "gmo:waited", "gmo:repeats", "gmo:end", "gmo:queue_timeout",
     "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
     "gmo:published",
@@ -30,8 +30,8 @@ JOB_FIELDS_WITHOUT_PAYLOAD: Final[tuple[JobField, ...]] = get_args(_Read)
 JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_args(_Payload))
 OF_ONE_RUN: Final[tuple[JobField, ...]] = (
     "activeSource", "fallbackIndex", "gmo:accepted", "gmo:begun", "gmo:end", "gmo:entry", "gmo:lost",
-    "gmo:messages", "gmo:published", "gmo:ran", "gmo:skipped", "gmo:suspect", "gmo:token", "gmo:unhandled", "gmo:waited",
-    "lastActive", "processedOn", "progress", "returnvalue", "revoked", "signals", "stalledCount",
-    "suspendReason", "suspendTimeout", "suspendedAt", "tpmTokens",
+    "gmo:messages", "gmo:published", "gmo:ran", "gmo:skipped", "gmo:suspect", "gmo:token", "gmo:unhandled",
+    "gmo:waited", "lastActive", "processedOn", "progress", "returnvalue", "revoked", "signals",
+    "stalledCount", "suspendReason", "suspendTimeout", "suspendedAt", "tpmTokens",
 )  # fmt: skip
 """What a node that runs again forgets; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""

@@ -111,6 +111,7 @@ class Feed:
         self._calls_out = 0
         self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
         self._due: asyncio.TimerHandle | None = None
+        self._schedules, self.rescheduled = 0, asyncio.Event()  # the schedules are to be looked at
         self._closing = False
         self._loop = asyncio.get_running_loop()
         self.receipts: Receipts | None = None  # if outcomes must be confirmed
@@ -343,6 +344,9 @@ class Feed:
 
     def _read_state(self, answer: Answer) -> None:
         """Ask again if the queue may have more jobs; else listen from the positions of the reply."""
+        if answer.schedules != self._schedules:
+            self._schedules = answer.schedules
+            self.rescheduled.set()
         if answer.positions is None:
             self._ask_again()
             return

@@ -201,8 +201,9 @@ class Service(AsyncFacade, ABC):
         work: Callable[[], Awaitable[float | None]],
         *,
         immediately: bool = True,
+        woken: asyncio.Event | None = None,
     ) -> OwnTask:
-        """Repeat a chore every so many seconds, or sooner if it returns a shorter time."""
+        """Repeat a chore every so many seconds, or sooner if it returns a shorter time, or is ``woken``."""
 
         async def again() -> None:
             if not immediately:
@@ -210,7 +211,14 @@ class Service(AsyncFacade, ABC):
             while True:
                 soon = await work()
                 self._failures.clear(what)
-                await asyncio.sleep(seconds if soon is None else min(max(soon, 0.01), seconds))
+                pause = seconds if soon is None else min(max(soon, 0.01), seconds)
+                if woken is None:
+                    await asyncio.sleep(pause)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await woken.wait()
+                woken.clear()
 
         return self._keep(what, again)
 

@@ -219,11 +219,12 @@ class Worker(Service):
             ("leases", self._beat_seconds, functools.partial(self._beat, keys, jobs)),
             ("registration", ANNOUNCE_SECONDS, functools.partial(self._announce, keys)),
             ("upkeep", UPKEEP_SECONDS, functools.partial(self._maintain, keys)),
-            ("schedules", UPKEEP_SECONDS, functools.partial(self._fire, keys)),
             ("reclaiming", min(lock_seconds / 2, RECLAIM_SECONDS), functools.partial(self._reclaim, keys)),
             ("supervision", UPKEEP_SECONDS, functools.partial(self._tend, self._tendings[name])),
         ):
             self._every(f"{what} of queue {name}", seconds, chore, immediately=what != "registration")
+        fire, woken = functools.partial(self._fire, keys), feed.rescheduled
+        self._every(f"schedules of queue {name}", UPKEEP_SECONDS, fire, woken=woken)
 
     def _job_runner(self) -> JobRunner:
         self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)

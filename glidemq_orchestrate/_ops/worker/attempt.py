@@ -48,6 +48,7 @@ READY: Final = frozenset(
         "retried",
         "delay-changed",
         "priority-changed",
+        "scheduler.changed",
     }
 )
 

@@ -84,7 +84,7 @@ class Answer:
 
     ``positions`` of stream and events: a client that reads on from there misses nothing that makes a job
     ready. None when the queue may have more jobs right now. ``history``: the replication id of the server,
-    where it was asked for.
+    where it was asked for. ``schedules``: how often the schedules of the queue have changed; 0 for unknown.
     """
 
     verdicts: list[str]
@@ -95,6 +95,7 @@ class Answer:
     held: Held
     troubles: list[str]
     history: str = ""
+    schedules: int = 0
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
@@ -104,7 +105,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     """
 
     def decode(reply: Any) -> Answer:
-        verdicts, flows, rows, stream, events, due, held, troubles = reply
+        verdicts, flows, rows, stream, events, due, held, troubles, *more = reply
         name, token = queue.queue, request.token
         expected = len(request.outcomes) + len(request.begun)
         if len(verdicts) != expected:
@@ -117,6 +118,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
             replies.integer(due),
             Held(held),
             [readable(trouble) for trouble in troubles],
+            schedules=replies.integer(more[0]) if more else 0,
         )
 
     words: list[Word] = [

@@ -22,6 +22,7 @@ local function fire_scheduler(keys, args)
     return { 'changed' }
   end
   local reply, ttl = { 'fired' }, int(args[9], 0)
+  local repeats = args[11] ~= '' or args[4]:find('"overlap":%s*false') -- the next run depends on the end of this one
   for at = 12, #args do
     local job = {
       prefix = prefix, id = L.ids.auto(prefix), name = args[5], data = args[at], opts = args[6], timestamp = now,
@@ -29,6 +30,7 @@ local function fire_scheduler(keys, args)
       lifo = int(args[10], 0) > 0, expire_at = ttl > 0 and now + ttl or nil,
     }
     L.jobs.write(job)
+    if repeats then redis.call('HSET', prefix .. 'job:' .. job.id, 'gmo:repeats', '1') end
     L.jobs.route(job)
     L.events.emit(prefix .. 'events', 'added', job.id, 'name', job.name)
     reply[#reply + 1] = job.id

@@ -2,6 +2,8 @@
 -- KEYS  1 lock  2 glide-mq's schedulers  3 our schedulers  4 finished schedulers
 -- ARGS  1 now_ms  2 name  3 to 5 texts that the caller read in KEYS 2 to 4 ('' = none)  6 to 8 texts to write ('' = remove)
 -- REPLY put | locked | changed
+-- EFFECTS workers look at the schedules at once
+-- EVENT scheduler.changed {name}
 local HASHES, FINISHED = 3, 3
 
 local function put_scheduler(keys, args)
@@ -23,9 +25,12 @@ local function put_scheduler(keys, args)
     end
     is_left = is_left or text ~= ''
   end
+  local prefix = L.hashes.prefix(keys[1], L.scheduler.LOCK)
   if not is_left then
-    redis.call('HDEL', L.hashes.prefix(keys[1], L.scheduler.LOCK) .. 'gmo:schedulers:last', name)
+    redis.call('HDEL', prefix .. 'gmo:schedulers:last', name)
   end
+  L.scheduler.changed(prefix)
+  redis.pcall('XADD', prefix .. 'events', 'MAXLEN', '~', 1000, '*', 'event', 'scheduler.changed', 'name', name)
   return 'put'
 end
 

@@ -60,7 +60,7 @@ local function is_child(own_id, member)
 end
 
 -- How many children a job has added. A node with many dependencies counts as one that has.
-local function count(prefix, job_id, v)
+local function count_children(prefix, job_id, v)
   local deps, found = prefix .. 'deps:' .. job_id, 0
   local total = redis.call('SCARD', deps)
   if total > MOST or not (v[2] or L.jobs.is_portable(v[3])) then
@@ -77,7 +77,7 @@ end
 function L.children.refusal(prefix, job_id)
   local key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', key, 'gmo:waited', 'gmo:flow', 'opts', 'depsCompleted')
-  local found = count(prefix, job_id, v)
+  local found = count_children(prefix, job_id, v)
   local has_open = redis.call('SCARD', prefix .. 'deps:' .. job_id) > L.numbers.int(v[4], 0)
   if found == 0 then
     return 'WaitForChildren: it has added no children'

@@ -13,8 +13,7 @@
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
 -- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`,
 -- `error <message>` (the job's keys are broken).
-L.outcome = {}
-L.outcome.WORDS = 9
+L.outcome = { WORDS = 9 }
 local FLOW_FAILURE = 50
 
 -- The job fields that finishing needs, or nil and the reason why the attempt no longer owns the job.
@@ -22,7 +21,7 @@ local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
     'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows',
-    'gmo:messages', 'gmo:published')
+    'gmo:messages', 'gmo:published', 'gmo:repeats')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
@@ -34,15 +33,13 @@ local function read(x, o)
   return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
     parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, published = v[17] or nil,
-    flow = flow }
+    flow = flow, repeats = v[18] }
 end
 
 -- Mode, count and age of the retention; nodes of flows are kept.
 local function retention(o, job)
   local mode, count, age = o.retention:match('^(%S+) (%d+) (%d+)$')
-  if job.flow or not mode then
-    return '0', 0, 0
-  end
+  if job.flow or not mode then return '0', 0, 0 end
   return mode, tonumber(count), tonumber(age)
 end
 
@@ -196,5 +193,7 @@ function L.outcome.accept(x, o)
     job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)
     x.spent = x.spent + math.min(job.flow.dependents, FLOW_FAILURE)
   end
-  return act(x, o, job)
+  local verdict = act(x, o, job)
+  L.scheduler.settled(x.prefix, job, o.kind, verdict)
+  return verdict
 end

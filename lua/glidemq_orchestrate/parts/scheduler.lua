@@ -40,6 +40,18 @@ function L.scheduler.write_finished(key, name, text, now)
   end
 end
 
+-- Lets workers look at the schedules at once: each fetch returns the number of changes, which is in glide-mq's `meta`.
+function L.scheduler.changed(prefix)
+  redis.pcall('HINCRBY', prefix .. 'meta', 'gmo:schedules', 1)
+end
+
+-- The job of a schedule whose next run depends on its end (gmo:repeats) may have ended.
+function L.scheduler.settled(prefix, job, kind, verdict)
+  if job.repeats and (verdict == 'failed' or (verdict == 'ok' and (kind == 'done' or kind == 'skip'))) then
+    L.scheduler.changed(prefix)
+  end
+end
+
 L.scheduler.LOCK = LOCK
 L.scheduler.stored = stored
 L.scheduler.write = write

@@ -132,7 +132,7 @@ def test_a_job_without_children_does_not_wait_for_ever(
 
 @pytest.mark.parametrize("path", REACHES)
 @pytest.mark.parametrize("children", [0, 1])
-def test_a_node_without_new_children_does_not_wait_for_ever(  # noqa: PLR0913, PLR0917  fixtures
+def test_a_node_without_new_children_does_not_wait_for_ever(  # noqa: PLR0917  fixtures
     path: str,
     children: int,
     queue: Queue,
