@@ -28,6 +28,8 @@ from glidemq_orchestrate.names import SCHEDULER
 from glidemq_orchestrate.stored import number
 
 AGAIN_MS: Final = 50
+LEAST_MS: Final = 20
+SHARE: Final = 8  # of the time that a run has taken, until its end is looked for again
 SEARCH_PAGE: Final = 200
 SEARCH_PAGES: Final = 5
 CLOCKS_APART_MS: Final = 60_000
@@ -135,10 +137,11 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     """
     hashes = yield from ask_all([calls.entries(queue, at) for at in (calls.SHARED, calls.OURS, calls.LAST)])
     last, due = hashes[2], list[int]()
+    least = max(LEAST_MS, len(hashes[0]) + len(hashes[1]))  # a look reads all entries
     for where, texts in zip(calls.HASHES, hashes[:2], strict=True):
         for name, text in texts.items():
             # A broken entry is not ours to delete: its writer may know what it means.
-            visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms())
+            visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms(), least)
             at = yield from apart(visit, f"scheduler {name!r} of queue {queue.queue}")
             if at is not None:
                 due.append(at)
@@ -146,9 +149,13 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
 
 
 def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
-    queue: QueueKeys, where: KeyName, name: str, text: str, last: str, now_ms: int
+    queue: QueueKeys, where: KeyName, name: str, text: str, last: str, now_ms: int, least: int
 ) -> Op[int | None]:
-    """Fire one entry if it is due; returns when its next slot is due, None if that is not known."""
+    """Fire one entry if it is due; returns when its next slot is due, None if that is not known.
+
+    While it waits for the end of its last run: when to look again, after an eighth of the time that this has
+    taken, and after ``least`` at least.
+    """
     stored = Stored.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
         raise ConfigurationError(Stored.flaw(name, text))
@@ -159,21 +166,23 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
     if slot > now_ms and not stored.is_over:
         return slot
     then = stored.with_values(nextRun=None)
+    look_ms = now_ms + max((now_ms - stored.number("lastRun")) // SHARE, least)
     data: list[str] = []
     if not stored.is_over:
         if is_in_flight:
             ended = yield from _end_of_last_run(queue, name, stored, last, now_ms)
             if ended is None:
-                return None
+                return look_ms
             then = stored.with_values(nextRun=ended + repeat)
         elif stored.wire.get("overlap") is False and last and (yield from _is_open(queue, last)):
-            return None
+            return look_ms
         else:
             data, then = _due(stored, slot, now_ms)
     reply = yield from ask(calls.fire(queue, where, name, seen=text, then=then, data=data, now_ms=now_ms))
     if reply[0] != "fired":
         return now_ms + AGAIN_MS
-    return then.number("nextRun") or None
+    is_begun = repeat and not then.is_finished  # its end is to be seen
+    return then.number("nextRun") or (now_ms + least if is_begun else None)
 
 
 def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored]:

@@ -350,7 +350,7 @@ class TestCatchingUp:
     def test_a_slot_waits_for_the_job_of_the_last_one(self, stage: Stage) -> None:
         stage.schedulers.upsert("s", Schedule(every=SECOND, overlap=False))
         stage.tick(1_001_000)
-        assert stage.tick(1_002_000) == -1
+        assert stage.tick(1_002_000) == 1_002_125
         assert len(stage.jobs()) == 1
         stage.end("1")
         assert stage.tick(1_002_300) == 1_003_000
@@ -361,13 +361,14 @@ class TestRepeatAfterComplete:
     @pytest.mark.parametrize("state", ["completed", "failed"])
     def test_the_next_run_follows_the_end_of_the_last(self, stage: Stage, state: str) -> None:
         stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
-        assert stage.tick() == -1
+        assert stage.tick() == 1_000_020  # a short run must not wait for the next look
         (job,) = stage.jobs()
         assert (job["schedulerName"], stage.entry()["nextRun"]) == ("s", 0)
-        assert stage.tick(1_009_000) == -1
+        assert stage.tick(1_000_080) == 1_000_100
+        assert stage.tick(1_008_000) == 1_009_000
         stage.end("1", state, 1_010_000)
         assert stage.tick(1_010_100) == 1_011_000
-        assert stage.tick(1_011_000) == -1
+        assert stage.tick(1_011_000) == 1_011_020
         assert len(stage.jobs()) == 2
 
     def test_it_goes_on_when_the_job_was_removed(self, stage: Stage) -> None:
@@ -382,7 +383,7 @@ class TestRepeatAfterComplete:
         stage.client.set("glide:{etl}:id", 9)
         text = '{"repeatAfterComplete":1000,"iterationCount":1,"lastRun":1000000,"nextRun":0}'
         stage.node_writes(text)
-        assert stage.tick(1_004_000) == -1
+        assert stage.tick(1_004_000) == 1_004_500
         stage.end("7", "failed", 1_004_500)
         assert stage.tick(1_005_000) == 1_005_500
         stage.node_writes(text)
@@ -393,7 +394,7 @@ class TestRepeatAfterComplete:
         stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
         stage.tick()
         stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
-        assert stage.tick(1_005_000) == -1
+        assert stage.tick(1_005_000) == 1_005_625
         assert len(stage.jobs()) == 1
 
 
