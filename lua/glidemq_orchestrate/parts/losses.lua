@@ -2,7 +2,8 @@
 -- fetched goes back at no cost. Of several that had begun nobody knows which did it: they are suspects.
 -- A token ends in '+' where the job was fetched ahead; its worker writes the token to gmo:ran when its handler begins.
 -- gmo:lost: how often its worker was lost while it ran. gmo:suspect: in how many losses it may be the cause; a worker runs
--- one suspect at a time, and says so first. 0: it was fetched only, which its worker may not have had the time to deny.
+-- one suspect at a time, and says so first. What ran beside one is a suspect too: else a second culprit would stay
+-- unknown, and each suspect that it runs beside would be charged in its place. 0: it was fetched only, which its worker may not have had the time to deny.
 -- All three go when an attempt ends well.
 L.losses = {}
 L.losses.MARKS = { 'stalledCount', 'gmo:lost', 'gmo:suspect' }
@@ -85,9 +86,7 @@ local function take_back(r, worker, lost)
   end
   note(r, worker, lost, key)
   local charged = is_charged(worker, lost)
-  if charged or lost.suspect > 0 then
-    L.hashes.add(key, 'gmo:suspect', 1)
-  end
+  L.hashes.add(key, 'gmo:suspect', 1)
   if not charged then
     L.events.emit(r.prefix .. 'events', 'stalled', lost.id)
   elseif L.stalled.stall(r.prefix, lost.id, lost.job, r.max_stalled, r.now) == 'failed' then

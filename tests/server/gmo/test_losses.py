@@ -80,7 +80,22 @@ def test_after_a_loss_only_the_suspect_is_charged(bench: Bench) -> None:
     lose(bench)
     assert stalls(bench, ids) == ["1", "2", "1"]
     assert stalls(bench, new) == [None, None]
-    assert [bench.job(job_id).get("gmo:suspect") for job_id in new] == [None, None]
+
+
+def test_what_ran_beside_a_suspect_is_one_and_no_innocent_is_charged_twice_for_it(bench: Bench) -> None:
+    (innocent,) = add(bench, 1)
+    fetch(bench, 1, 1)
+    lose(bench)
+    (guilty,) = add(bench, 1)
+    first = {attempt.job_id: attempt for attempt in fetch(bench, 2, 2)}
+    assert first[guilty].suspect is None
+    begin(bench, first[innocent])
+    lose(bench)
+    second = {attempt.job_id: attempt for attempt in fetch(bench, 2, 2)}
+    assert (second[innocent].suspect, second[guilty].suspect) == (2, 1)  # they run one at a time now
+    begin(bench, second[guilty])
+    lose(bench)
+    assert stalls(bench, [innocent, guilty]) == ["2", "1"]
 
 
 def test_two_suspects_at_once_are_in_doubt_and_not_charged(bench: Bench) -> None:
