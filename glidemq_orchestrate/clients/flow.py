@@ -117,7 +117,8 @@ class Flow:
         """Why nodes that could run do not run now, and until when, by name: of the first 100 of them.
 
         Of those that are delayed, wait for a worker, for their ordering key or for a signal; not of those
-        that wait for other nodes. For people: it costs two calls a node, and four for each of their queues.
+        that wait for other nodes. For people: it costs two calls a node, and four for each of their queues;
+        on the portable path (several slots of a cluster), where nodes have delays, one more for each node.
 
         Args:
             nodes: Of these nodes, as ``nodes`` has returned them; None: of all.

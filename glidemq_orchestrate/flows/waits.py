@@ -20,10 +20,17 @@ WAITING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a node waits. ``until``: when that ends by itself, at the latest; None: nobody knows."""
+    """Why a node waits.
+
+    Attributes:
+        reason: For people.
+        until: When that ends by itself, at the latest; None: nobody knows.
+        is_turn: It only waits for its turn: workers serve its queue, and other jobs run or come first.
+    """
 
     reason: str
     until: datetime | None = None
+    is_turn: bool = False
 
     def __str__(self) -> str:
         """For people, in local time: ``until 14:05:30: to be tried again (attempt 1 of 3 failed: ...)``."""

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from glidemq_orchestrate._ops.flows.portable.decisions import delayed_until
+from glidemq_orchestrate._ops.flows.portable.table import Policy, read_nodes, read_policies
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.flows.spec import NodeStatus
@@ -24,6 +27,7 @@ from glidemq_orchestrate.stored import moment, number
 MOST: Final = 100
 CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time
 REASON: Final = 200
+DELAY: Final = "its delay"
 _FIELDS: Final[tuple[JobField, ...]] = (
     "attemptsMade", "maxAttempts", "failedReason", "orderingKey", "groupKey", "suspendReason", "suspendedAt",
     "suspendTimeout", "gmo:begun",
@@ -31,8 +35,12 @@ _FIELDS: Final[tuple[JobField, ...]] = (
 
 
 def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
-    """Why nodes wait, by name, of the first 100 that do; in two trips and two more for each queue."""
-    asked = [node for node in nodes if node.state in WAITING][:MOST]
+    """Why nodes wait, by name, of the first 100 that do; in two trips and two more for each queue.
+
+    Nodes of a portable flow with a delay of their own take some more, as ``read_nodes`` does.
+    """
+    every = list(nodes)
+    asked = [node for node in every if node.state in WAITING][:MOST]
     queues: dict[str, _Queue] = {}
     for name in dict.fromkeys(node.queue for node in asked):
         queues[name] = yield from _queue(QueueKeys(ref.home.prefix, name), now_ms)
@@ -47,7 +55,22 @@ def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str
         for node, fields, score in zip(asked, replies[::2], replies[1::2], strict=True)
     ]
     due = yield from _group_times(found, jobs)
-    return {job.node.name: _wait(job, queues[job.node.queue], due.get(job.node.name)) for job in found}
+    told = {job.node.name: _wait(job, queues[job.node.queue], due.get(job.node.name)) for job in found}
+    if ref.path == "portable" and len(told) < MOST:
+        delayed = yield from _delayed_nodes(ref, every)
+        told |= dict(list(delayed.items())[: MOST - len(told)])
+    return told
+
+
+def _delayed_nodes(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[dict[str, Wait]]:
+    """The nodes of a portable flow that wait for their own delay, as they would for others."""
+    waiting = {node.name for node in nodes if node.state is JobState.WAITING_CHILDREN}
+    texts = (yield from read_policies(ref)) if waiting else {}
+    if not any(Policy.read(texts[name]).delay_ms for name in waiting & texts.keys()):
+        return {}
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    due = delayed_until((yield from read_nodes(ref)), record.begun_ms) if record.number >= 0 else {}
+    return {name: Wait(DELAY, moment(str(at))) for name, at in due.items() if name in waiting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +142,21 @@ def _wait(job: _Job, queue: _Queue, group_until: datetime | None) -> Wait:
         key = readable(job.key)
         if group_until is not None:
             return Wait(f"for the rate limit of its ordering key {key}", group_until)
-        return Wait(f"for a place of its ordering key {key}: jobs before it run or wait")
-    return Wait(_in_queue(node, queue))
+        return Wait(f"for a place of its ordering key {key}: jobs before it run or wait", is_turn=True)
+    return _in_queue(node, queue)
 
 
-def _in_queue(node: NodeStatus, queue: _Queue) -> str:
+def _in_queue(node: NodeStatus, queue: _Queue) -> Wait:
     if queue.is_paused:
-        return f"queue {node.queue} is paused; glidemq queue resume {node.queue}"
+        return Wait(f"queue {node.queue} is paused; glidemq queue resume {node.queue}")
     if queue.handlers is not None and not queue.handlers:
-        return f"no live worker serves queue {node.queue}"
+        return Wait(f"no live worker serves queue {node.queue}")
     if queue.handlers is not None and node.job not in queue.handlers:
-        return f"no live worker of queue {node.queue} has a handler {node.job}"
+        return Wait(f"no live worker of queue {node.queue} has a handler {node.job}")
     limits = [f"at most {queue.concurrency} run at once"] if queue.concurrency else []
     limits += [f"at most {queue.rate[0]} start in {queue.rate[1] / 1000:g} s"] if queue.rate[0] else []
-    return f"for a free worker of queue {node.queue}" + (f" ({', '.join(limits)})" if limits else "")
+    reason = f"for a free worker of queue {node.queue}" + (f" ({', '.join(limits)})" if limits else "")
+    return Wait(reason, is_turn=True)
 
 
 def _delayed(job: _Job) -> str:
@@ -142,7 +166,7 @@ def _delayed(job: _Job) -> str:
         most = max(number(job.fields["maxAttempts"]), made)
         return f"to be tried again (attempt {made} of {most} failed{why})"
     if not job.fields["gmo:begun"]:
-        return "its delay"
+        return DELAY
     return f"its handler asked for another attempt then{why}"
 
 

@@ -30,6 +30,8 @@ STEP_SECONDS: Final = 3600
 OUTAGE_SECONDS: Final = 60
 REFRESH_SHARE: Final = 5  # at most one part in so many of the time goes into reading all nodes
 HEAD_LINES: Final = 8
+WAITS_REST: Final = timedelta(seconds=2)
+MOST_NAMED: Final = 3
 
 
 class Outage:
@@ -126,29 +128,61 @@ def _draw(flow: Flow, screen: Live) -> float:
 def print_changes(flow: Flow, *, after: str | None, as_json: bool, timeout: float | None) -> NoReturn:
     """Print one line per change until the flow has ended, then exit with its code."""
     try:
-        for change in _changes(flow, after, math.inf if timeout is None else time.monotonic() + timeout):
-            if as_json:
-                say_json(asdict(change), indent=None)
-            else:
-                say(_line(change))
+        deadline, waiting = math.inf if timeout is None else time.monotonic() + timeout, _Waiting(flow)
+        for changes in _batches(flow, after, deadline):
+            for change in changes:
+                if as_json:
+                    say_json(asdict(change), indent=None)
+                else:
+                    say(_line(change))
+            if not as_json and not (changes and isinstance(changes[-1], FlowChange)):
+                waiting.say_news()
             sys.stdout.flush()
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
     end_with(flow)
 
 
-def _changes(flow: Flow, after: str | None, deadline: float) -> Iterator[NodeChange | FlowChange]:
+def _batches(flow: Flow, after: str | None, deadline: float) -> Iterator[Sequence[NodeChange | FlowChange]]:
     outage = Outage()
     while True:
         left = None if deadline == math.inf else timedelta(seconds=max(deadline - time.monotonic(), 0))
         try:
-            for change in flow.watch(after=after, timeout=left):
-                after = change.position
-                yield change
+            for changes in flow.watch_batches(after=after, timeout=left, rest=WAITS_REST):
+                after = changes[-1].position if changes else after
+                yield changes
         except TransportError as exc:
             outage.tolerate(exc)
         else:
             return
+
+
+class _Waiting:
+    """Says what waits for something else than its turn, why and until when: once, while that holds."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow, self._said, self._next = flow, dict[str, str](), 0.0
+
+    def say_news(self) -> None:
+        began = time.monotonic()
+        if began < self._next:
+            return
+        try:
+            found = self._flow.waits()
+        except TransportError:  # the watch itself tells how long that lasts
+            return
+        took = time.monotonic() - began
+        self._next = began + max(WAITS_REST.total_seconds(), took * REFRESH_SHARE)
+        told = {name: str(wait) for name, wait in found.items() if not wait.is_turn}
+        news: dict[str, list[str]] = {}
+        for name, text in told.items():
+            if self._said.get(name) != text:
+                news.setdefault(text, []).append(name)
+        self._said = told
+        for text, names in news.items():
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            about = ", ".join(names[:MOST_NAMED]) + more
+            say("  ".join([datetime.now().astimezone().strftime("%H:%M:%S"), about, "waits", text]))
 
 
 def _line(change: NodeChange | FlowChange) -> str:

@@ -34,6 +34,8 @@ def watch(
 ) -> None:
     """Follow a flow until it ends: as a live tree in a terminal, else one line per change.
 
+    Lines also say what waits for something else than its turn, why, and until when, as of every two seconds.
+
     With --json, node changes have node, state, at, attempts, reason, progress and position; the last line
     has flow instead of node. Continuing with --after prints every difference exactly once, however old the
     position is; nothing if the flow has not run since the position of its end.

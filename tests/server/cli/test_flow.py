@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -188,6 +189,20 @@ class TestEnded:
         lines = glidemq("flow", "watch", "bad-2").stdout.splitlines()
         assert lines[4].split("  ")[1:] == ["clean[3]", "failed", "ValueError: no such month"]
         assert lines[-1].split("  ")[1:] == ["flow bad-2", "failed", "clean[3]: ValueError: no such month"]
+
+    def test_lines_say_what_waits_why_and_until_when(self, glidemq: Glidemq, flows: FlowProducer) -> None:
+        later = JobOptions(delay=timedelta(minutes=5))
+        nodes = [FlowNode(f"late-{i}", "etl", "work", options=later) for i in range(4)]
+        flows.submit(FlowSpec("n", [*nodes, FlowNode("lost", "nobody", "work")]), flow_id="n1")
+        lines = glidemq("flow", "watch", "n1", "--lines", "--timeout", "0.3").stdout.splitlines()
+        waits = [line.split("  ")[1:] for line in lines if "  waits  " in line]
+        (first, how, why), lost = waits
+        assert (first, how) == ("late-0, late-1, late-2 and 1 more", "waits")
+        assert why.startswith("until ")
+        assert why.endswith(": its delay")
+        assert lost == ["lost", "waits", "no live worker serves queue nobody"]
+        flows.get("n1").cancel()
+        assert "waits" not in glidemq("flow", "watch", "n1", "--lines").stdout
 
     def test_a_node_is_shown_with_all_there_is(self, glidemq: Glidemq, file: str) -> None:
         glidemq("flow", "submit", file, "--id", "n2")

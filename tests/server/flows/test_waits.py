@@ -40,7 +40,7 @@ def in_seconds(at: datetime | None) -> float:
 
 
 def test_each_says_what_it_waits_for_and_until_when(
-    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, path: str
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     held = threading.Event()
 
@@ -56,7 +56,7 @@ def test_each_says_what_it_waits_for_and_until_when(
     def holds(ctx: Any) -> None:
         assert held.wait(30)
 
-    handlers = {"fails": fails, "later": later, "asks": asks, "holds": holds}
+    handlers = {"fails": fails, "later": later, "asks": asks, "holds": holds, "ends": lambda ctx: 1}
     run_worker(["etl"], handlers)
     retried = {"options": JobOptions(attempts=3, backoff=Backoff("fixed", MINUTE * 5))}
     nodes = [
@@ -64,7 +64,10 @@ def test_each_says_what_it_waits_for_and_until_when(
         node("later", job="later"),
         node("asks", job="asks"),
         node("delayed", job="holds", options=JobOptions(delay=MINUTE)),
+        node("ends", job="ends"),
+        node("delayed too", "ends", job="ends", options=JobOptions(delay=MINUTE)),
         node("after", "fails"),
+        node("after too", "fails", options=JobOptions(delay=MINUTE)),
         node("unserved", queue="nobody"),
     ]
     flow = flows.submit(FlowSpec("n", nodes))
@@ -73,9 +76,9 @@ def test_each_says_what_it_waits_for_and_until_when(
         "later": "its handler asked for another attempt then",
         "asks": "for a signal: approve it",
         "unserved": "no live worker serves queue nobody",
+        "delayed": "its delay",
+        "delayed too": "its delay",
     }
-    if path == "staged":  # a node of a portable flow waits for its delay as it waits for others
-        expected["delayed"] = "its delay"
 
     def told() -> dict[str, str]:
         return {name: one.reason for name, one in flow.waits().items()}
@@ -85,8 +88,8 @@ def test_each_says_what_it_waits_for_and_until_when(
     assert 200 < in_seconds(found["fails"].until) <= 301
     assert 30 < in_seconds(found["later"].until) <= 61
     assert 30 < in_seconds(found["asks"].until) <= 61
-    if path == "staged":
-        assert 30 < in_seconds(found["delayed"].until) <= 61
+    assert 30 < in_seconds(found["delayed"].until) <= 61
+    assert 30 < in_seconds(found["delayed too"].until) <= 61
     assert found["unserved"].until is None
     assert str(found["fails"]).startswith("until ")
     held.set()

@@ -44,6 +44,15 @@ def decide(nodes: Sequence[Node], begun_ms: Callable[[int], int], now_ms: int) -
     return decisions
 
 
+def delayed_until(nodes: Sequence[Node], begun_ms: Callable[[int], int]) -> dict[str, int]:
+    """When the nodes may run that only wait for their own delay, in ms since the epoch."""
+    by_name = {node.name: node for node in nodes}
+    waiting = [node for node in nodes if node.state == "waiting-children" and node.policy.delay_ms]
+    return {
+        node.name: _due_ms(node, by_name, begun_ms) for node in waiting if _verdict(node, by_name)[0] == "run"
+    }
+
+
 def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node | None, bool]:
     """The verdict of the node's rule, the dependency that caused it, and whether all clients agree.
 
