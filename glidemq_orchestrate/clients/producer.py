@@ -14,7 +14,7 @@ from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.index import Label
 from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
 from glidemq_orchestrate._ops.flows.staged import OnExisting
-from glidemq_orchestrate._ops.worker import workers
+from glidemq_orchestrate._ops.worker import tending, workers
 from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
@@ -24,7 +24,7 @@ from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, check_flow_id, check_queue_name
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_flow_id, check_queue_name
 from glidemq_orchestrate.names import check_request
 from glidemq_orchestrate.settings import Address
 
@@ -116,6 +116,18 @@ class FlowProducer(SyncFacade):
             HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
         """
         self._run(workers.require(self._prefix, _by_queue(jobs), self._now()))
+
+    def supervise(self, home: str) -> Sequence[str]:
+        """``Flow.supervise`` for all flows of a home queue.
+
+        Args:
+            home: The queue of most nodes of these flows; ``flow.home`` tells it.
+
+        Returns:
+            The queues that nobody supervises, and that the server does not let this client supervise.
+        """
+        keys = QueueKeys(self._prefix, check_queue_name(home))
+        return self._run(tending.once(tending.for_home(keys, self._clock)))
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
@@ -219,6 +231,11 @@ class AsyncFlowProducer(AsyncFacade):
     async def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
         """See ``FlowProducer.check_workers``."""
         await self._run(workers.require(self._prefix, _by_queue(jobs), await self._now()))
+
+    async def supervise(self, home: str) -> Sequence[str]:
+        """See ``FlowProducer.supervise``."""
+        keys = QueueKeys(self._prefix, check_queue_name(home))
+        return await self._run(tending.once(tending.for_home(keys, self._clock)))
 
     async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """See ``FlowProducer.plan``."""

@@ -103,11 +103,16 @@ class Tending:
 
 def for_flow(ref: FlowRef, clock: Clock) -> Tending:
     """What a client does that waits for a flow, a moment after it has begun to wait."""
-    token = f"client-{secrets.token_hex(8)}"
-    tending = Tending(Supervision(ref.home, token, milliseconds(DEFAULT_LOCK)), clock)
+    tending = for_home(ref.home, clock)
     tending.look_ms = clock.monotonic_ms() + GRACE_MS
     tending.least_ms = LOOK_MS if ref.path == "portable" else LEAST_MS
     return tending
+
+
+def for_home(home: QueueKeys, clock: Clock) -> Tending:
+    """What a client does for the flows of a home."""
+    token = f"client-{secrets.token_hex(8)}"
+    return Tending(Supervision(home, token, milliseconds(DEFAULT_LOCK)), clock)
 
 
 def tend(tending: Tending) -> Op[None]:
@@ -280,8 +285,11 @@ def unsupervised_text(queues: tuple[str, ...]) -> str:
     )
 
 
-def once(tending: Tending) -> Op[None]:
-    """Look after the queues for a moment, as long as Node workers end jobs there, and resign."""
+def once(tending: Tending) -> Op[list[str]]:
+    """Look after the queues for a moment, as long as Node workers end jobs there, and resign.
+
+    Returns: the queues that nobody leads, and that this client is not allowed to lead.
+    """
     until = tending.clock.monotonic_ms() + ONCE_MS
     tending.look_ms = 0
     while True:
@@ -292,6 +300,7 @@ def once(tending: Tending) -> Op[None]:
         yield from events.read(foreign[0].watch.queue, foreign[0].position or "$", POLL_MS)
     with suppress(TransportError):  # the locks expire by themselves
         yield from resign(tending)
+    return sorted(queue.queue for queue in tending.refused)
 
 
 def unsupervised_homes(prefix: str) -> Op[list[str]]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
-from dagster_glidemq import GlideMQResource, build_glidemq_flow_sensor
+from dagster_glidemq import GlideMQResource, build_glidemq_event_sensor, build_glidemq_flow_sensor
 from dagster_glidemq.sensors import flows as module
+from redis import Redis
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowStatus, JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
 from tests.conftest import RunWorker
 from tests.providers.dagster.sensing import Ticks, trim_events
+from tests.server.node_worker import NodeWorker
 
 PARTS = dg.DynamicPartitionsDefinition(name="flows")
 
@@ -78,6 +81,40 @@ def test_flows_are_handed_over_in_the_order_of_their_ends_not_of_their_submissio
     first.cancel("enough")
     first.wait()
     assert ended(ticks.requested()) == [("first", "0", "cancelled")]
+
+
+def test_a_flow_that_only_node_workers_serve_ends_by_the_ticks(
+    flows: FlowProducer, redis_client: Redis, glidemq: GlideMQResource, instance: dg.DagsterInstance
+) -> None:
+    of_events = build_glidemq_event_sensor(
+        name="told", queue="etl", kinds=["flow.completed"], start="earliest", job=target
+    )
+    ticks, told = Ticks(sensor(start="earliest"), glidemq, instance), Ticks(of_events, glidemq, instance)
+    nodes = [FlowNode("a", "etl", "step"), FlowNode("b", "etl", "step", after=["a"])]
+    flow = flows.submit(FlowSpec("node", nodes), flow_id="node")
+    node = NodeWorker(redis_client, now=int(time.time() * 1000))
+    for each in (told, ticks):
+        taken = node.take()
+        assert taken, "the job whose dependency has ended waits for no other supervisor"
+        node.complete(*taken)
+        found = each.tick().run_requests or []
+    assert ended(list(found)) == [("node", "0", "completed")]
+    assert len(told.requested()) == 1
+    assert not flow.is_supervised(), "others may take over between two ticks"
+
+
+def test_a_sensor_that_may_not_supervise_says_so(
+    url: str, flows: FlowProducer, redis_client: Any, instance: dg.DagsterInstance
+) -> None:
+    flows.submit(one(), flow_id="node")
+    redis_client.execute_command("ACL", "SETUSER", "reader", "on", ">s3cret", "%R~*", "&*", "+@all")
+    try:
+        reading = GlideMQResource(url=url, user="reader", password="s3cret")
+        ticks = Ticks(sensor(start="earliest"), reading, instance)
+        assert ticks.requested() == []
+        assert any("nobody supervises etl" in line for line in ticks.said)
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", "reader")
 
 
 @pytest.mark.usefixtures("working")

@@ -18,10 +18,11 @@ from dagster_glidemq.sensors.tick import (
     Start,
     Tick,
     check_options,
+    look_after,
     new_events,
     patience_of,
 )
-from glidemq_orchestrate import Event, EventFilter, EventReader
+from glidemq_orchestrate import Event, EventFilter, EventReader, FlowProducer
 from glidemq_orchestrate.keys import check_queue_name
 
 ENDS = ("completed", "failed")
@@ -51,7 +52,8 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
         name: Name of the sensor. Run keys count for one name: another one launches runs again.
         queue: The queue.
         kinds: Kinds of events, see ``glidemq_orchestrate.EventKind``: ``completed``, ``failed``, ``added``,
-            ``flow.completed``, ...
+            ``flow.completed``, ... With one of flows each tick supervises the queue for up to two seconds
+            where nobody does: flows that only workers in Node serve would not end.
         request: What to do for an event: returns a ``RunRequest``, a ``SkipReason``, an
             ``AssetMaterialization``, ``AssetObservation`` or ``AssetCheckEvaluation``, a list of these, or
             None. By default a run of the target, with tags that name the event. If it raises, the tick fails
@@ -81,6 +83,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
     check_queue_name(queue)
     check_options(name, options, has_request=request is not None, max_requests=max_requests)
     wanted = EventFilter(kinds=kinds)
+    is_of_flows = any(kind.startswith("flow.") for kind in kinds or ())
     ask = request or (lambda event: _request(queue, event))
     key_of = run_key or (lambda event: f"{queue}/{event.id}/{event.kind}")
 
@@ -88,6 +91,9 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
     def evaluate(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:
         glidemq: GlideMQConnection = getattr(context.resources, resource_key)
         patience, tick = patience_of(glidemq), Tick(max_requests)
+        if is_of_flows:
+            with FlowProducer(glidemq.settings()) as producer:
+                look_after(queue, producer, patience, context.log)
         position = context.cursor or (BEGINNING if start == "earliest" else None)
         with EventReader(queue, glidemq.settings(), position=position) as reader:
             if position is None:

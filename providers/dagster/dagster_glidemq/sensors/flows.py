@@ -25,6 +25,7 @@ from dagster_glidemq.sensors.tick import (
     Start,
     Tick,
     check_options,
+    look_after,
     new_events,
     patience_of,
 )
@@ -83,6 +84,9 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     then be recorded twice. A flow that was removed before it was read is lost: let ``retention`` be longer
     than the time in which nobody reads.
 
+    Where only workers in Node serve the queues of a flow, and nobody waits for it, each tick supervises its
+    home for up to two seconds, so that it goes on and ends. ``glidemq supervise`` does it without a pause.
+
     An event costs some three calls. If more than about 1,000 events came since the last tick, the oldest are
     gone: then all flows that are kept on the server are read, 100 in a call, over several ticks if they are
     many, and flows that were handed over already may come once more. When the server cannot be reached for 5
@@ -124,6 +128,8 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
             ended = _Ended(producer, patience_of(glidemq), wanted, context.log)
             # The one that is behind most comes first: none starves while another fills each tick.
             for home in sorted(homes, key=lambda queue: _ms(positions[queue].event)):
+                if not tick.is_full():
+                    look_after(home, producer, ended.patience, context.log)
                 begun = positions[home].event or (BEGINNING if start == "earliest" else None)
                 with EventReader(home, glidemq.settings(), position=begun) as reader:
                     if begun is None:

@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.patience import Patience
-from glidemq_orchestrate import Event, EventReader
+from glidemq_orchestrate import Event, EventReader, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
@@ -148,3 +148,14 @@ def new_events(reader: EventReader, patience: Patience, tick: Tick) -> Iterator[
             seen += 1
             if tick.is_full():
                 return
+
+
+def look_after(home: str, producer: FlowProducer, patience: Patience, log: Any) -> None:
+    """Supervise a home for a moment, where nobody does: flows that only Node workers serve would not end."""
+    if refused := patience(lambda: producer.supervise(home)):
+        log.warning(
+            "nobody supervises %s: what workers in Node end there reaches no flow, and the server does not "
+            "let this sensor do it. Fix: glidemq supervise %s",
+            ", ".join(refused),
+            " ".join(f"--queue {queue}" for queue in refused),
+        )
