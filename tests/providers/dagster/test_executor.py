@@ -157,7 +157,11 @@ def test_a_step_whose_run_was_ended_by_force_is_ended_and_the_run_does_not_succe
     how = "has ended: it is CANCELED" if ending == "canceled" else "was deleted"
     assert how in str(seen["job"].failed_reason)
     left = steps.instance.get_run_by_id(seen["run"])
-    assert left is None if ending == "deleted" else left and left.status is dg.DagsterRunStatus.CANCELED
+    if ending == "deleted":
+        assert left is None
+    else:  # Dagster itself notes the failure of the step that was ended, where it comes to see it
+        assert left
+        assert left.status in {dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE}
     assert not steps.noted("released")
 
 

@@ -7,6 +7,7 @@ it is killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -55,8 +56,11 @@ APP = """
 
 
 def renewers(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    children = psutil.Process(worker.pid).children()
-    return [one for one in children if any("renewer.py" in word for word in one.cmdline())]
+    found = []
+    for child in psutil.Process(worker.pid).children():
+        with contextlib.suppress(psutil.Error):  # it ends just now
+            found += [child] if any("renewer.py" in word for word in child.cmdline()) else []
+    return found
 
 
 def has_completed(queue: Queue, ids: list[Any]) -> bool:
