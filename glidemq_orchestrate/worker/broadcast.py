@@ -38,6 +38,7 @@ from glidemq_orchestrate.worker.handler import Handler
 from glidemq_orchestrate.worker.own_task import JobTask
 from glidemq_orchestrate.worker.renewing import Renewer
 from glidemq_orchestrate.worker.service import Service
+from glidemq_orchestrate.worker.suspects import Suspects
 from glidemq_orchestrate.worker.watch import Running, Watch
 
 __all__ = ["BroadcastWorker"]
@@ -65,7 +66,8 @@ class BroadcastWorker(Service):
         subjects: Patterns, of which one must match: ``*`` is one segment, ``>`` at the end one or more.
         concurrency: Messages at the same time.
         lock_duration: After this long without a heartbeat others take a message over; at least a second.
-        max_stalled: How often a message may stall before it fails.
+        max_stalled: How often the loss of its worker may count against a message before it fails. Of what a
+            lost worker had begun, each worker runs one at a time, until it is known which of them did it.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
             handlers are cancelled, and others take the messages over after ``lock_duration``.
         prefix: First part of every key.
@@ -113,6 +115,7 @@ class BroadcastWorker(Service):
         lock_seconds = lock_duration.total_seconds()
         self._renewer = Renewer(self.id, [name], self._settings, lock_seconds, group=subscription)
         self._watch: Watch | None = None
+        self._suspects = Suspects(lambda _released: None)
         self._threads_of: dict[str, int] = {}
         self._room_to_send = threading.Semaphore(MOST_UNSENT)
 
@@ -212,7 +215,7 @@ class BroadcastWorker(Service):
                 begun = await self._run(
                     ops.take_over(
                         self._subscription, self.id, room=room, lock_ms=self._lock_ms,
-                        max_stalled=self._max_stalled, clock=self._clock,
+                        max_stalled=self._max_stalled, clock=self._clock, suspects=self._suspects.is_free,
                     )
                 )  # fmt: skip
                 self._start(begun)
@@ -240,6 +243,7 @@ class BroadcastWorker(Service):
         for attempt in begun:
             if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # it was silent too long
                 earlier.set()
+            self._suspects.may_begin(attempt)  # it may: no more than one is taken over
             task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task
             task.add_done_callback(functools.partial(self._task_ended, attempt))
@@ -251,6 +255,7 @@ class BroadcastWorker(Service):
 
     def _task_ended(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         """Free the place of a message, however its run ended."""
+        self._suspects.ended(attempt)
         if self._holds(attempt):
             del self._held[attempt.entry_id]
             self._cancelled.pop(attempt.entry_id, None)

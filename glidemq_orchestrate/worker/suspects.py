@@ -32,6 +32,11 @@ class Suspects:
         self._timer: asyncio.TimerHandle | None = None
         self.aside: deque[Attempt] = deque()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a suspect may begin now."""
+        return self._running is None
+
     def may_begin(self, attempt: Attempt) -> bool:
         """Whether a job may begin now; if not, it is set aside, and released later."""
         if not attempt.suspect:

@@ -24,6 +24,7 @@ from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.subjects import matches
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
 
 SLICES: Final = 200
 
@@ -130,14 +131,22 @@ def take(  # noqa: PLR0913  what to take
 
 
 def take_over(  # noqa: PLR0913  how
-    subscription: Subscription, consumer: str, *, room: int, lock_ms: int, max_stalled: int, clock: Clock
+    subscription: Subscription,
+    consumer: str,
+    *,
+    room: int,
+    lock_ms: int,
+    max_stalled: int,
+    clock: Clock,
+    suspects: bool = True,
 ) -> Op[list[Attempt]]:
-    """Begin messages of workers that fell silent, at most ``room``."""
+    """Begin messages of workers that fell silent, at most ``room``, and of suspects one or none."""
     call = calls.take_over(
         subscription.member(consumer),
         lock_ms=lock_ms,
         max_stalled=max_stalled,
         wanted=room,
+        suspects=suspects,
         now_ms=clock.now_ms(),
     )
     try:
@@ -153,7 +162,12 @@ def _attempt(subscription: Subscription, begun: Begun) -> Attempt:
     """A message as an attempt; one that cannot be read is one too, to end as failed."""
     fields = begun.fields | {"id": begun.job_id}
     attempt = Attempt.from_wire(subscription.queue.queue, begun.entry_id, begun.entry_id, fields)
-    return replace(attempt, attempts_made=begun.failures, unreadable=begun.unreadable or attempt.unreadable)
+    return replace(
+        attempt,
+        attempts_made=begun.failures,
+        unreadable=begun.unreadable or attempt.unreadable,
+        suspect=number(begun.fields.get(f"gmo:suspect:{subscription.group}")),
+    )
 
 
 def report(subscription: Subscription, consumer: str, result: Result, clock: Clock) -> Op[str]:

@@ -101,11 +101,15 @@ def begin(member: Member, entries: Sequence[tuple[str, str, bool]], now_ms: int)
     return _of(member, "gmo_begin_messages", now_ms, words, _begun)
 
 
-def take_over(
-    member: Member, *, lock_ms: int, max_stalled: int, wanted: int, now_ms: int
+def take_over(  # noqa: PLR0913  what to take
+    member: Member, *, lock_ms: int, max_stalled: int, wanted: int, suspects: bool, now_ms: int
 ) -> Call[list[Begun]]:
-    """Begin messages of workers that fell silent, as many as are wanted; refused without a group."""
-    return _of(member, "gmo_take_over_messages", now_ms, (lock_ms, max_stalled, wanted), _begun)
+    """Begin messages of workers that fell silent, as many as are wanted; refused without a group.
+
+    ``suspects``: one of them may be what has ended its worker.
+    """
+    words = (lock_ms, max_stalled, wanted, int(suspects))
+    return _of(member, "gmo_take_over_messages", now_ms, words, _begun)
 
 
 def end(member: Member, results: Sequence[Result], now_ms: int) -> Call[list[str]]:

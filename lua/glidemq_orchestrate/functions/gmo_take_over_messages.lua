@@ -1,10 +1,11 @@
 -- gmo_take_over_messages: begin messages of workers of a subscription that fell silent.
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 subscription  3 consumer  4 lock_ms  5 times a message may stall  6 how many are wanted
+--       7 1 if one of them may be a suspect
 -- REPLY rows as those of gmo_begin_messages
 -- ERROR NOGROUP
--- EFFECTS no more are taken than are begun. What a worker had begun counts as stalled; one that stalled too often has
---       failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
+-- EFFECTS no more are taken than are begun. The loss of a worker counts against what it had begun, see
+--       parts/lost_messages.lua; what stalled too often has failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
 --       the entry.
 -- EVENT stalled {subscription} or failed {failedReason, subscription}
 local PAGE, OURS = 100, '^gmo%-'
@@ -17,7 +18,7 @@ local function is_alive(h, consumer, job_id, lock_ms)
   return type(last) == 'string' and h.now - L.numbers.int(last, 0) < lock_ms
 end
 
-local function take(h, row, lock_ms, most)
+local function take(h, row, lock_ms)
   local entry = redis.call('XRANGE', h.stream, row[1], row[1])[1]
   if not entry then
     redis.call('XACK', h.stream, h.group, row[1])
@@ -26,8 +27,8 @@ local function take(h, row, lock_ms, most)
   local job_id, is_retry = L.handling.read_entry(entry[2])
   if not job_id then
     redis.call('XACK', h.stream, h.group, row[1])
-  elseif not is_alive(h, row[2], job_id, lock_ms) then
-    local is_fine, fields, tries = pcall(L.handling.take_over, h, job_id, row[1], is_retry, most)
+  elseif not is_alive(h, row[2], job_id, lock_ms) and L.lost_messages.judge(h, row[2]) then
+    local is_fine, fields, tries = pcall(L.lost_messages.take_over, h, job_id, row[1], is_retry)
     if not is_fine then
       return { row[1], job_id, type(fields) == 'table' and fields.err or tostring(fields) }
     end
@@ -38,13 +39,14 @@ end
 
 local function take_over(keys, args)
   local h, rows = L.handling.of(keys, args), {}
-  local lock_ms, most, wanted = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
+  local lock_ms, wanted = tonumber(args[4]), tonumber(args[6])
+  h.lock_ms, h.most, h.lost, h.takes_suspect = lock_ms, tonumber(args[5]), {}, args[7] == '1'
   local silent = wanted > 0 and redis.call('XPENDING', h.stream, h.group, 'IDLE', lock_ms, '-', '+', PAGE) or {}
   for _, row in ipairs(silent) do
     if #rows >= wanted then
       break
     end
-    rows[#rows + 1] = take(h, row, lock_ms, most)
+    rows[#rows + 1] = take(h, row, lock_ms)
   end
   return rows
 end

@@ -3,10 +3,11 @@
 -- and the message has ended when all have ended it.
 -- A message is a job with these fields beside those of any job, SUB being a subscription:
 --   gmo:message        the id of its entry, for all subscriptions
---   gmo:sub:SUB        "active\n<id of the entry>" (a worker has begun it), delayed (for its next attempt), or
+--   gmo:sub:SUB        "active\n<id of the entry>" (a worker has begun it; with "\nlost" it was lost), delayed (for its next attempt), or
 --                      "failed\n<when, ms>\n<reason>"; absent: it waits, is held by a worker, or is handled
 --   gmo:tries:SUB      how often it has failed, until it ends; glide-mq's counter expires after a day
---   gmo:stalls:SUB     how often its worker fell silent, until it ends
+--   gmo:stalls:SUB     how often a loss of its worker counted against it; gmo:suspect:SUB: in how many losses it may be the
+--                      cause. Both go when an attempt ends
 -- Whether an absent one is handled is told by the group: its last entry, and the entries that its workers hold.
 -- The retry of one subscription is an entry with `retryGroup`, which is deleted when it is handled.
 L.broadcasts = {}
@@ -47,7 +48,7 @@ end
 
 -- The state of a message in one subscription: waiting, active, delayed, failed or completed; and the reason of a failure.
 local function state_in(b, sub, entry_id, is_there, noted)
-  local begun = noted and noted:match('^active\n(.*)$')
+  local begun = noted and noted:match('^active\n([^\n]*)')
   if begun then -- a Node worker of the subscription may have ended it since
     return L.broadcasts.holder(b.stream, sub.name, begun) and 'active' or 'completed'
   elseif noted == 'delayed' then

@@ -1,6 +1,5 @@
 -- handling: a worker of a subscription begins and ends messages. h: prefix stream group consumer now; see broadcasts.lua.
 L.handling = {}
-local STALLED = 'job stalled more than maxStalledCount'
 
 local function field(h, name)
   return 'gmo:' .. name .. ':' .. h.group
@@ -25,7 +24,7 @@ local function fail_for_good(h, job_id, entry_id, reason, is_retry, has_letter)
   local v = redis.call('HMGET', key, 'name', 'data', 'processedOn')
   local made = tries(h, key)
   redis.call('HSET', key, field(h, 'sub'), 'failed\n' .. text(h.now) .. '\n' .. reason)
-  redis.call('HDEL', key, field(h, 'tries'), field(h, 'stalls'))
+  redis.call('HDEL', key, field(h, 'tries'), field(h, 'stalls'), field(h, 'suspect'))
   redis.call('UNLINK', key .. ':sub:' .. h.group)
   acknowledge(h, entry_id, is_retry)
   L.events.emit(h.prefix .. 'events', 'failed', job_id, 'failedReason', reason, 'subscription', h.group)
@@ -72,7 +71,7 @@ local function done(h, job_id, entry_id, result, is_retry)
   local key = h.prefix .. 'job:' .. job_id
   local started = redis.call('HGET', key, 'processedOn')
   redis.call('HSET', key, 'returnvalue', result)
-  redis.call('HDEL', key, field(h, 'sub'), field(h, 'tries'), field(h, 'stalls'))
+  redis.call('HDEL', key, field(h, 'sub'), field(h, 'tries'), field(h, 'stalls'), field(h, 'suspect'))
   redis.call('UNLINK', key .. ':sub:' .. h.group)
   acknowledge(h, entry_id, is_retry)
   L.events.emit(h.prefix .. 'events', 'completed', job_id, 'returnvalue', result, 'subscription', h.group)
@@ -92,6 +91,7 @@ local function fail(h, job_id, entry_id, reason, is_retry, allowed, backoff)
   redis.call('HSET', key .. ':sub:' .. h.group, 'a', made)
   redis.call('EXPIRE', key .. ':sub:' .. h.group, 86400)
   redis.call('HSET', key, field(h, 'sub'), 'delayed', 'failedReason', reason)
+  redis.call('HDEL', key, field(h, 'stalls'), field(h, 'suspect')) -- this attempt ended well, for its worker
   redis.call('ZADD', h.prefix .. 'scheduled', h.now + backoff, job_id .. '||' .. h.group)
   acknowledge(h, entry_id, is_retry)
   L.events.emit(h.prefix .. 'events', 'retrying', job_id, 'failedReason', reason, 'attemptsMade', made, 'delay',
@@ -133,22 +133,6 @@ function L.handling.claim(h, entry_id)
   redis.call('XAUTOCLAIM', h.stream, h.group, h.consumer, 0, entry_id, 'COUNT', 1, 'JUSTID')
 end
 
--- Takes a message over from a worker that fell silent. Returns as `begin`.
-function L.handling.take_over(h, job_id, entry_id, is_retry, most)
-  local key = h.prefix .. 'job:' .. job_id
-  L.handling.claim(h, entry_id)
-  if redis.call('HGET', key, field(h, 'sub')) == 'active\n' .. entry_id then -- what nobody has begun has not stalled
-    local stalls = L.numbers.text(L.numbers.int(redis.call('HGET', key, field(h, 'stalls')), 0) + 1)
-    redis.call('HSET', key, field(h, 'stalls'), stalls)
-    if tonumber(stalls) > most then
-      fail_for_good(h, job_id, entry_id, STALLED, is_retry, true)
-      return nil
-    end
-    L.events.emit(h.prefix .. 'events', 'stalled', job_id, 'subscription', h.group)
-  end
-  return L.handling.begin(h, job_id, entry_id, is_retry)
-end
-
 -- What the functions for workers of subscriptions have first in ARGS: 1 now_ms  2 subscription  3 consumer
 function L.handling.of(keys, args)
   return { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = tonumber(args[1]), group = args[2],
@@ -163,3 +147,6 @@ function L.handling.read_entry(fields)
   end
   return found.jobId, found.retryGroup ~= nil, found.retryGroup
 end
+
+L.handling.field = field
+L.handling.fail_for_good = fail_for_good

@@ -49,6 +49,8 @@ local function is_charged(worker, lost)
   return lost.has_begun and (worker.suspects == 0 or (worker.suspects == 1 and lost.suspect > 0))
 end
 
+L.losses.is_charged = is_charged
+
 -- Notes that a handler had begun, in the job and in its log.
 local function note(r, worker, lost, key)
   L.hashes.add(key, 'gmo:lost', 1)

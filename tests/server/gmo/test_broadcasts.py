@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,51 @@ def test_one_that_ends_its_workers_fails_for_this_subscription_only(news: News, 
     news.handle("b")
     assert news.state(job_id) == "failed"
     assert "stalled" in str(bench.hand.run(get_job(ETL, job_id)).failed_reason)
+
+
+@pytest.mark.parametrize("guilty", [1, 6, 20])
+def test_only_the_one_that_ends_its_workers_fails(news: News, guilty: int) -> None:
+    ids = [news.publish() for _ in range(20)]
+    lives = itertools.count(10)
+    name, losses = f"gmo-{next(lives)}", 0
+    while True:
+        held = news.take_over("a", 4, consumer=name)
+        assert sum(bool(one.suspect) for one in held) <= 1
+        held += news.take("a", 4 - len(held), consumer=name) if len(held) < 4 else []
+        if not held:
+            break
+        if ids[guilty - 1] in [one.job_id for one in held]:  # it ends this worker, with all that it runs
+            name, losses = f"gmo-{next(lives)}", losses + 1
+            continue
+        for one in held:
+            assert news.end("a", one, consumer=name) == "ok"
+    assert losses == 4
+    states = [news.states(job_id)["a"] for job_id in ids]
+    assert states == ["failed" if job_id == ids[guilty - 1] else "completed" for job_id in ids]
+
+
+def test_what_was_begun_after_the_last_renewal_is_judged_with_the_rest(news: News, bench: Bench) -> None:
+    news.publish()
+    news.publish()
+    news.take("a", 1)
+    bench.client.xclaim(
+        STREAM, "a", "gmo-1", 0, [bench.client.xrange(STREAM)[0][0]], idle=40_000, justid=True
+    )
+    news.take("a", 1)
+
+    def taken(*, suspects: bool) -> list[Attempt]:
+        sub = news.subs["a"]
+        call = ops.take_over(
+            sub, "gmo-2", room=2, lock_ms=30_000, max_stalled=3, clock=bench, suspects=suspects
+        )
+        return bench.hand.run(call)
+
+    assert taken(suspects=True) == []
+    for entry_id, _ in bench.client.xrange(STREAM):
+        bench.client.xclaim(STREAM, "a", "gmo-1", 0, [entry_id], idle=45_000, justid=True)
+    (first,) = taken(suspects=True)
+    assert first.suspect == 1
+    assert taken(suspects=False) == []
 
 
 def test_a_worker_that_was_taken_over_is_stale(news: News) -> None:
