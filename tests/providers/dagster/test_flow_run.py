@@ -11,8 +11,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets
+from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets, patience
 from dagster_glidemq import unserved as unserved_module
+from tenacity import wait_fixed
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, JobOptions, Owner
 
@@ -231,9 +232,17 @@ def interrupt_when(event: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.parametrize("moment", ["in a call", "between two tries"])
 def test_a_termination_while_the_server_is_away_is_made_up_for(
-    tmp_path: Path, instance: dg.DagsterInstance, waits: threading.Event
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    waits: threading.Event,
+    *,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
 ) -> None:
+    monkeypatch.setattr(patience, "wait_random_exponential", lambda **_: wait_fixed(0.5))
     server = EmbeddedServer(data_dir=tmp_path / "data").start()
     port = int(server.url.rsplit(":", 1)[1])
     again = EmbeddedServer(data_dir=tmp_path / "data", port=port)
@@ -244,6 +253,8 @@ def test_a_termination_while_the_server_is_away_is_made_up_for(
         if not waits.is_set():
             return False
         server.stop()
+        if moment == "between two tries":
+            wait_for(lambda: "watch._batches" in caplog.text)  # logged before the pause
         back.start()
         return True
 
