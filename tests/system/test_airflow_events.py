@@ -23,7 +23,7 @@ from tests.system.real_airflow import HERE, Airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
-DAGS: Final = ("bills", "senses", "alerts", "links")
+DAGS: Final = ("bills", "ships", "senses", "alerts", "links")
 DASHBOARD: Final = "https://mq.example.com/q/{queue}/j/{job_id} https://mq.example.com/f/{flow_id}"
 MESSAGES: Final = 200
 SECONDS: Final = 45
@@ -122,6 +122,25 @@ def test_no_message_is_lost_when_the_triggerer_is_killed_and_a_bad_one_stops_no_
     log = (place / "airflow" / "triggerer.log").read_text()
     assert "messages of queue orders: jobs " in log
     assert "{'n': " not in log, "the log has what is in messages"
+
+
+def test_messages_during_the_only_run_of_a_dag_come_until_a_run_acknowledges_them(
+    airflow: Airflow, server: EmbeddedServer
+) -> None:
+    """Airflow leaves all but the first unnoticed until another event comes. Issue 39, 17."""
+
+    def shipped() -> set[int]:
+        runs = [run for run, state in airflow.runs("ships").items() if state == "success"]
+        return {n for run in runs for n in airflow.xcom("ships", run, "ship")}
+
+    with Queue("parcels", server.url) as parcels:
+        parcels.add("parcel", {"n": 0})
+        until(60, lambda: "running" in airflow.runs("ships").values(), airflow.import_errors)
+        for number in range(1, 6):
+            parcels.add("parcel", {"n": number})
+            time.sleep(1.2)
+        until(150, lambda: shipped() == set(range(6)), lambda: (shipped(), airflow.runs("ships")))
+        until(60, lambda: not any(parcels.counts().values()), parcels.counts)
 
 
 def test_deferred_sensors_wake_when_it_is_so(airflow: Airflow, queue: Queue) -> None:

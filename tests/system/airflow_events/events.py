@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher, task
+from airflow_provider_glidemq.acknowledgement import acknowledge
 from airflow_provider_glidemq.notifications.glidemq import GlideMQNotifier
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, GlideMQOperator
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor, GlideMQJobSensor, GlideMQQueueSensor
+from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 QUEUE = "system"
 SOON = {"retries": 1, "retry_delay": timedelta(0)}
@@ -43,6 +46,28 @@ with DAG("bills", schedule=[orders], catchup=False, max_active_runs=1):
         return len(lines)
 
     bill()
+
+parcels = Asset(
+    "parcels",
+    watchers=[
+        AssetWatcher(
+            name="parcels",
+            trigger=GlideMQMessageTrigger(queue_name="parcels", jobs="parcel", interval=1, until_run=15),
+        )
+    ],
+)
+
+with DAG("ships", schedule=[parcels], catchup=False, max_active_runs=1):
+
+    @task
+    def ship(triggering_asset_events: Any = None) -> list[int]:
+        """Take longer than the messages that come meanwhile; then acknowledge."""
+        events = triggering_asset_events[parcels]
+        time.sleep(8)
+        acknowledge(events)
+        return [message["data"]["n"] for event in events for message in event.extra["payload"]["messages"]]
+
+    ship()
 
 with DAG("senses", schedule=None, catchup=False, params={"job_id": ""}, default_args=SOON):
     GlideMQJobSensor(task_id="job", queue_name=QUEUE, job_id="{{ params.job_id }}", poke_interval=600)

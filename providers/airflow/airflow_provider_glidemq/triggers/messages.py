@@ -59,10 +59,12 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         batch_size: Most messages of an event, 1 to 500; it holds 256 KiB at most.
         interval: Seconds from one event to the next, at least; what comes meanwhile is in the next one.
             Airflow makes one DAG run of events that follow each other closely, and may leave the last of
-            them unnoticed until the next event.
+            them unnoticed until the next event. While a DAG has all its ``max_active_runs``, it leaves all
+            but the first unnoticed so.
         until_run: Seconds, 10 or more, after which a message comes again, in another event, unless a run has
-            acknowledged it: see ``acknowledge``. So it is not lost on a DAG that is paused, or whose run has
-            not ended. None: it is completed when its event is stored.
+            acknowledged it: see ``acknowledge``. So it does not wait for the next one. It should be longer
+            than a run with its wait, else a run may have a message several times. None: it is completed when
+            its event is stored.
 
     Raises:
         ValueError, TypeError: A parameter cannot be right.
