@@ -80,6 +80,8 @@ def error_from(text: str) -> GlideMQError:
         error = ServerTooOld("a server", "without functions")
     elif "unknown command" in text and "SENTINEL" in text.upper():
         error = ConfigurationError("the server is no sentinel: give the port of a sentinel, 26379 by default")
+    elif "Protocol error: unauthenticated" in text:  # of a long call; shorter ones get NOAUTH
+        error = ConfigurationError("the server wants a password: give user and password")
     elif any(words in text for words in _DENIED):
         error = ConfigurationError(f"the server's user lacks a permission: {text}")
         # Without a command nothing works; without a key only what needs this key.

@@ -162,6 +162,7 @@ class Worker(Service):
         self._threads = Threads("glidemq")
         self._renewer = Renewer(self.id, queues, self._settings, lock_duration.total_seconds())
         self._renewed: dict[str, float] = {}
+        self._woken: dict[str, float] = {}
         self._watch_loop: Watch | None = None
 
     def handler(
@@ -318,6 +319,8 @@ class Worker(Service):
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> None:
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
         began = time.monotonic()
+        if began - self._renewed.get(keys.queue, began) > 2 * self._beat_seconds:
+            self._woken[keys.queue] = began
         if held:
             kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
             for attempt, beat in zip(held, kept, strict=True):
@@ -349,7 +352,15 @@ class Worker(Service):
     async def _fire(self, keys: QueueKeys) -> float | None:
         return self._until(await self._run(schedulers.tick(keys, self._clock)))
 
+    async def _catch_up(self, keys: QueueKeys) -> None:
+        """After a stop of this process: first renew and report, else its own jobs count as lost."""
+        now, late = time.monotonic(), 2 * self._beat_seconds
+        is_late = now - self._renewed.get(keys.queue, now) > late
+        if is_late or now - self._woken.get(keys.queue, -late) < late:
+            await asyncio.sleep(self._beat_seconds)
+
     async def _reclaim(self, keys: QueueKeys) -> None:
+        await self._catch_up(keys)
         lost = await self._run(
             ops.reclaim(
                 [keys], self.id, lock_ms=self._lock_ms, max_stalled=self._max_stalled, clock=self._clock
@@ -358,6 +369,7 @@ class Worker(Service):
         log_lost_workers(lost)
 
     async def _tend(self, tending: Tending) -> float:
+        await self._catch_up(tending.own.queue)
         try:
             await self._run(tendings.tend(tending))
         finally:

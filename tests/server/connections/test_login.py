@@ -109,6 +109,11 @@ async def test_a_password_that_is_missing_is_asked_for(port: int) -> None:
             await again.add("work")
 
 
+def test_a_password_that_is_wanted_since_a_moment_ago_is_asked_for_by_long_calls_too() -> None:
+    with _answering("-ERR Protocol error: unauthenticated multibulk length") as port:
+        _refused(ConfigurationError, "wants a password", f"valkey://127.0.0.1:{port}")
+
+
 def test_a_database_that_is_not_there_is_named(port: int) -> None:
     url = f"valkey://:{SECRET}@127.0.0.1:{port}/99"
     _refused(ConfigurationError, "has no database 99: give another db", url)

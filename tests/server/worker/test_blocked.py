@@ -134,6 +134,19 @@ def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
     eventually(lambda: not renewer.is_running() or renewer.status() == psutil.STATUS_ZOMBIE, 5)
 
 
+def test_a_stopped_worker_whose_jobs_nobody_took_does_not_take_them_from_itself(
+    start: Callable[[], subprocess.Popen[bytes]], queue: Queue, eventually: Eventually
+) -> None:
+    worker = start()
+    ids = [queue.add("sleep", 1) for _ in range(4)]
+    eventually(lambda: queue.states(ids) == [JobState.ACTIVE] * 4, 20)
+    worker.send_signal(signal.SIGSTOP)
+    time.sleep(3)  # longer than the lease, and than the handlers take
+    worker.send_signal(signal.SIGCONT)
+    eventually(partial(has_completed, queue, ids), 20)
+    assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 4
+
+
 def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
     start: Callable[[], subprocess.Popen[bytes]], eventually: Eventually
 ) -> None:
