@@ -105,6 +105,8 @@ parked: active > group-waiting
     glidemq_rateLimitGroup
 waits for children: active > waiting-children
     glidemq_moveToWaitingChildren gmo_finish_and_fetch
+waits again: waiting > waiting-children
+    gmo_finish_and_fetch
 suspended: active > suspended
     glidemq_suspend gmo_finish_and_fetch
 signalled: suspended > waiting
