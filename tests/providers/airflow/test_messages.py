@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,8 @@ from airflow_provider_glidemq.triggers import consumer, messages
 from airflow_provider_glidemq.triggers.consumer import Source, Terms, consuming
 from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
-from glidemq_orchestrate import JobOptions, JobState, Queue
-from glidemq_orchestrate.errors import JobNotFound
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
+from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from tests.providers.airflow.conftest import QUEUE, Valkey
 from tests.providers.airflow.message_waits import add, received, states, trigger, until, until_states
 
@@ -85,6 +86,37 @@ async def test_a_message_comes_again_until_a_run_has_acknowledged_it(queue: Queu
         for one in has:
             with pytest.raises(JobNotFound):
                 queue.get_job(one)
+
+
+def test_an_acknowledgement_removes_no_other_message(valkey: Valkey, queue: Queue) -> None:
+    """Neither a later one of the same id, nor does one that must stay keep the others."""
+
+    def event(*ids: str, at: datetime) -> SimpleNamespace:
+        messages = [{"id": one, "job": "order", "data": 1} for one in ids]
+        payload = {"queue": QUEUE, "messages": messages}
+        return SimpleNamespace(extra={"payload": payload}, timestamp=at)
+
+    def reuse(job_id: str) -> datetime:
+        queue.add("order", 1, options=JobOptions(job_id=job_id))
+        found = queue.get_job(job_id).created_at
+        assert found is not None
+        return found
+
+    first = reuse("order-17")
+    assert acknowledge([event("order-17", at=first)]) == 1
+    later = reuse("order-17")
+    early, late = event("order-17", at=later - timedelta(milliseconds=1)), event("order-17", at=later)
+    assert acknowledge([early]) == 0, "its event has the former message"
+    assert queue.get_job("order-17")
+    assert acknowledge([late, early]) == 1, "one of the events has it"
+    with FlowProducer(valkey.url, prefix=valkey.prefix) as flows:
+        flow = flows.submit(FlowSpec("f", [FlowNode("order", QUEUE, "order")]))
+        node, other = flow.node("order").job_id, queue.add("order", 1)
+        with pytest.raises(JobStateConflict):
+            acknowledge([event(node, other, at=datetime.now(UTC) + timedelta(minutes=1))])
+        with pytest.raises(JobNotFound):
+            queue.get_job(other)
+        flow.cancel("enough")
 
 
 async def test_a_connection_that_changes_is_taken_up(
