@@ -17,8 +17,11 @@ from glidemq_orchestrate import (
     Unrecoverable,
     WaitForChildren,
 )
+from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ChildrenFailed
+from glidemq_orchestrate.flows.checked import check_flow
 from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:
@@ -156,3 +159,27 @@ def test_a_node_without_new_children_does_not_wait_for_ever(  # noqa: PLR0917  f
     why = "all its children have ended, and it has added no more" if children else "it has added no children"
     assert [one.reason for one in outcome.failed] == [f"WaitForChildren: {why}"]
     assert len(runs) == children + 1
+
+
+@pytest.mark.parametrize("path", REACHES)
+def test_a_node_goes_on_when_its_child_was_removed(  # noqa: PLR0917  fixtures
+    path: str, hand: Any, flows: FlowProducer, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    def parent(ctx: Any) -> Any:
+        if told:
+            with pytest.raises(ChildrenFailed, match="it was removed"):
+                queue.children_values(ctx.job_id)
+            return "seen"
+        told.append(ctx.job_id)
+        options = JobOptions(parent=JobRef("etl", ctx.job_id), job_id="child", delay=timedelta(hours=1))
+        queue.add("later", {}, options=options)
+        raise WaitForChildren
+
+    told: list[str] = []
+    run_worker(["etl"], {"parent": parent})
+    checked = check_flow(FlowSpec("n", [FlowNode("p", "etl", "parent")]))
+    hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
+    flow = flows.get("f")
+    eventually(lambda: told and flow.node("p").state == "waiting-children", timeout=30)
+    queue.remove("child")
+    assert flow.result(timeout=timedelta(seconds=30)) == {"p": "seen"}

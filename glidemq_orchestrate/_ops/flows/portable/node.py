@@ -51,7 +51,7 @@ def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
             missing = [
                 (place[1], row) for place, row in zip(places, rows, strict=True) if row and row.text is None
             ]
-            removed += [job for job, row in missing if not row.is_open]
+            removed += [job for job, row in missing if not row.is_open and gates.is_node(job)]
             has_open = has_open or any(row.is_open for _, row in missing)
         if cursor == "0":
             return Inputs(found, removed, has_open)
