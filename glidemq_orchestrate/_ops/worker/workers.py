@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from glidemq_orchestrate._ops.flows.portable import node
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
@@ -140,6 +141,8 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
     handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
         return True
+    if attempt.options.portable:
+        return (yield from node.has_queue_timeout(queue, *attempt.options.portable))
     if not attempt.flow_id or not (yield from ask(attempt_calls.has_queue_timeout(queue, attempt.job_id))):
         return False
     yield from ask(attempt_calls.note_unhandled(queue, attempt.job_id, why))

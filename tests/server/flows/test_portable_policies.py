@@ -219,3 +219,16 @@ def test_counts_that_come_late_do_not_matter(submit: Submit, work: Work, redis_c
     assert (status.open, status.completed, status.skipped) == (0, 1, 1)
     flow.restart()
     assert flow.wait(timeout=LONG).status.completed == 1
+
+
+def test_a_node_waits_for_a_handler_as_long_as_its_queue_timeout(
+    submit: Submit, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(["etl"], {"other": lambda ctx: None})
+    late = FlowNode("a", "etl", "late", queue_timeout=LONG)
+    never = FlowNode("b", "etl", "never", queue_timeout=timedelta(seconds=1))
+    flow = submit(late, never)
+    eventually(lambda: flow.node("b").state == "failed", timeout=20)
+    assert "queue timeout" in flow.node("b").reason
+    run_worker(["etl"], {"late": lambda ctx: "came"})
+    assert flow.wait(timeout=LONG).results == {"a": "came"}

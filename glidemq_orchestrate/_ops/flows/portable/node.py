@@ -76,6 +76,15 @@ def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
     return True
 
 
+def has_queue_timeout(queue: QueueKeys, flow_id: str, node: str) -> Op[bool]:
+    """Whether a node fails when no worker starts it in time."""
+    home = yield from ask(claimed(queue.prefix, flow_id))
+    if home is None:
+        return False
+    policy = yield from ask(tables.policy(QueueKeys(queue.prefix, home), flow_id, node))
+    return bool(policy and Policy.read(policy).queue_timeout_ms)
+
+
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
     """Notify dependents of completed jobs in other queues; advance the flows that need more than that."""
     dependents = yield from ask_all([members(queue.parents(job_id)) for job_id in completed])
