@@ -18,6 +18,7 @@ from glidemq_orchestrate import (
     WaitForChildren,
 )
 from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ChildrenFailed
@@ -183,3 +184,30 @@ def test_a_node_goes_on_when_its_child_was_removed(  # noqa: PLR0917  fixtures
     eventually(lambda: told and flow.node("p").state == "waiting-children", timeout=30)
     queue.remove("child")
     assert flow.result(timeout=timedelta(seconds=30)) == {"p": "seen"}
+
+
+def test_what_waits_for_a_child_gets_no_gates_with_time(
+    queue: Queue,
+    flows: FlowProducer,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    *,
+    redis_client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES["portable"])
+
+    def waits(ctx: Any) -> None:
+        later = JobOptions(parent=JobRef("etl", ctx.job_id), delay=timedelta(hours=1))
+        queue.add("first", {}, options=later)
+        raise WaitForChildren
+
+    run_worker(["etl"], {"first": lambda ctx: 1, "waits": waits})
+    nodes = [FlowNode("first", "etl", "first"), FlowNode("waits", "etl", "waits", after=["first"])]
+    flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+    eventually(lambda: redis_client.hget(P + "job:f~waits", "gmo:waited") == "1")
+    before = redis_client.smembers(P + "deps:f~waits")
+    for _ in range(3):
+        flow._run(advance(flow._ref, SystemClock()))
+    assert redis_client.smembers(P + "deps:f~waits") == before
+    flow.cancel()

@@ -197,8 +197,14 @@ def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
 
     The server counts each completed dependency once, so these nodes get a new gate, and that is opened.
     """
-    waiting = yield from ask_all([gates.is_waiting(node.queue, node.job_id) for node in released])
-    asleep = [node for node, is_waiting in zip(released, waiting, strict=True) if is_waiting]
+    counting: list[Call[int]] = []
+    for node in released:
+        counting.append(gates.completed_while_waiting(node.queue, node.job_id))
+        counting.append(gates.how_many(node.queue, node.job_id))
+    counts = yield from ask_all(counting)
+    # One that waits for a child job of its own is left alone: a gate would be added by every call.
+    pairs = zip(released, counts[::2], counts[1::2], strict=True)
+    asleep = [node for node, completed, total in pairs if completed >= total]
     number = f"again-{clock.now_ms()}"
     for node in asleep:
         held = gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, number)])

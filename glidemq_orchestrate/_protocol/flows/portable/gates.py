@@ -12,6 +12,7 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
 
 PAGE: Final = 500
 
@@ -64,9 +65,19 @@ def deps_page(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, lis
     )
 
 
-def is_waiting(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether a job waits for dependencies or gates."""
-    return job_hash.get(queue, job_id, "state", lambda reply: bool(reply == "waiting-children"))
+def completed_while_waiting(queue: QueueKeys, job_id: str) -> Call[int]:
+    """How many dependencies, gates and children of a waiting job have completed; -1 if it does not wait."""
+
+    def decode(reply: Any) -> int:
+        state, completed = reply
+        return number(completed) if state == "waiting-children" else -1
+
+    return job_hash.get_some(queue, job_id, ("state", "depsCompleted"), decode)
+
+
+def how_many(queue: QueueKeys, job_id: str) -> Call[int]:
+    """How many dependencies, gates and children a job has."""
+    return command("SCARD", queue.deps(job_id), decode=replies.integer)
 
 
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
