@@ -201,7 +201,7 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
     done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
     # The server notifies neither the dependents of a failure nor a large number of dependents.
     moved = {
-        attempt.flow_id or ""
+        attempt.stored_flow
         for attempt, _, verdict in ended
         if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
     }

@@ -25,9 +25,12 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate._ops.flows import backend, generations
 from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate._ops.worker import attempt as ops
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.keys import QueueKeys
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
 
@@ -232,3 +235,21 @@ def test_a_node_waits_for_a_handler_as_long_as_its_queue_timeout(
     assert "queue timeout" in flow.node("b").reason
     run_worker(["etl"], {"late": lambda ctx: "came"})
     assert flow.wait(timeout=LONG).results == {"a": "came"}
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_the_worker_of_a_failed_node_fails_what_follows_it(
+    submit: Submit, hand: Hand, flows: FlowProducer, begins: int
+) -> None:
+    """In a later generation too, whose jobs and tables have names of their own."""
+    submit(node("a"), node("b", "a"))
+    if begins:
+        checked = check_flow(FlowSpec("n", [node("a"), node("b", "a")]))
+        bare = Reach(has_functions=False)
+        hand.run(backend.submit("glide", checked, "f", "restart", SystemClock(), reach=bare))
+    queue, clock = QueueKeys("glide", "etl"), SystemClock()
+    answer = hand.run(ops.exchange(queue, "gmo-worker-1", Request([], 1, "t"), clock))
+    failed = [Outcome(attempt, Kind.FAIL, "broken", "", 1, 0) for attempt in answer.begun]
+    answer = hand.run(ops.exchange(queue, "gmo-worker-1", Request(failed, 0, "t2"), clock))
+    hand.run(ops.carry(queue, failed, answer.verdicts, clock))
+    assert reasons(flows.get("f")) == {"a": "broken", "b": "upstream failed: a"}
