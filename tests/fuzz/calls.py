@@ -37,6 +37,7 @@ GOOD: Final[dict[str, Any]] = {
     "exclude_data": True,
     "fields": {"a": "b"},
     "flow_id": "f1",
+    "home": "etl",
     "flows": (),
     "force": True,
     "grace": MOMENT,
