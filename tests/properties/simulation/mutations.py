@@ -127,6 +127,7 @@ MUTATIONS: Final = (
         "a node is released with its first dependency",
         "staged",
         ((_LAST, "L.hashes.add(key, 'depsCompleted', 1) >= 1"),),
+        seed=305,
     ),
     Mutation("the end of a job from a list does not free its place", "staged", ((_FREED, "\n  else\n"),)),
     Mutation(
@@ -171,7 +172,7 @@ MUTATIONS: Final = (
             (_TIMED_OUT, _TIMED_OUT.replace("_and_notify", "")),
             (_LOOKED_AT, "cost, is_suspect = 0, false"),
         ),
-        seed=95,
+        seed=167,
     ),
     Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, "then"),), seed=12),
     Mutation(
@@ -220,5 +221,5 @@ MUTATIONS: Final = (
         (("    take_back(prefix, job_id, job, now)\n  elseif", "  elseif"),),
         seed=490,
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=511),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=594),
 )
