@@ -57,10 +57,10 @@ class Runner(Protocol):
         """Run the fetched jobs."""
 
     def has_begun(self, queue: str) -> bool:
-        """Whether jobs of a queue have begun that were fetched ahead, which the server may not know yet."""
+        """Whether the server is to learn that jobs have begun which were fetched ahead."""
 
     def begun(self, queue: str) -> list[Attempt]:
-        """Those of them that still run; afterwards they count as known."""
+        """Those of them that have run for a moment; afterwards they count as known."""
 
     def freed(self) -> None:
         """Let every queue of the worker check again: there was no place, and now there is."""

@@ -29,6 +29,7 @@ from glidemq_orchestrate.worker.watch import Running
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 LAST_ENDED: Final = 32
+TELL_AFTER_SECONDS: Final = 0.02
 
 
 class JobRunner:
@@ -56,7 +57,8 @@ class JobRunner:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
         self._report, self._wake, self._stop, self._tell = report, wake, stop, tell
         self._suspects = Suspects(self._released)
-        self._untold: dict[str, list[Attempt]] = {}
+        self._untold: dict[str, deque[Attempt]] = {}
+        self._telling: set[str] = set()
         self._ended: deque[Execution] = deque(maxlen=LAST_ENDED)
         self._running: dict[tuple[str, str], Execution] = {}
         self._tasks: dict[asyncio.Task[None], Execution] = {}
@@ -134,7 +136,7 @@ class JobRunner:
         for attempt in attempts:
             self._running[attempt.queue, attempt.job_id] = execution
             if attempt.is_ahead and attempt.suspect is None:
-                self._untold.setdefault(attempt.queue, []).append(attempt)
+                self._untold.setdefault(attempt.queue, deque()).append(attempt)
             self._events.emit("active", attempt)
         execution.task = JobTask(self._work(execution), loop=self._loop)
         self._tasks[execution.task] = execution
@@ -323,13 +325,36 @@ class JobRunner:
         self._messenger.send("log", attempt, line)
 
     def has_begun(self, queue: str) -> bool:
-        """Whether jobs of a queue have begun that were fetched ahead, which the server may not know yet."""
-        return bool(self._untold.get(queue))
+        """Whether the server is to learn that jobs have begun which were fetched ahead.
+
+        It learns of those that have run for a moment: most short ones end before, and cost no call. Whoever
+        ends its worker sooner counts as fetched, and is told of before it begins the next time.
+        """
+        untold = self._untold.get(queue)
+        while untold:
+            execution = self._running.get((queue, untold[0].job_id))
+            if execution is not None and any(one is untold[0] for one in execution.attempts):
+                if (left := execution.started + TELL_AFTER_SECONDS - self._loop.time()) <= 0:
+                    return True
+                if queue not in self._telling:
+                    self._telling.add(queue)
+                    self._loop.call_later(left, self._tell_later, queue)
+                return False
+            untold.popleft()
+        return False
+
+    def _tell_later(self, queue: str) -> None:
+        self._telling.discard(queue)
+        self._wake()
 
     def begun(self, queue: str) -> list[Attempt]:
-        """Those of them that still run; afterwards they count as known."""
-        untold, running = self._untold.pop(queue, ()), self._running
-        return [one for one in untold if (one.queue, one.job_id) in running and not one.is_mute]
+        """Those of them that have run for a moment; afterwards they count as known."""
+        told = []
+        while self.has_begun(queue):
+            attempt = self._untold[queue].popleft()
+            if not attempt.is_mute:
+                told.append(attempt)
+        return told
 
     def freed(self) -> None:
         """Let every queue check again: places that were requested have not been used."""
