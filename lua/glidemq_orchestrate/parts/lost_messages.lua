@@ -1,6 +1,6 @@
 -- lost_messages: what a worker of a subscription had begun when it was lost. The rule is that of losses.lua: of several
--- nobody knows which did it, and they are suspects; if one was suspect before, only that one is charged; a worker runs one
--- suspect at a time. h: see handling.lua, and lock_ms, most (how often a message may stall), lost (by worker).
+-- nobody knows which did it, and all become suspects; if one was suspect before, only that one is charged; a worker runs
+-- one suspect at a time. h: see handling.lua, and lock_ms, most (how often a message may stall), lost (by worker).
 L.lost_messages = {}
 local STALLED, PENDING = 'job stalled more than maxStalledCount', 1000
 
@@ -32,9 +32,7 @@ end
 -- Counts the loss against one message. What is to be run again keeps its worker, until one takes it over.
 local function charge(h, message, charged)
   local key, field = h.prefix .. 'job:' .. message.id, L.handling.field
-  if charged or message.suspect > 0 then
-    L.hashes.add(key, field(h, 'suspect'), 1)
-  end
+  L.hashes.add(key, field(h, 'suspect'), 1)
   if charged and L.hashes.add(key, field(h, 'stalls'), 1) > h.most then
     return L.handling.fail_for_good(h, message.id, message.entry, STALLED, message.is_retry, true)
   end

@@ -189,6 +189,18 @@ def test_only_the_one_that_ends_its_workers_fails(news: News, guilty: int) -> No
     assert states == ["failed" if job_id == ids[guilty - 1] else "completed" for job_id in ids]
 
 
+def test_what_ran_beside_a_suspect_is_one_too(news: News, bench: Bench) -> None:
+    innocent = news.publish()
+    news.take("a", 1, consumer="gmo-1")
+    (first,) = news.take_over("a", 2, consumer="gmo-2")
+    guilty = news.publish()
+    (second,) = news.take("a", 1, consumer="gmo-2")
+    assert (first.suspect, second.suspect) == (1, 0)
+    (again,) = news.take_over("a", 2, consumer="gmo-3")  # one at a time now
+    fields = [bench.client.hget(ETL.job(one), "gmo:suspect:a") for one in (innocent, guilty)]
+    assert (again.suspect, fields) == (2, ["2", "1"])
+
+
 def test_what_was_begun_after_the_last_renewal_is_judged_with_the_rest(news: News, bench: Bench) -> None:
     news.publish()
     news.publish()
