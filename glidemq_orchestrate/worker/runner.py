@@ -254,8 +254,8 @@ class JobRunner:
 
     def cancel(self, attempt: Attempt, *, revoked: bool) -> None:
         """Ask the handler to stop: its job was revoked or lost its lease. Async ones are cancelled."""
-        execution = self._running.get((attempt.queue, attempt.job_id))
-        if execution is None or not any(held is attempt for held in execution.attempts):
+        execution = self._run_of(attempt)
+        if execution is None:
             self._drop(attempt, revoked=revoked)
             return
         stopped = execution.stopped = {**(execution.stopped or {}), attempt.job_id: revoked}
@@ -266,6 +266,13 @@ class JobRunner:
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
         if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):
             execution.task.end()
+
+    def _run_of(self, attempt: Attempt) -> Execution | None:
+        """The run of this attempt, and of no other attempt of its job; None if it does not run."""
+        execution = self._running.get((attempt.queue, attempt.job_id))
+        if execution is not None and any(held is attempt for held in execution.attempts):
+            return execution
+        return None
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
         """Drop a job that has not started."""
@@ -332,8 +339,7 @@ class JobRunner:
         """
         untold = self._untold.get(queue)
         while untold:
-            execution = self._running.get((queue, untold[0].job_id))
-            if execution is not None and any(one is untold[0] for one in execution.attempts):
+            if (execution := self._run_of(untold[0])) is not None:
                 if (left := execution.started + TELL_AFTER_SECONDS - self._loop.time()) <= 0:
                     return True
                 if queue not in self._telling:
