@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from glidemq_orchestrate._ops.flows.portable.advance import advance
-from glidemq_orchestrate._ops.flows.portable.table import Policy
+from glidemq_orchestrate._ops.flows.portable.table import ORDINARY, Policy
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
@@ -63,14 +63,10 @@ def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
     Returns False, and does nothing, if its rule lets it run before all dependencies have ended. The caller
     then lets the job wait for its dependencies. Repeatable.
     """
-    home = yield from ask(claimed(queue.prefix, flow_id))
-    if home is None:
+    home, policy = yield from _policy(queue, flow_id, node)
+    if home is None or policy.rule in EAGER:
         return False
-    keys = QueueKeys(queue.prefix, home)
-    policy = yield from ask(tables.policy(keys, flow_id, node))
-    if policy and Policy.read(policy).rule in EAGER:
-        return False
-    record = yield from ask(records.record(keys, flow_id))
+    record = yield from ask(records.record(home, flow_id))
     number = record.number + bool(record.note)
     yield from ask(gates.add_deps(queue, job_id, [gates.gate(queue, number)]))
     return True
@@ -78,11 +74,18 @@ def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
 
 def has_queue_timeout(queue: QueueKeys, flow_id: str, node: str) -> Op[bool]:
     """Whether a node fails when no worker starts it in time."""
-    home = yield from ask(claimed(queue.prefix, flow_id))
-    if home is None:
-        return False
-    policy = yield from ask(tables.policy(QueueKeys(queue.prefix, home), flow_id, node))
-    return bool(policy and Policy.read(policy).queue_timeout_ms)
+    _, policy = yield from _policy(queue, flow_id, node)
+    return bool(policy.queue_timeout_ms)
+
+
+def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | None, Policy]]:
+    """The home of a flow, None if nobody has claimed its id; and the policy of a node."""
+    name = yield from ask(claimed(queue.prefix, flow_id))
+    if name is None:
+        return None, ORDINARY
+    home = QueueKeys(queue.prefix, name)
+    text = yield from ask(tables.policy(home, flow_id, node))
+    return home, Policy.read(text) if text else ORDINARY
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
