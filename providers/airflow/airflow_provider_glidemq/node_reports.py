@@ -137,13 +137,17 @@ def in_line(text: str) -> str:
 
 def in_lines(text: str) -> str:
     """What a worker logged in one go, such as a traceback: the lines after the first one are indented."""
-    lines = str(redact(text))[:TEXT].split("\n")
-    return log_text.in_text("\n".join(line[:CHARACTERS] for line in lines))
+    return log_text.in_text(_cut(text))
 
 
 def in_block(lines: Iterable[str]) -> str:
     """What a worker logged, below a line that names the node: each line is indented."""
-    return "\n".join(log_text.INDENT + in_lines(line).replace("\n", "\n" + log_text.INDENT) for line in lines)
+    return log_text.in_block(map(_cut, lines))
+
+
+def _cut(text: str) -> str:
+    lines = str(redact(text))[:TEXT].split("\n")
+    return "\n".join(line[:CHARACTERS] for line in lines)
 
 
 LEFT_OUT: Final = "Flow %s: nodes have logged more lines than are shown; see: glidemq flow node FLOW NODE"
