@@ -14,9 +14,8 @@ _Read = Literal[
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
     "parentIds", "parentQueues", "depsCompleted", "suspendReason", "suspendedAt", "suspendTimeout", "signals",
-    "gmo:entry",
-    "gmo:round", "gmo:skipped", "gmo:begun", "gmo:waited", "gmo:repeats", "gmo:end", "gmo:queue_timeout",
-    "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
+    "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:waited", "gmo:repeats", "gmo:end",
+    "gmo:queue_timeout", "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
     "gmo:published",
 ]  # fmt: skip

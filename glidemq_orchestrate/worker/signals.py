@@ -53,8 +53,8 @@ class WaitForChildren(HandlerSignal):
     """Park this job until every child it has added has ended; then the handler runs again. Costs no attempt.
 
     A child that failed, expired, or was revoked or removed has ended, too: ``queue.children_values`` raises
-    ``ChildrenFailed`` then, which tells which. A job that has added no child fails, also
-    a node with dependencies; so does one that waits again when all have ended and it has added no more.
+    ``ChildrenFailed`` then, which tells which. A job that has added no child fails, also a
+    node with dependencies. So does one that waits again when all have ended and it has added no more.
     """
 
 

@@ -138,7 +138,7 @@ _RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
 
 _ACCEPTED = "if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then"
 _IN_TURN = "if tonumber(args[8]) + i - 9 == count + 1 then"
-_FORGOTTEN = "L.rules.forget(ref, dependent)\n  local job_key"
+_FORGOTTEN = "\n  L.rules.forget(ref, dependent)\n  local prefix"
 
 DEFECTS: Final = (
     Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
@@ -165,7 +165,7 @@ DEFECTS: Final = (
     Defect("a retry runs completed nodes again", "staged",
            ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),)),
     Defect("what follows a node that runs again keeps its end", "staged",
-           ((_FORGOTTEN, "local job_key"),)),
+           ((_FORGOTTEN, "\n  local prefix"),)),
     Defect("a request begins a generation each time", "staged",
            patched=((generations, "_of_request", _of_nobody),)),
     Defect("what has changed is carried over", "staged",

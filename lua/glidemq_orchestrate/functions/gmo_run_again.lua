@@ -1,7 +1,8 @@
 -- gmo_run_again: make the job of a node of a portable flow wait again, behind a gate.
 -- KEYS  1 job hash   2 set of its dependencies (glide-mq's `deps`)   3 completed   4 failed, all of its queue
 -- ARGS  1 now_ms   2 job id   3 number of the round of the flow that runs it again   4 member of the gate   5 1: only if it
---       has not ended; 2: only if it waits for a worker or was only fetched by one   6 token of the request that asked for it, or ''
+--       has not ended; 2: only if it waits for a worker or was only fetched by one   6 token of the request that asked
+--       for it, or ''
 -- REPLY 1 when it waits, or was reset for that round or a later one before, and was not changed now; 0 when it is missing
 --       or has ended against argument 5
 -- EFFECTS state, result, reason, attempts, signals and marks of the last run are removed; it is in no set of ended jobs and

@@ -5,8 +5,8 @@
 -- REPLY rows as those of gmo_begin_messages
 -- ERROR NOGROUP
 -- EFFECTS no more are taken than are begun. The loss of a worker counts against what it had begun, see
---       parts/lost_messages.lua; what stalled too often has failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
---       the entry.
+--       parts/lost_messages.lua; what stalled too often has failed in this subscription. A Node worker lives as long as
+--       the job has heartbeats, ours as long as it renews the entry.
 -- EVENT stalled {subscription} or failed {failedReason, subscription}
 local PAGE, OURS = 100, '^gmo%-'
 

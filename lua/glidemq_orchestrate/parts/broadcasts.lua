@@ -3,8 +3,8 @@
 -- and the message has ended when all have ended it.
 -- A message is a job with these fields beside those of any job, SUB being a subscription:
 --   gmo:message        the id of its entry, for all subscriptions
---   gmo:sub:SUB        "active\n<id of the entry>" (a worker has begun it; with "\nlost" it was lost), delayed (for its next attempt), or
---                      "failed\n<when, ms>\n<reason>"; absent: it waits, is held by a worker, or is handled
+--   gmo:sub:SUB        "active\n<id of the entry>" (a worker has begun it; with "\nlost" it was lost), delayed (for its
+--                      next attempt), or "failed\n<when, ms>\n<reason>"; absent: it waits, is held by a worker, or is handled
 --   gmo:tries:SUB      how often it has failed, until it ends; glide-mq's counter expires after a day
 --   gmo:stalls:SUB     how often a loss of its worker counted against it; gmo:suspect:SUB: in how many losses it may be the
 --                      cause. Both go when an attempt ends

@@ -3,8 +3,8 @@
 -- A token ends in '+' where the job was fetched ahead; its worker writes the token to gmo:ran when its handler begins.
 -- gmo:lost: how often its worker was lost while it ran. gmo:suspect: in how many losses it may be the cause; a worker runs
 -- one suspect at a time, and says so first. What ran beside one is a suspect too: else a second culprit would stay
--- unknown, and each suspect that it runs beside would be charged in its place. 0: it was fetched only, which its worker may not have had the time to deny.
--- All three go when an attempt ends well.
+-- unknown, and each suspect that it runs beside would be charged in its place. 0: it was fetched only, which its worker
+-- may not have had the time to deny. All three go when an attempt ends well.
 L.losses = {}
 L.losses.MARKS = { 'stalledCount', 'gmo:lost', 'gmo:suspect' }
 

@@ -3,7 +3,7 @@
 -- (a retry) or `again`.
 --   <flow>:failed   set of refs: they run again alone, that is: those that follow keep what they have
 --   <flow>:again    set of "<how>\n<ref>"; how: `alone` (what follows and is with no handler waits again);
---                   `follow` (all that follow run again too, as far as released); `give` (the same, but the node itself is not to run)
+--                   `follow` (all released ones that follow run again too); `give` (the same, but not the node itself)
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", when all that is to forget their end before has done so
 --   <flow>:staying  set of refs: nodes that have an end which was asked for together with the others; they get it again,
@@ -78,7 +78,8 @@ end
 -- Lets a dependent forget the end of a node: see `follow` and `alone` above.
 function L.rerun.forget(flow, key, ref, dependent, follow)
   L.rules.forget(ref, dependent)
-  local job_key = dependent:gsub('([^:]+)$', 'job:%1', 1)
+  local prefix, job_id = L.record.split(dependent)
+  local job_key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', job_key, 'state', 'gmo:flow')
   local is_released = v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id
   if is_released and follow then
