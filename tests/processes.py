@@ -123,8 +123,21 @@ def marked(run: str, among: set[int] | None = None) -> list[Left]:
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return runs(psutil.Process(pid))
     except psutil.NoSuchProcess:
+        return False
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process runs no more."""
+    return not is_alive(pid)
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it is still this process that runs; a zombie does not, nor does one that ends meanwhile."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, FileNotFoundError):
         return False
 
 
@@ -138,17 +151,11 @@ def watch(pid: int, run: str) -> None:
     while is_alive(pid):
         with contextlib.suppress(psutil.Error):
             seen.update(psutil.Process(pid).children(recursive=True))
-        seen = set(filter(_runs, seen))
+        seen = set(filter(runs, seen))
         time.sleep(LOOK_SECONDS)
     below = [process for process in seen if process.pid != os.getpid()]
-    while below := [*filter(_runs, below), *(one.process for one in marked(run))]:
+    while below := [*filter(runs, below), *(one.process for one in marked(run))]:
         for process in below:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(below, timeout=LOOK_SECONDS)
-
-
-def _runs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False

@@ -31,6 +31,7 @@ from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import RetryLater
 from tests.conftest import Eventually
+from tests.processes import runs
 from tests.spark.conftest import MakeRun, Run
 
 STEPS = """
@@ -379,7 +380,7 @@ class TestEnds:
                 (psutil.Process(pid) if how == "kill -9" else java).kill()
             with pytest.raises(SessionGone):
                 neighbour.result(timeout=30)
-            eventually(lambda: not [one for one in below if one.is_running()], timeout=30)
+            eventually(lambda: not any(map(runs, below)), timeout=30)
             assert run(hosts, make("about"))["rows"] == 3
             assert run(hosts, make("about"), fresh=True)["pid"] not in hosts.pids
             # What the killed JVM has written is gone, and what the living one has is there.
@@ -455,7 +456,7 @@ class TestEnds:
         finally:
             process.kill()
             process.communicate()
-        eventually(lambda: not [one for one in below if one.is_running()], timeout=15)
+        eventually(lambda: not any(map(runs, below)), timeout=15)
         left = list(tmp_path.iterdir())
         assert left
         with pool_of():

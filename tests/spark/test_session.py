@@ -19,6 +19,7 @@ from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.session import WarmSession, is_alive, warm_session
 from glidemq_orchestrate.spark.settings import SparkSettings
+from tests.processes import runs
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -138,11 +139,11 @@ def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
     first, jvm = warm_session.get(), _jvm()
     first.stop()
     assert warm_session.get().range(3).count() == 3
-    assert not jvm.is_running()
+    assert not runs(jvm)
 
     jvm = _jvm()
     warm_session.stop()
-    assert not jvm.is_running()
+    assert not runs(jvm)
     assert not _below(psutil.Process(), "java")
     assert SparkContext._gateway is None
     warm_session.stop()
@@ -219,7 +220,7 @@ def test_nothing_of_a_killed_process_is_left(moment: str, eventually: Eventually
         process.kill()
         killed = time.monotonic()
         process.communicate()
-    eventually(lambda: not [each for each in below if each.is_running()], 30)
+    eventually(lambda: not any(map(runs, below)), 30)
     assert time.monotonic() - killed < 8  # Spark's own processes need ten and more
 
 

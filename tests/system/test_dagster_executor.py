@@ -24,7 +24,8 @@ from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_ite
 from dagster_glidemq.step_job import STEP_JOB, run_job_id, step_job_id
 
 from glidemq_orchestrate import EmbeddedServer, JobState, Queue
-from tests.providers.dagster.stepping import MODULE, Steps, failure, is_running, kinds, place_of, wait_for
+from tests.processes import is_gone, runs
+from tests.providers.dagster.stepping import MODULE, Steps, failure, kinds, place_of, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -109,7 +110,7 @@ def test_the_steps_of_a_killed_worker_die_with_it_and_do_not_succeed(steps: Step
         (pid,) = wait_for(lambda: steps.noted("held"), 60)
         steps.workers[0].kill()
         steps.workers[0].wait()
-        wait_for(lambda: not is_running(pid), 5)
+        wait_for(lambda: is_gone(pid), 5)
         (steps.path / "release").touch()
 
     with steps.worker(), beside(kill):
@@ -272,7 +273,7 @@ def test_the_warm_process_may_be_killed(steps: Steps) -> None:
         warm = psutil.Process(pid).parent()
         assert warm is not None
         warm.kill()
-        wait_for(lambda: not is_running(pid), 10)
+        wait_for(lambda: is_gone(pid), 10)
 
     with steps.worker():
         with beside(kill):
@@ -310,7 +311,7 @@ def test_terminating_a_run_reaches_its_steps_although_it_might_be_resumed(launch
             lambda: launched.noted("interrupted-DagsterExecutionInterruptedError"), 10, told(launched, run_id)
         )
         wait_for(lambda: status(launched, run_id).value == "CANCELED", 30, told(launched, run_id))
-        wait_for(lambda: not is_running(pid), 10)
+        wait_for(lambda: is_gone(pid), 10)
         assert not launched.instance.run_launcher.terminate(run_id)
         for name in ("dagster-runs", "dagster-steps"):
             with launched.queue(name) as queue:
@@ -325,7 +326,7 @@ def test_a_run_goes_on_in_another_worker_and_its_step_runs_once(launched: Steps)
             below = psutil.Process(first.pid).children(recursive=True)
             first.kill()
             first.wait()
-            wait_for(lambda: not any(is_running(one.pid) for one in below), 10)
+            wait_for(lambda: not any(map(runs, below)), 10)
         with launched.worker(*RUNS):
 
             def is_resumed() -> bool:
@@ -358,4 +359,4 @@ def test_a_run_whose_worker_was_lost_can_be_terminated(launched: Steps) -> None:
         wait_for(is_lost, 30)
         assert launched.instance.run_launcher.terminate(run_id)
         assert status(launched, run_id).value == "CANCELED"
-        wait_for(lambda: not is_running(pid), 10)
+        wait_for(lambda: is_gone(pid), 10)

@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.processes import run, spawn
+from tests.processes import run, runs, spawn
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -76,9 +76,7 @@ def test_a_demo_that_is_killed_leaves_nothing(
     for part in ("valkey-server", "glidemq_orchestrate worker", "java", *PARTS[orchestrator]):
         assert part in names
     killed = time.monotonic()
-    eventually(
-        lambda: not [each for each in below if each.is_running()] and not processes_below(tmp_path), 30
-    )
+    eventually(lambda: not any(map(runs, below)) and not processes_below(tmp_path), 30)
     assert time.monotonic() - killed < 15
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import psutil
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
@@ -103,13 +102,6 @@ def wait_for(predicate: Callable[[], Any], seconds: float, told: Callable[[], An
         assert time.monotonic() < end, told()
         time.sleep(0.02)
     return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def kinds(events: list[Any], step: str) -> list[str]:

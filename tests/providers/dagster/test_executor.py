@@ -16,7 +16,8 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster_glidemq.step_job import STEP_JOB, step_job_id
 
 from glidemq_orchestrate import EmbeddedServer, Job, JobOptions, JobState
-from tests.providers.dagster.stepping import MODULE, Steps, failure, is_running, kinds, place_of, wait_for
+from tests.processes import is_alive, is_gone
+from tests.providers.dagster.stepping import MODULE, Steps, failure, kinds, place_of, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_each_step_is_a_job_with_values_retries_and_dynamic_outputs(steps: Steps
     )
     pids = noted["extract"] + noted["flaky"]
     assert len(set(pids)) == 3
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
 def test_what_a_step_prints_is_in_its_compute_log_and_costs_no_further_process(
@@ -107,7 +108,7 @@ def test_a_revoked_step_is_interrupted_and_killed_after_the_grace(steps: Steps, 
             assert queue.revoke(active.id) == "flagged"
         wait_for(lambda: steps.noted("interrupted-DagsterExecutionInterruptedError"), 10)
         seen["interrupted"] = time.monotonic() - began
-        wait_for(lambda: not is_running(pid), 10)
+        wait_for(lambda: is_gone(pid), 10)
 
     steps.forget()
     revoking = threading.Thread(target=revoke)
@@ -119,7 +120,7 @@ def test_a_revoked_step_is_interrupted_and_killed_after_the_grace(steps: Steps, 
     assert not steps.noted("released")
     assert seen["interrupted"] < 5
     assert "KILL" in failure(events, "held") if stubborn else "Interrupted" in failure(events, "held")
-    assert not any(map(is_running, steps.noted("detached")))
+    assert not any(map(is_alive, steps.noted("detached")))
     assert seen["job"].worker.startswith("gmo-worker-")
     assert kinds(events, "held") == ["STEP_START", "STEP_FAILURE"]
     ended = wait_for(lambda: (job := job_of(steps, run, "held")).state.is_terminal and job, 10)
@@ -142,7 +143,7 @@ def test_a_step_whose_run_was_ended_by_force_is_ended_and_the_run_does_not_succe
                 steps.instance.report_run_canceled(run)
             else:
                 steps.instance.delete_run(run.run_id)
-            wait_for(lambda: not is_running(pid), 30)
+            wait_for(lambda: is_gone(pid), 30)
             seen["job"] = wait_for(
                 lambda: (job := queue.get_job(active.id)).state is JobState.FAILED and job, 10
             )

@@ -19,6 +19,7 @@ from glidemq_orchestrate import FlowNode, FlowOutcome, FlowSpec
 from glidemq_orchestrate.cli import app as command_line
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.testing.chaos import Act, ChaosReport, FindingKind, effect, run_chaos
+from tests.processes import runs
 from tests.server.testing.outside import FOLDER
 
 if TYPE_CHECKING:
@@ -287,4 +288,4 @@ def test_nothing_is_left_of_a_campaign_that_is_killed(eventually: Eventually) ->
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    eventually(lambda: not [each for each in below if each.is_running() and each.status() != "zombie"], 30)
+    eventually(lambda: not any(map(runs, below)), 30)

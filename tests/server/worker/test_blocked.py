@@ -26,7 +26,7 @@ import pytest
 from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, JobState, Queue
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.renewing import Renewer
-from tests.processes import end, spawn
+from tests.processes import end, runs, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,7 +131,7 @@ def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
     eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
     assert queue.get_job(job_id).lost_runs == 1
     first.kill()
-    eventually(lambda: not renewer.is_running() or renewer.status() == psutil.STATUS_ZOMBIE, 5)
+    eventually(lambda: not runs(renewer), 5)
 
 
 def test_a_stopped_worker_whose_jobs_nobody_took_does_not_take_them_from_itself(
@@ -158,7 +158,7 @@ def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
     second.suspend()
     worker.terminate()
     assert worker.wait(30) == 0
-    eventually(lambda: not second.is_running(), 5)
+    eventually(lambda: not runs(second), 5)
 
 
 def test_messages_of_a_blocked_subscription_keep_their_leases(url: str, eventually: Eventually) -> None:

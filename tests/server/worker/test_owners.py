@@ -20,6 +20,7 @@ import pytest
 from glidemq_orchestrate import EmbeddedServer, Queue
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
+from tests.processes import is_alive, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,6 @@ with EmbeddedServer(data_dir=sys.argv[1]) as server:
     print(server.pid, flush=True)
     time.sleep(600)
 """
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def works_in(folder: Path) -> list[int]:
@@ -104,7 +98,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_process_that_was_being_started_when_its_owner_was_killed_ends_too(eventually: Eventually) -> None:
     with start("-c", BETWEEN) as owner:
         child = int(first_line(owner))
-    assert not is_gone(child)
+    assert is_alive(child)
     eventually(partial(is_gone, child), 20)
 
 
@@ -191,7 +185,7 @@ def test_what_is_forgotten_and_what_ended_well_is_left_alone() -> None:
     mine.forget(stranger.pid)
     mine.after_fork()  # lets the guard go, as the end of the process does
     time.sleep(0.5)
-    assert not is_gone(stranger.pid)
+    assert is_alive(stranger.pid)
     stranger.kill()
     stranger.wait()
 

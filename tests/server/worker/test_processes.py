@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Handlers, JobOptions, JobState, Queue
-from tests.processes import spawned
+from tests.processes import is_alive, is_gone, runs, spawned
 from tests.server import process_handlers
 
 if TYPE_CHECKING:
@@ -56,13 +56,6 @@ def handlers_of(*functions: Callable[..., Any]) -> Handlers:
     for function in functions:
         handlers.handler(function.__name__, process=True)(function)
     return handlers
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def has_state(queue: Queue, job_id: str, state: JobState) -> bool:
@@ -129,7 +122,7 @@ def test_what_a_handler_left_running_ends_with_the_worker(
 ) -> None:
     running = run_worker(["etl"], handlers_of(process_handlers.end), concurrency=1)
     left: Any = queue.add_and_wait("end", "forks-for-good", timeout=MINUTE)
-    assert not is_gone(left)
+    assert is_alive(left)
     running.stop()
     eventually(partial(is_gone, left), 5)
 
@@ -256,7 +249,7 @@ def test_nothing_of_a_killed_worker_is_left(
     worker.kill()
     worker.wait(10)
     killed = time.monotonic()
-    eventually(lambda: not [each for each in below if not is_gone(each.pid)], 30)
+    eventually(lambda: not any(map(runs, below)), 30)
     assert time.monotonic() - killed < 8  # it was more than ten before
 
 
@@ -268,7 +261,7 @@ def test_a_worker_that_ends_well_leaves_nothing_either(
     assert below
     worker.terminate()
     assert worker.wait(20) == 0
-    eventually(lambda: not [each for each in below if not is_gone(each.pid)], 8)
+    eventually(lambda: not any(map(runs, below)), 8)
 
 
 def test_a_process_that_cannot_start_fails_its_job(
