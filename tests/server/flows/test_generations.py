@@ -35,6 +35,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
+from tests.profile import sampled
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 
@@ -475,7 +476,7 @@ def test_after_its_retention_a_flow_begins_again_and_in_the_end_nothing_is_left(
 
 
 @pytest.mark.parametrize("on_existing", ["restart", "retry_failed"])
-@pytest.mark.parametrize("calls", range(24))
+@pytest.mark.parametrize("calls", sampled(range(24)))
 def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
     broken: FlowProducer, work: Work, hand: Hand, on_existing: Any, calls: int
 ) -> None:
@@ -488,7 +489,7 @@ def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
     assert sorted(work.ran) == list("abcde" if on_existing == "restart" else "bd")
 
 
-@pytest.mark.parametrize("calls", range(5, 12))
+@pytest.mark.parametrize("calls", sampled(range(5, 12)))
 def test_what_completes_between_a_kill_and_the_repeat_is_kept_too(
     flows: FlowProducer, work: Work, hand: Hand, eventually: Eventually, calls: int
 ) -> None:

@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.flows.node_changes import Chosen, change
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.clock import SystemClock
+from tests.profile import sampled
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 
@@ -86,7 +87,7 @@ def test_what_stays_and_follows_nothing_runs_again_later_like_any_other(done: Fl
     assert ran(done, work) == ["b", "c"]
 
 
-@pytest.mark.parametrize("calls", range(1, 13))
+@pytest.mark.parametrize("calls", sampled(range(1, 13)))
 def test_whoever_dies_after_any_call_a_repeat_ends_them_and_runs_none(
     done: Flow, work: Work, hand: Hand, calls: int
 ) -> None:

@@ -43,6 +43,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.worker.supervisor import Supervisor
 from tests.node import Node
+from tests.profile import sampled
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, reasons, states
 
@@ -638,7 +639,7 @@ class TestRefusals:
 
 class TestCrashes:
     @pytest.mark.parametrize("what", ["follow", "completed"])
-    @pytest.mark.parametrize("calls", range(1, 12))
+    @pytest.mark.parametrize("calls", sampled(range(1, 12)))
     def test_killed_after_each_call(
         self, flows: FlowProducer, work: Work, hand: Hand, what: Any, calls: int
     ) -> None:

@@ -22,6 +22,7 @@ from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
+from tests.profile import sampled
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node
 
@@ -388,7 +389,7 @@ def test_an_owner_that_is_none_is_refused_before_anything_is_sent(
     assert redis_client.keys("*") == []
 
 
-@pytest.mark.parametrize("calls", range(30))
+@pytest.mark.parametrize("calls", sampled(range(30)))
 def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
     flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, calls: int
 ) -> None:
@@ -401,7 +402,7 @@ def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
     assert all(one.state == "cancelled" for one in flows.list())
 
 
-@pytest.mark.parametrize("calls", range(20))
+@pytest.mark.parametrize("calls", sampled(range(20)))
 def test_a_supervisor_that_dies_after_any_call_is_followed_by_another(
     flows: FlowProducer, hand: Hand, supervisor: Supervisor, calls: int
 ) -> None:
@@ -415,7 +416,7 @@ def test_a_supervisor_that_dies_after_any_call_is_followed_by_another(
 
 
 @pytest.mark.parametrize("is_owned", [True, False])
-@pytest.mark.parametrize("at", range(1, 14))
+@pytest.mark.parametrize("at", sampled(range(1, 14)))
 def test_a_submission_during_which_the_server_loses_all_submits_again(
     flows: FlowProducer, hand: Hand, redis_client: Any, path: str, at: int, *, is_owned: bool
 ) -> None:

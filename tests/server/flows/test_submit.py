@@ -43,6 +43,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.processes import spawned
+from tests.profile import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,7 @@ CHOSEN = 7  # for two queues: who has claimed it, their workers, the claim of th
 STEPS = STAGED + 2  # start with release of the first slice, and one more that finds nothing
 
 
-@pytest.mark.parametrize("calls", range(CHOSEN + STEPS))
+@pytest.mark.parametrize("calls", sampled(range(CHOSEN + STEPS)))
 def test_a_submission_that_died_after_any_call_is_completed_by_the_next(
     hand: Hand, redis_client: Any, dump: Dump, calls: int
 ) -> None:

@@ -13,6 +13,7 @@ from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows import growth as calls
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
 from glidemq_orchestrate.flows.growth import check_growth
+from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, REF, finish, leftovers, run_all, status
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class TestExtending:
         assert extend(bench, node("b", "a")) == "completed"
         assert status(bench) == ("completed", 2, 2, 0)
 
-    @pytest.mark.parametrize("died_after", range(12))
+    @pytest.mark.parametrize("died_after", sampled(range(12)))
     def test_an_extension_that_died_is_repeated(self, bench: Bench, node: Any, died_after: int) -> None:
         bench.submit(node("a"))
         run_all(bench)
@@ -66,7 +67,7 @@ class TestExtending:
         assert status(bench) == ("completed", 131, 131, 0)
         assert leftovers(bench) == []
 
-    @pytest.mark.parametrize("died_after", range(8))
+    @pytest.mark.parametrize("died_after", sampled(range(8)))
     def test_an_extension_that_is_not_repeated_is_swept(
         self, bench: Bench, node: Any, died_after: int
     ) -> None:

@@ -27,6 +27,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
+from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, REF, SPARK, finish, leftovers, run_all, status
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class TestLost:
 
 
 class TestMany:
-    @pytest.mark.parametrize("died_after", range(12))
+    @pytest.mark.parametrize("died_after", sampled(range(12)))
     def test_many_nodes_join_together_whichever_call_is_the_last(
         self, bench: Bench, node: Any, died_after: int
     ) -> None:
@@ -246,7 +247,7 @@ class TestMany:
         assert status(bench) == ("completed", 132, 132, 0)
         assert leftovers(bench) == []
 
-    @pytest.mark.parametrize("died_after", range(13))
+    @pytest.mark.parametrize("died_after", sampled(range(13)))
     def test_staging_that_died_is_repeated(self, bench: Bench, node: Any, died_after: int) -> None:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()
@@ -257,7 +258,7 @@ class TestMany:
         assert run_all(bench)[-1] == "join"
         assert status(bench) == ("completed", 132, 132, 0)
 
-    @pytest.mark.parametrize("died_after", range(13))
+    @pytest.mark.parametrize("died_after", sampled(range(13)))
     def test_half_of_a_growth_adds_nothing(self, bench: Bench, node: Any, died_after: int) -> None:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()

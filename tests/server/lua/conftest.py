@@ -345,23 +345,24 @@ def q(valkey: redis.Redis) -> Queue:
         "one server without our functions",
     ],
 )
-def slot_servers(request: pytest.FixtureRequest, server: EmbeddedServer) -> tuple[list[int], Reach]:
+def slot_servers(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[tuple[list[int], Reach]]:
     """Ports of servers that have all slots, and what a function of ours can reach there."""
     is_cluster = "cluster" in request.param
     ports = request.getfixturevalue("cluster_ports") if is_cluster else [urlsplit(server.url).port or 0]
-    return ports, Reach(is_cluster, "without" not in request.param)
+    reach = Reach(is_cluster, "without" not in request.param)
+    for port in ports:
+        load_libraries(port)
+        if not reach.has_functions:
+            with redis.Redis(port=port) as client:
+                client.function_delete("glidemq_orchestrate")
+    yield ports, reach
+    for port in ports:
+        load_libraries(port)
 
 
 @pytest.fixture
 def slots(slot_servers: tuple[list[int], Reach]) -> Iterator[Slots]:
-    ports, reach = slot_servers
-    made = Slots(ports, reach)
-    for port, client in zip(ports, made.clients, strict=True):
-        load_libraries(port)
-        if not reach.has_functions:
-            client.function_delete("glidemq_orchestrate")
+    made = Slots(*slot_servers)
     yield made
-    for port in ports:
-        load_libraries(port)
     for client in made.clients:
         client.close()

@@ -41,9 +41,9 @@ FLOW = FlowSpec(
 )
 
 
-def places(start: int = 0) -> Iterator[int]:
-    """The calls at which somebody dies or is overtaken: each eleventh, all with GLIDEMQ_TEST_PROFILE=long."""
-    return itertools.count(start, 1 if IS_LONG else 11)
+def places(start: int = 0, step: int = 11) -> Iterator[int]:
+    """The calls at which somebody dies or is overtaken: each ``step``-th, all in the long profile."""
+    return itertools.count(start, 1 if IS_LONG else step)
 
 
 class Slots:
