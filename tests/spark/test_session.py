@@ -121,6 +121,7 @@ def test_why_a_session_cannot_be_built_is_told_in_a_sentence(
     assert not [child for child in psutil.Process().children() if child.name() == "java"]
 
 
+@pytest.mark.long  # a worker of test_trouble.py does the same
 @pytest.mark.usefixtures("spark")
 def test_a_killed_jvm_is_replaced_for_the_next_step() -> None:
     first = warm_session.get()

@@ -25,6 +25,7 @@ from tests.processes import spawned
 from tests.spark.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("_spark_environment")
+LONG = pytest.mark.long
 
 SLEEPS = """
 import os, subprocess, sys, time
@@ -90,19 +91,26 @@ def test_without_a_result_its_id_is_told(make: Callable[..., Run]) -> None:
     ("program", "kind", "expected"),
     [
         ("import sys; sys.exit(3)", DriverFailed, r"program.py ended with exit code 3: .*"),
-        ("import os; os.abort()", DriverFailed, r"program.py ended with exit code"),
+        pytest.param("import os; os.abort()", DriverFailed, "program.py ended with exit code", marks=LONG),
         ("def f():\n    raise ValueError('no day')\nf()", DriverFailed, r"ValueError: no day \(in f, .*:2\)"),
-        ("print('x'); import nowhere_x", DriverFailed, "No module named 'nowhere_x'"),
+        pytest.param("import nowhere_x", DriverFailed, "No module named 'nowhere_x'", marks=LONG),
         ("import os; open(os.environ['GLIDEMQ_RESULT'], 'w').write('{')", InvalidCall, "is not JSON"),
-        ("import os; open(os.environ['GLIDEMQ_RESULT'], 'w')", InvalidCall, "is empty, which is not JSON"),
-        ("import os; os.mkdir(os.environ['GLIDEMQ_RESULT'])", InvalidCall, "is no file: write JSON to it"),
-        (
+        pytest.param(
+            "import os; open(os.environ['GLIDEMQ_RESULT'], 'w')", InvalidCall, "is empty, which is not JSON",
+            marks=LONG,
+        ),
+        pytest.param(
+            "import os; os.mkdir(os.environ['GLIDEMQ_RESULT'])", InvalidCall, "is no file: write JSON to it",
+            marks=LONG,
+        ),
+        pytest.param(
             "import os; open(os.environ['GLIDEMQ_RESULT'], 'w').write('7' * 2_000_000)",
             InvalidCall,
             "its result has more than 1048576 bytes",
+            marks=LONG,
         ),
     ],
-)
+)  # fmt: skip
 def test_how_a_program_failed_is_told(
     make: Callable[..., Run], program: str, kind: type[Exception], expected: str
 ) -> None:
