@@ -67,7 +67,7 @@ _TABLE: Final = """
 id | string | the last id that was given | queue 1 | obliterate
 job:<id> | hash | the job; fields of one run go with its next one | job | its retention, clean, remove,
     drain, the retention of its flow
-log:<id> | list | its log lines; producers and handlers bound them | job | with the job
+log:<id> | list | its last 10,000 log lines, up to 11,000 | job | with the job
 deps:<id> | set | the jobs that it waits for | job | with the job
 parents:<id> | set | the jobs of a graph that wait for it | job | with the job
 jstream:<id> | stream | what it writes while it runs | job | with the job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -27,6 +27,8 @@ from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+LOG_LINES: Final = 100
 
 job_app = typer.Typer(name="job", help="Show and manage single jobs.", no_args_is_help=True)
 
@@ -67,7 +69,7 @@ def job_show(
 ) -> None:
     """Show a job with its data, its result and its last log lines."""
     with Queue(queue, url, prefix=prefix) as client:
-        job, logs = client.get_job(job_id), client.logs(job_id, limit=100)
+        job, logs = client.get_job(job_id), client.logs(job_id, offset=-LOG_LINES, limit=LOG_LINES)
     row = job_row(job) | {"logs": logs.lines}
     if as_json:
         say_json(row)

@@ -133,8 +133,8 @@ class Flow:
         """The lines that some nodes have logged, the oldest first, and how many they have in total.
 
         Args:
-            after: By node name, how many lines to leave out; -20: all but the last 20. 200 nodes take two
-                trips to the server.
+            after: By node name, how many lines to leave out; -20: all but the last 20. Lines that are gone
+                count as well. 200 nodes take two trips to the server, three where lines are gone.
             limit: The most lines of each node.
 
         Raises:

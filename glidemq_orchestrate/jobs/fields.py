@@ -17,7 +17,7 @@ _Else = Literal[
     "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:waited", "gmo:repeats", "gmo:end",
     "gmo:queue_timeout", "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted", "gmo:epoch", "gmo:ran", "gmo:suspect", "gmo:removed", "gmo:gone",
-    "gmo:published",
+    "gmo:published", "gmo:cut",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,

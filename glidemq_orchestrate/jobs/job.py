@@ -160,7 +160,15 @@ def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
 
 @dataclass(frozen=True, slots=True)
 class JobLogs:
-    """Some log lines of a job, and how many it has in total."""
+    """Some log lines of a job.
+
+    Attributes:
+        lines: The oldest first.
+        total: How many it has logged.
+        first: The number of the first of these lines, from 0 on. It is higher than what was asked for where
+            lines are gone: the log of a job keeps at least its last 10,000.
+    """
 
     lines: list[str]
     total: int
+    first: int = 0

@@ -216,7 +216,7 @@ class Context:
         self.speaker.progress(value)
 
     def log(self, line: str) -> None:
-        """Store a line of text with the job."""
+        """Store a line of text with the job, which keeps at least its last 10,000 lines."""
         self.speaker.log(line)
 
     def output(self, fields: Mapping[str, str]) -> None:

@@ -158,7 +158,7 @@ end
 
 -- What its flow does not need to run a node again; fresh.lua has the rest.
 local OF_A_LIFE = { 'id', 'name', 'state', 'attemptsMade', 'failedReason', 'finishedOn', 'processedOn', 'lastActive',
-  'returnvalue', 'progress', 'gmo:token', 'gmo:entry', 'groupKey', 'orderingSeq', 'groupSlot', 'stalledCount' }
+  'returnvalue', 'progress', 'gmo:token', 'gmo:entry', 'groupKey', 'orderingSeq', 'groupSlot', 'stalledCount', 'gmo:cut' }
 
 -- Whether the flow of a node is there that may run it again. That of the portable path may be in another slot.
 local function has_flow(flow_id, home, opts)

@@ -7,17 +7,18 @@ told so, and neither gets an old result nor hears that there is no such node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.table import read_rows
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.queue import logs as job_logs
 from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
-from glidemq_orchestrate._protocol.queue import changes as job_logs
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowExpired,
@@ -87,20 +88,12 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
-        asking: list[Call[Any]] = []
+        wanted = []
         for name, row in zip(part, rows, strict=True):
             _, queue, job_id, *_ = node_calls.read_row(row or "") or (0, "", "")  # of a broken row
-            keys, first = QueueKeys(ref.home.prefix, queue), after[name]
-            last = first + limit - 1
-            asking += [
-                job_logs.log_lines(keys, job_id, first, min(last, -1) if first < 0 else last),
-                job_logs.log_length(keys, job_id),
-            ]
-        replies = yield from _current(ref, asking)
-        found |= {
-            name: JobLogs(lines, total)
-            for name, lines, total in zip(part, replies[::2], replies[1::2], strict=True)
-        }
+            wanted.append(job_logs.Wanted(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
+        read = yield from job_logs.read(wanted, partial(_current, ref))
+        found |= dict(zip(part, read, strict=True))
     return found
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._ops.queue import logs as job_logs
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.claim import claimed
@@ -165,10 +166,10 @@ def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
 
 def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:
     """Read log lines."""
-    if first < 0 or limit < 0:
-        raise ConfigurationError("offset and limit must not be negative")
-    lines = (yield from ask(changes.log_lines(queue, job_id, first, first + limit - 1))) if limit else []
-    return JobLogs(lines, (yield from ask(changes.log_length(queue, job_id))))
+    if limit < 0:
+        raise ConfigurationError("limit must not be negative")
+    (found,) = yield from job_logs.read([job_logs.Wanted(queue, job_id, first, limit)])
+    return found
 
 
 def update(queue: QueueKeys, job_id: str, field: str, value: JsonLike, now_ms: int) -> Op[None]:

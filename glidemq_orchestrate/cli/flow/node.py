@@ -41,8 +41,8 @@ def node(
         wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
         inputs, waits = dict(flow.results(wanted)), flow.waits([node])
     with Queue(node.queue, url, prefix=prefix) as queue:
-        job, count = queue.get_job(node.job_id), queue.logs(node.job_id, limit=0).total
-        logs = queue.logs(node.job_id, offset=max(count - LOG_LINES, 0), limit=LOG_LINES)
+        job = queue.get_job(node.job_id)
+        logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
     row = asdict(node) | {
         "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines
     }  # fmt: skip

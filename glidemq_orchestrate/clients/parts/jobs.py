@@ -82,7 +82,7 @@ class JobCalls(QueueBase):
         self._run(ops.promote(self._keys, job_id))
 
     def add_log(self, job_id: str, line: str) -> None:
-        """Append a line to the log of a job, at most 1 MiB.
+        """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -91,7 +91,16 @@ class JobCalls(QueueBase):
         self._run(ops.add_log(self._keys, job_id, line))
 
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
-        """Read log lines, the oldest first; none for a job that does not exist."""
+        """Read log lines, the oldest first; none for a job that does not exist.
+
+        Args:
+            job_id: The job.
+            offset: How many lines to leave out; -20: all but the last 20. Lines that are gone count as well.
+            limit: The most lines.
+
+        Raises:
+            ConfigurationError: ``limit`` is negative.
+        """
         return self._run(ops.logs(self._keys, job_id, offset, limit))
 
     def set_progress(self, job_id: str, progress: JsonLike) -> None:

@@ -1,4 +1,5 @@
--- gmo_append: append to the log or to the output of a job.
+-- gmo_append: append to the log or to the output of a job. A log keeps its last KEPT lines; the field gmo:cut has how many
+-- went before them.
 -- KEYS  1 job hash   2 log (a list) or output (a stream) of the job
 -- ARGS  1 now_ms (unused), proof (token '' = from outside: any job that exists will do), 7 log or output
 --       8.. a line, or field and text of each part of the output
@@ -6,6 +7,8 @@
 -- ERROR GMO_STALE, GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS not repeatable. What comes late, after the job was removed, is refused: it would be read as that of a later job
 --   with the same id.
+local KEPT, SLACK = 10000, 1000
+
 local function append(keys, args)
   if args[5] == '' and redis.call('HEXISTS', keys[1], 'state') == 0 then
     return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. args[2])
@@ -16,7 +19,11 @@ local function append(keys, args)
     end
   end
   if args[7] == 'log' and #args == 8 then
-    redis.call('RPUSH', keys[2], args[8])
+    local length = redis.call('RPUSH', keys[2], args[8])
+    if length >= KEPT + SLACK then
+      redis.call('LPOP', keys[2], length - KEPT)
+      redis.call('HINCRBY', keys[1], 'gmo:cut', length - KEPT)
+    end
     return ''
   elseif args[7] == 'output' and #args >= 9 and #args % 2 == 1 and #args < 2000 then
     return redis.call('XADD', keys[2], '*', unpack(args, 8))

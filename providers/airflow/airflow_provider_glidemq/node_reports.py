@@ -88,7 +88,9 @@ class NodeReports:
             if seen is None:
                 continue
             if (found := logs.get(node.name)) is not None:
-                seen.lines += len(found.lines)
+                gone, seen.lines = found.first - seen.lines, found.first + len(found.lines)
+                if found.lines and gone > 0:
+                    yield f"[{node.name}] ({gone} lines are gone: a job keeps its last 10,000)"
                 is_behind = found.total > seen.lines and bool(found.lines)
                 self.has_more |= is_behind
                 seen.is_over = node.state.is_terminal and not is_behind

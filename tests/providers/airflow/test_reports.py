@@ -38,14 +38,14 @@ class Logged:
     """Nodes that log, and what is shown of it."""
 
     def __init__(self, *, logs: bool = True) -> None:
-        self.reports, self.lines = NodeReports(logs), dict[str, list[str]]()
+        self.reports, self.lines, self.gone = NodeReports(logs), dict[str, list[str]](), 0
 
     def look(self, *nodes: NodeStatus) -> list[str]:
         due = self.reports.due(nodes)
         found = {}
         for name, after in due.items():
-            lines = self.lines.get(name, [])
-            found[name] = JobLogs(lines[after : after + LINES], len(lines))
+            lines, first = self.lines.get(name, []), max(after, self.gone)
+            found[name] = JobLogs(lines[first : first + LINES], len(lines), first)
         return list(self.reports.lines(nodes, found))
 
     def add(self, name: str, count: int) -> None:
@@ -71,6 +71,15 @@ class TestLines:
         assert logged.look(ended(ONE)) == ["[a] line 2"]
         logged.add("a", 1)
         assert logged.reports.due([ended(ONE)]) == {}, "it has ended, and all was shown"
+
+    def test_it_says_how_many_are_gone(self) -> None:
+        logged = Logged()
+        logged.add("a", 2)
+        logged.look(ONE)
+        logged.add("a", 5)
+        logged.gone = 6
+        assert logged.look(ONE) == ["[a] (4 lines are gone: a job keeps its last 10,000)", "[a] line 6"]
+        assert logged.look(ended(ONE)) == []
 
     def test_nodes_that_have_not_begun_are_not_asked(self) -> None:
         waiting = replace(ONE, state=JobState.WAITING, attempts=0)

@@ -29,7 +29,7 @@ SPEC = FlowSpec(
 
 def log(ctx: Any) -> None:
     for number in range(ctx.data):
-        ctx.log(f"{ctx.node} {number}")
+        ctx.log(f"{ctx.node or ctx.name} {number}")
 
 
 def lines(name: str, *numbers: int) -> list[str]:
@@ -74,3 +74,27 @@ def test_more_nodes_than_a_trip_holds(clients: Clients) -> None:
     nodes = [FlowNode(f"n{number}", "etl", "log", 1) for number in range(450)]
     flow = clients.do(clients.flows().submit(FlowSpec("wide", nodes), flow_id="f"))
     assert len(clients.do(flow.logs({node.name: 0 for node in nodes}))) == 450
+
+
+def test_a_long_log_keeps_its_last_lines_and_their_numbers(
+    clients: Clients, run_worker: RunWorker, redis_client: Any
+) -> None:
+    run_worker(["etl", "other"], {"log": log})
+    spec = FlowSpec("long", [FlowNode("long", "etl", "log", 21_500), FlowNode("short", "other", "log", 3)])
+    flow = clients.do(clients.flows().submit(spec, flow_id="f"))
+    clients.do(flow.wait(timeout=LONG))
+    assert redis_client.llen("glide:{etl}:log:f~long") == 10_500
+    queue = clients.queue("etl")
+
+    def read(offset: int, limit: int) -> tuple[list[str], int]:
+        both = [clients.do(queue.logs("f~long", offset=offset, limit=limit))]
+        both.append(clients.do(flow.logs({"short": 1, "long": offset}, limit=limit))["long"])
+        assert both[0] == both[1]
+        assert both[0].total == 21_500
+        return both[0].lines, both[0].first
+
+    assert read(0, 2) == (lines("long", 11_000, 11_001), 11_000)
+    assert read(10_999, 2) == (lines("long", 11_000, 11_001), 11_000)
+    assert read(12_000, 2) == (lines("long", 12_000, 12_001), 12_000)
+    assert read(-2, 9) == (lines("long", 21_498, 21_499), 21_498)
+    assert read(21_500, 5) == ([], 21_500)

@@ -1,0 +1,60 @@
+"""Read the logs of jobs. A long one keeps its last lines; ``gmo:cut`` has how many went before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import job_hash
+from glidemq_orchestrate._protocol.call import Call, Op, ask_all
+from glidemq_orchestrate._protocol.queue import changes
+from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
+
+MOST_ROUNDS: Final = 5
+Send = Callable[[Sequence[Call[Any]]], Op[list[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Lines of a job: at most ``limit`` from ``offset`` on; -20: from the last 20 on."""
+
+    keys: QueueKeys
+    job_id: str
+    offset: int
+    limit: int
+
+    def calls(self, cut: int) -> list[Call[Any]]:
+        """What to ask, if so many of its lines are gone."""
+        start = max(self.offset - cut, 0) if self.offset >= 0 else self.offset
+        last = start + self.limit - 1
+        first, last = (start, min(last, -1) if start < 0 else last) if self.limit else (1, 0)
+        return [
+            changes.log_lines(self.keys, self.job_id, first, last),
+            changes.log_length(self.keys, self.job_id),
+            job_hash.get(self.keys, self.job_id, "gmo:cut", number),
+        ]
+
+    def read(self, lines: list[str], length: int, cut: int) -> JobLogs:
+        """What that was answered."""
+        first = max(self.offset, cut) if self.offset >= 0 else cut + max(length + self.offset, 0)
+        return JobLogs(lines, cut + length, first)
+
+
+def read(wanted: Sequence[Wanted], send: Send = ask_all) -> Op[list[JobLogs]]:
+    """The lines of each, in one trip, or two where lines are gone."""
+    found: dict[int, JobLogs] = {}
+    cuts, left = [0] * len(wanted), list(range(len(wanted)))
+    for _ in range(MOST_ROUNDS):  # lines may go while we look
+        replies = yield from send([call for at in left for call in wanted[at].calls(cuts[at])])
+        asked, left = left, []
+        for at, lines, length, cut in zip(asked, replies[::3], replies[1::3], replies[2::3], strict=True):
+            found[at] = wanted[at].read(lines, length, cut)
+            if wanted[at].offset > 0 and cut != cuts[at]:
+                cuts[at] = cut
+                left.append(at)
+        if not left:
+            break
+    return [found[at] for at in range(len(wanted))]
