@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -138,6 +139,8 @@ class JobRunner:
             if attempt.is_ahead and attempt.suspect is None:
                 self._untold.setdefault(attempt.queue, deque()).append(attempt)
             self._events.emit("active", attempt)
+        for queue in {attempt.queue for attempt in attempts if attempt.is_ahead}:
+            self._tell_in_time(queue)
         execution.task = JobTask(self._work(execution), loop=self._loop)
         self._tasks[execution.task] = execution
         execution.task.add_done_callback(self._task_ended)
@@ -337,21 +340,29 @@ class JobRunner:
         It learns of those that have run for a moment: most short ones end before, and cost no call. Whoever
         ends its worker sooner counts as fetched, and is told of before it begins the next time.
         """
+        return self._untold_for(queue) <= 0
+
+    def _untold_for(self, queue: str) -> float:
+        """Seconds until the oldest of them that runs has done so for a moment; infinite for none."""
         untold = self._untold.get(queue)
         while untold:
             if (execution := self._run_of(untold[0])) is not None:
-                if (left := execution.started + TELL_AFTER_SECONDS - self._loop.time()) <= 0:
-                    return True
-                if queue not in self._telling:
-                    self._telling.add(queue)
-                    self._loop.call_later(left, self._tell_later, queue)
-                return False
-            untold.popleft()
-        return False
+                return execution.started + TELL_AFTER_SECONDS - self._loop.time()
+            untold.popleft()  # it has ended
+        return math.inf
 
-    def _tell_later(self, queue: str) -> None:
+    def _tell_in_time(self, queue: str) -> None:
+        """Wake the queue when one of them has run for a moment."""
+        if queue not in self._telling and (left := self._untold_for(queue)) < math.inf:
+            self._telling.add(queue)
+            self._loop.call_later(max(left, 0.0), self._moment_over, queue)
+
+    def _moment_over(self, queue: str) -> None:
         self._telling.discard(queue)
-        self._wake()
+        if self.has_begun(queue):
+            self._wake()
+        else:
+            self._tell_in_time(queue)
 
     def begun(self, queue: str) -> list[Attempt]:
         """Those of them that have run for a moment; afterwards they count as known."""
@@ -360,6 +371,7 @@ class JobRunner:
             attempt = self._untold[queue].popleft()
             if not attempt.is_mute:
                 told.append(attempt)
+        self._tell_in_time(queue)
         return told
 
     def freed(self) -> None:
