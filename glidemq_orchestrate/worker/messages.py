@@ -140,7 +140,8 @@ class Messenger:
 
     def usage(self, attempt: Attempt, used: Usage) -> None:
         """Report what a job used, from any thread."""
-        op = usage.report(self._queues[attempt.queue], attempt.job_id, used, self._clock)
+        queue, proof = self._queues[attempt.queue], attempt_calls.proof(attempt)
+        op = usage.report(queue, attempt.job_id, used, self._clock, proof)
         self._post(attempt, Message(op=op, kind="usage"))
 
     async def check_owner(self, attempt: Attempt) -> None:

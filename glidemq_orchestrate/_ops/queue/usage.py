@@ -12,7 +12,7 @@ from typing import Final
 
 from glidemq_orchestrate import stored
 from glidemq_orchestrate._protocol import events
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
@@ -67,15 +67,16 @@ class FlowBudget:
     on_exceeded: str
 
 
-def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock) -> Op[None]:
-    """Write what a job used; waits while a Node client does the same."""
+def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock, proof: Sequence[Word] = ()) -> Op[None]:
+    """Write what a job used, with the proof of its attempt; waits while a Node client does the same."""
     wire = usage.to_wire()
     if not wire:
         raise InvalidJob("usage is empty: nothing to report")
     text = json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
     fields = {f"usage:{name}": _text(value) for name, value in wire.items()}
     for _ in range(TRIES):
-        call = changes.report_usage(queue, job_id, text, fields, clock.now_ms())
+        shown = proof or changes.from_outside(job_id)
+        call = changes.report_usage(queue, shown, text, fields, clock.now_ms())
         if (yield from ask(call)):
             # In a cluster that set is in another slot; the report itself is written.
             yield from ask_each([changes.remember_usage(queue)])

@@ -51,12 +51,20 @@ def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_
 
 
 def report_usage(
-    queue: QueueKeys, job_id: str, usage: str, fields: Mapping[str, str], now_ms: int
+    queue: QueueKeys, proof: Sequence[Word], usage: str, fields: Mapping[str, str], now_ms: int
 ) -> Call[int]:
-    """Store the usage of a job; 0 when a Node client is writing it now. Repeatable."""
-    args: list[Word] = [now_ms, job_id, usage]
+    """Store the usage of a job; 0 when a Node client is writing it now. Repeatable.
+
+    ``proof``: that of an attempt, or ``from_outside``.
+    """
+    args: list[Word] = [now_ms, *proof, usage]
     args += chain.from_iterable(fields.items())
-    return function("gmo_report_usage", [queue.job(job_id)], args, replies.integer)
+    return function("gmo_report_usage", [queue.job(str(proof[0]))], args, replies.integer)
+
+
+def from_outside(job_id: str) -> tuple[Word, ...]:
+    """In place of the proof of an attempt: whoever asks runs no job."""
+    return (job_id, "", "", "", "")
 
 
 def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
@@ -67,7 +75,7 @@ def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Call[str]:
     """Append a log line to a job. Not repeatable."""
     keys = [queue.job(job_id), queue.log(job_id)]
-    return function("gmo_append", keys, (0, job_id, "", "", "", "", "log", line), replies.text)
+    return function("gmo_append", keys, (0, *from_outside(job_id), "log", line), replies.text)
 
 
 def log_lines(queue: QueueKeys, job_id: str, first: int, last: int) -> Call[list[str]]:
@@ -99,7 +107,7 @@ def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Call
     """Append to the output stream of a job; returns the entry's id. Not repeatable."""
     words = chain.from_iterable(fields.items())
     keys = [queue.job(job_id), queue.output(job_id)]
-    return function("gmo_append", keys, (0, job_id, "", "", "", "", "output", *words), replies.text)
+    return function("gmo_append", keys, (0, *from_outside(job_id), "output", *words), replies.text)
 
 
 def read_output(

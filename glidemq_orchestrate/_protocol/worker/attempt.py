@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -18,21 +18,21 @@ MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:
     """Store the progress of a job and emit an event."""
     return function(
-        "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt), value), replies.integer
+        "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *proof(attempt), value), replies.integer
     )
 
 
 def add_log(attempt: Attempt, queue: QueueKeys, line: str) -> Call[str]:
     """Append a line to the log of the job. Not repeatable."""
     keys = [queue.job(attempt.job_id), queue.log(attempt.job_id)]
-    return function("gmo_append", keys, (0, *_proof(attempt), "log", line), replies.text)
+    return function("gmo_append", keys, (0, *proof(attempt), "log", line), replies.text)
 
 
 def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) -> Call[str]:
     """Append to the output of the job; returns the entry's id. Not repeatable."""
     keys = [queue.job(attempt.job_id), queue.output(attempt.job_id)]
     words = chain.from_iterable(fields.items())
-    return function("gmo_append", keys, (0, *_proof(attempt), "output", *words), replies.text)
+    return function("gmo_append", keys, (0, *proof(attempt), "output", *words), replies.text)
 
 
 def write_messages(
@@ -43,13 +43,13 @@ def write_messages(
     They are kept for ``MESSAGES_KEPT_MS`` after the last. Repeatable.
     """
     keys = [queue.job(attempt.job_id), queue.messages(attempt.job_id)]
-    words = (now_ms, *_proof(attempt), MESSAGES_KEPT_MS, first, *texts)
+    words = (now_ms, *proof(attempt), MESSAGES_KEPT_MS, first, *texts)
     return function("gmo_write_messages", keys, words, replies.integer, repeatable=True)
 
 
 def note_published(attempt: Attempt, queue: QueueKeys, lines: Sequence[str], now_ms: int) -> Call[int]:
     """Note what an attempt has written; see ``gmo_note_published.lua``. Returns how much it has noted."""
-    words = (now_ms, *_proof(attempt), *lines)
+    words = (now_ms, *proof(attempt), *lines)
     return function(
         "gmo_note_published", [queue.job(attempt.job_id)], words, replies.integer, repeatable=True
     )
@@ -65,6 +65,6 @@ def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[int]:
     return job_hash.touch(queue, job_id, "gmo:unhandled", why)
 
 
-def _proof(attempt: Attempt) -> Iterable[Word]:
+def proof(attempt: Attempt) -> Sequence[Word]:
     """The arguments by which the server checks the lease; see ``lease.lua``."""
     return (attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)

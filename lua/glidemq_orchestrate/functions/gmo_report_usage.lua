@@ -1,9 +1,9 @@
 -- gmo_report_usage: store the usage of a job, and count it in the bucket of its minute.
 -- KEYS  1 job hash
--- ARGS  1 now_ms  2 job id  3 usage JSON {model, provider, tokens, totalTokens, costs, totalCost, costUnit, latencyMs,
---       cached}, each optional   then pairs: field of the job hash, text
+-- ARGS  1 now_ms, proof (token '' = from outside: any job that exists will do), 7 usage JSON {model, provider, tokens,
+--       totalTokens, costs, totalCost, costUnit, latencyMs, cached}, each optional   then pairs: field of the job hash, text
 -- REPLY integer: 1; 0 when a Node client is writing the usage of this job now, and nothing was changed
--- ERROR GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
+-- ERROR GMO_STALE, GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS replaces an earlier report of the job, in the bucket of that report too. The buckets live for 30 days.
 -- EVENT usage {data}
 local MINUTE, KEPT_SECONDS = 60000, 2592000
@@ -76,19 +76,25 @@ local function is_usage(usage)
 end
 
 local function report_usage(keys, args)
-  local now, job_id, ok, usage = tonumber(args[1]), args[2], pcall(cjson.decode, args[3])
+  local now, job_id, ok, usage = tonumber(args[1]), args[2], pcall(cjson.decode, args[7])
   if not now or not ok or not is_usage(usage) or #args % 2 == 0 then
     return redis.error_reply('GMO_BAD_CALL gmo_report_usage: the arguments are not valid')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
     return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
-  elseif redis.call('EXISTS', keys[1] .. ':usage-lock') == 1 then
+  elseif args[5] ~= '' then
+    local lease, stale = L.lease.check(keys, args)
+    if not lease then
+      return stale
+    end
+  end
+  if redis.call('EXISTS', keys[1] .. ':usage-lock') == 1 then
     return 0
   end
   local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
   take_back(prefix, redis.call('HMGET', keys[1], unpack(FIELDS)))
   redis.call('HDEL', keys[1], unpack(FIELDS))
   local minute = L.numbers.text(now - now % MINUTE)
-  redis.call('HSET', keys[1], 'usage:bucketTs', minute, unpack(args, 4))
+  redis.call('HSET', keys[1], 'usage:bucketTs', minute, unpack(args, 8))
   local bucket = prefix .. 'usage:' .. minute
   usage.tokens, usage.costs = usage.tokens or {}, usage.costs or {}
   count(bucket, usage, 1)
@@ -96,7 +102,7 @@ local function report_usage(keys, args)
     redis.call('HSET', bucket, 'costUnit', usage.costUnit)
   end
   redis.call('EXPIRE', bucket, KEPT_SECONDS)
-  L.events.emit(prefix .. 'events', 'usage', job_id, 'data', args[3])
+  L.events.emit(prefix .. 'events', 'usage', job_id, 'data', args[7])
   return 1
 end
 

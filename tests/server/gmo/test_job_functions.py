@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
 
 ID, JOB = "glide:{etl}:id", "glide:{etl}:job:1"
+OUTSIDE = ("", "", "", "")
 
 WRONG: list[tuple[str, str, list[Any], str]] = [
     ("gmo_add_jobs", ID, ["x"], "GMO_BAD_CALL"),
@@ -29,15 +30,15 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
     ("gmo_update_job", "glide:{etl}:job:99", [5, "99", "data", "1"], "GMO_JOB_NOT_FOUND"),
     ("gmo_update_job", JOB, [5, "1", "state", "x"], "GMO_BAD_CALL"),
     ("gmo_update_job", JOB, [5, "1", "data"], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, ["x", "1", "{}"], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", "{"], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", "5"], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", "{}", "usage:model"], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", '{"tokens":5}'], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", '{"costs":{"a":"x"}}'], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", '{"totalTokens":null}'], "GMO_BAD_CALL"),
-    ("gmo_report_usage", JOB, [5, "1", '{"model":5}'], "GMO_BAD_CALL"),
-    ("gmo_report_usage", "glide:{etl}:job:99", [5, "99", "{}"], "GMO_JOB_NOT_FOUND"),
+    ("gmo_report_usage", JOB, ["x", "1", *OUTSIDE, "{}"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, "{"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, "5"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, "{}", "usage:model"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, '{"tokens":5}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, '{"costs":{"a":"x"}}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, '{"totalTokens":null}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", *OUTSIDE, '{"model":5}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", "glide:{etl}:job:99", [5, "99", *OUTSIDE, "{}"], "GMO_JOB_NOT_FOUND"),
 ]
 
 
