@@ -331,7 +331,10 @@ class ResultRemoved(StateError):
     def __init__(self, what: str, names: Sequence[str]) -> None:
         self.names = list(names)
         some = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
-        super().__init__(f"{what}: the jobs of {some} were removed, and their results with them")
+        super().__init__(
+            f"{what}: the jobs of {some} were removed, and their results with them. "
+            "Fix: rerun them, or restart the flow; a retry runs nothing of a flow that has completed"
+        )
 
 
 class ChildrenFailed(StateError):
