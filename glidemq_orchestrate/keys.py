@@ -21,6 +21,7 @@ GROUP = "workers"
 SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
+_HASHED = re.compile(r"gmo-[0-9a-f]+\Z")
 _GENERATION = re.compile(r"(.+)\{([1-9][0-9]{0,8})\.([0-9a-f]{8})\}\Z", re.DOTALL)
 TABLES_OF_FLOWS: Final = (
     "nodes", "order", "open", "ready", "failed", "again", "giving", "staying", "blocked", "notifying",
@@ -279,3 +280,15 @@ def node_job_id(flow_id: str, node: str) -> str:
     if _READABLE.match(public) and _READABLE.match(node) and len(name) <= MAX_NAME:
         return name
     return "gmo-" + hashlib.sha256(f"{flow_id}\x1f{node}".encode()).hexdigest()[:32]
+
+
+def is_node_id(own_id: str, job_id: str) -> bool:
+    """Whether an id is that of a node of the flow of the node ``own_id``, as far as ids tell.
+
+    For what a node waits for, when nothing of the job is left: a child that a handler has added may be named
+    in the same way. ``members.lua`` has the same rule.
+    """
+    if _HASHED.match(job_id):
+        return True
+    flow, is_readable, _ = own_id.rpartition("~")
+    return job_id.startswith(f"{flow}~") if is_readable else "~" in job_id

@@ -102,7 +102,8 @@ class JobOptions:
             ``False``, ``{"passed": false}``, or ``{"checks": [...]}`` with such a part that does not have
             ``"severity": "WARN"``. What it returned is its ``progress`` then. Workers of Node.js do not know
             this option.
-        parent: A job that waits for this one; a flow sets it for its nodes.
+        parent: A job that waits for this one, and that exists; in a cluster its queue is in the same slot. A
+            flow sets it for its nodes.
         traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
             OpenTelemetry is set up.
     """

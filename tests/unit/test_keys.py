@@ -18,6 +18,7 @@ from glidemq_orchestrate.keys import (
     check_queue_name,
     flow_home,
     generation_id,
+    is_node_id,
     node_job_id,
     read_generation,
 )
@@ -133,3 +134,12 @@ def test_the_tables_of_a_flow_are_those_that_the_library_removes() -> None:
     found = re.search(r"local TABLES = \{([^}]*)\}", text)
     assert found is not None
     assert set(re.findall(r"'(\w+)'", found[1])) == set(TABLES_OF_FLOWS)
+
+
+@pytest.mark.parametrize("flow", ["nightly", "run:1", generation_id("nightly", 3, "x")])
+@pytest.mark.parametrize("own", ["clean", "clean it"])
+def test_the_ids_of_the_nodes_of_a_flow_are_told_from_those_of_children(flow: str, own: str) -> None:
+    mine = node_job_id(flow, own)
+    assert all(is_node_id(mine, node_job_id(flow, other)) for other in ("load", "load it"))
+    assert not is_node_id(mine, "17")
+    assert not is_node_id("nightly~clean", "other~clean")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.adding import add_calls
 from glidemq_orchestrate._protocol.queue.jobs import EncodedJob
@@ -15,7 +16,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json, JsonLike, decode, encode, pack
 from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, JobSkipped, WaitTimeout
 from glidemq_orchestrate.jobs.job import Job, JobId
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, JobRef
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.names import JOB_NAME
@@ -44,6 +45,7 @@ def traced(new: NewJob, traceparent: str) -> NewJob:
 def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False) -> Op[JobId]:
     """Check, encode and add one job."""
     job = _encoded(new, packed=packed)
+    yield from _check_parents(queue, [job])
     options, mark = job.options, job.options.deduplication
     if mark is None:
         word = yield from ask(job_calls.add_job(queue, job.name, job.data, options, now_ms))
@@ -64,6 +66,7 @@ def add_many(
 ) -> Op[list[JobId | None]]:
     """Check and encode all jobs, then add them in order. Returns an id for each, None if it existed."""
     encoded = [_encoded(job, packed=packed) for job in jobs]
+    yield from _check_parents(queue, encoded)
     ids: list[JobId | None] = []
     for calls in _batches(add_calls(queue, encoded, now_ms)):
         for found in (yield from ask_all(calls)):
@@ -124,6 +127,26 @@ def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
     JOB_NAME.check(new.name)
     text = encode(new.data, where=f"data of job {new.name}")
     return EncodedJob(new.name, pack(text) if packed else text, new.options)
+
+
+def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
+    """Refuse children of jobs that do not exist: a later job with such an id would have them.
+
+    Raises:
+        JobNotFound: That is so; nothing was added.
+    """
+    new = {JobRef(queue.queue, job.options.job_id) for job in jobs if job.options.job_id}
+    parents = list({job.options.parent for job in jobs if job.options.parent} - new)
+    for first in range(0, len(parents), BATCH_CALLS):
+        page = parents[first : first + BATCH_CALLS]
+        found = yield from ask_all(
+            [changes.job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page]
+        )
+        for parent, exists in zip(page, found, strict=True):
+            if not exists:
+                raise JobNotFound(
+                    f"no job {parent.id} in queue {parent.queue}, the parent of a new job: nothing was added"
+                )
 
 
 def _batches(

@@ -25,6 +25,7 @@ SLICE: Final = changes.MOST
 MINUTE: Final = timedelta(minutes=1)
 ENDED: Final[Mapping[JobState, KeyName]] = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
 DELETED: Final = ("removed", "left")
+KEPT: Final = ("flow", "message", "child")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
             break
         words = yield from remove_some(queue, [(job_id, "") for job_id in ids], "cleaned", now_ms)
         deleted += [JobId(job_id) for job_id, word in zip(ids, words, strict=True) if word in DELETED]
-        kept += words.count("flow") + words.count("message")
+        kept += sum(word in KEPT for word in words)
     return deleted
 
 

@@ -41,7 +41,8 @@ class AdminCalls(QueueBase):
     def clean(self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000) -> list[JobId]:
         """Delete jobs that ended ``grace`` ago or earlier, the oldest first; returns their ids.
 
-        Nodes of flows that have not ended remain. Repeatable; stops half-way if the connection breaks.
+        Nodes of flows that have not ended remain, and so do children that a job which has not ended may
+        read. Repeatable; stops half-way if the connection breaks.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.

@@ -3,11 +3,6 @@
 -- REPLY {next cursor ('0' = end), flat array of node name (job id outside flows), stored result, refs of the results that
 --       were removed}; only completed dependencies that were not skipped, and one may come twice
 
--- Whether it is the id of a node; a job that a handler has added as a child may have any other.
-local function is_node(job_id)
-  return job_id:find('~', 1, true) or job_id:find('^gmo%-')
-end
-
 local function node_inputs(keys, args)
   local prefix, inputs, removed = keys[1]:sub(1, #keys[1] - #('job:' .. args[2])), {}, {}
   local own = redis.call('HMGET', keys[1], 'gmo:home', 'gmo:flow')
@@ -17,7 +12,8 @@ local function node_inputs(keys, args)
     local queue, job_id = L.record.split(ref)
     local job = queue and L.read.fields_of(queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped',
       'gmo:removed') or { false, 'none' }
-    local is_child = flow and not job[5] and queue and not is_node(job_id) -- children_values tells what became of it
+    -- children_values tells what became of a child
+    local is_child = flow and not job[5] and queue and not L.members.is_node_id(args[2], job_id)
     if not job[2] and not is_child and not (job[5] or ''):find('^[^c]') then
       removed[#removed + 1] = (not flow or L.read.end_of_removed(flow, ref) == 'completed') and ref or nil
     elseif job[2] == 'completed' and not job[4] then

@@ -6,12 +6,13 @@
 -- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
 --       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not
 --       ended, and was not removed; node = the same for a node of a flow of the portable path that may not have ended;
---       message = not every subscription has handled it, and it was not cleaned. The members are unfinished jobs that were
+--       message = not every subscription has handled it, and it was not cleaned; child = a job that has not ended may
+--       read its result, and it was not cleaned. The members are unfinished jobs that were
 --       removed, each with a job of another queue
 --       that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS of a node stays what makes it again (jobs.lua). A missing job is removed from the sorted sets too. For a job of
---   this queue that waits for a removed one, that one counts as done.
+--   this queue that waits for a removed one, that one counts as done. The children that a removed job has added go on alone.
 -- EVENT removed, or the one named, with the count; active for a parent that becomes ready
 local MAX_JOBS = 200
 
@@ -69,6 +70,8 @@ local function remove(b, job_id, entry_id, limit, elsewhere)
     return 'flow'
   elseif b.event == 'cleaned' and L.broadcasts.is_open(b, job_id) then
     return 'message'
+  elseif b.event == 'cleaned' and L.retention.needed(prefix, job_id) == 'child' then
+    return 'child'
   end
   local mark = WITHOUT_ENTRY[entry_id]
   if not mark and L.jobs.is_portable(redis.call('HGET', prefix .. 'job:' .. job_id, 'opts')) then
@@ -78,7 +81,12 @@ local function remove(b, job_id, entry_id, limit, elsewhere)
   L.broadcasts.take_out(b, job_id)
   if job.state == 'active' then
     entry_id = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or ''
+    redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
   end
+  if not mark and redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:flow') == 0 then
+    L.children.leave(prefix, job_id)
+  end
+  L.keeping.forget(prefix, job_id, job.state)
   local refs = ENDED[job.state] and {} or parents_of(prefix, job_id)
   local is_clean = L.remove.job(prefix, job_id, job, entry_id ~= '' and entry_id or nil, limit, now)
   if mark == 'gone' then

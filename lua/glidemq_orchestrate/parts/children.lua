@@ -3,7 +3,7 @@
 --   <prefix>gmo:awaiting   zset: id of a job that waits -> when its children are looked at again, as Node workers and
 --                          glide-mq's functions tell nobody of a failure
 L.children = {}
-local PAUSE, EACH, PARENTS, MOST = 3000, 10, 20, 1000
+local PAUSE, EACH, PARENTS, MOST, FEW = 3000, 10, 20, 1000, 50
 local ENDED = { completed = true, failed = true }
 
 -- Calls visit(prefix, id, ref) for the jobs in this slot that have the job as a child.
@@ -44,21 +44,6 @@ function L.children.again(prefix, job_id)
   end)
 end
 
--- Whether a member of the dependencies of a node is a job that it has added, not a node or a gate that holds it back. What
--- is in another slot tells by its id.
-local function is_child(own_id, member)
-  local queue, job_id = L.record.split(member)
-  if not queue or job_id:find('^gmo%-gate%-') then
-    return false
-  end
-  local v = redis.pcall('HMGET', queue .. 'job:' .. job_id, 'state', 'gmo:flow', 'opts')
-  if v.err or not v[1] then
-    local flow = own_id:match('^(.*~)') or (own_id:find('^gmo%-') and 'gmo-')
-    return not (flow and job_id:sub(1, #flow) == flow)
-  end
-  return not v[2] and not L.jobs.is_portable(v[3])
-end
-
 -- How many children a job has added. A node with many dependencies counts as one that has.
 local function count_children(prefix, job_id, v)
   local deps, found = prefix .. 'deps:' .. job_id, 0
@@ -67,7 +52,7 @@ local function count_children(prefix, job_id, v)
     return total
   end
   for _, member in ipairs(redis.call('SMEMBERS', deps)) do
-    found = found + (is_child(job_id, member) and 1 or 0)
+    found = found + (L.members.look(job_id, member) and 1 or 0)
   end
   return found
 end
@@ -92,20 +77,53 @@ function L.children.await(prefix, job_id, now)
   redis.call('ZADD', prefix .. 'gmo:awaiting', now + PAUSE, job_id)
 end
 
--- Whether a child has ended without its parent having been told. What a node depends on is no child of it, and a job of which
--- nothing is left may be either.
-local function is_unnoticed(key, member, is_node)
-  local queue, job_id = L.record.split(member)
-  if not queue or redis.call('HEXISTS', key, 'depdone:' .. member) == 1 then
+-- The child waits for nobody any more: its end tells the job nothing, not even a later one with the same id. Returns whether
+-- it was a child of the job.
+local function part(prefix, job_id, member)
+  local queue, child_id = L.record.split(member)
+  local key = queue and queue .. 'job:' .. child_id
+  local v = key and redis.pcall('HMGET', key, 'parentId', 'parentQueue') or { err = 'no job' }
+  if v.err or v[1] ~= job_id or not v[2] or prefix:sub(-#v[2] - 3) ~= '{' .. v[2] .. '}:' then
     return false
   end
-  local v = redis.pcall('HMGET', queue .. 'job:' .. job_id, 'state', 'gmo:flow', 'opts')
-  if v.err then
-    return false
-  elseif not is_node then
-    return not v[1] or ENDED[v[1]] or false
+  redis.call('HDEL', key, 'parentId', 'parentQueue')
+  return true
+end
+
+-- Parts a job that is removed from its children, the first thousand of them.
+function L.children.leave(prefix, job_id)
+  for _, member in ipairs(redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MOST)) do
+    part(prefix, job_id, member)
   end
-  return ENDED[v[1]] and not v[2] and not L.jobs.is_portable(v[3]) or false
+end
+
+-- Parts a node that runs again from the children of its last run. Of many dependencies only those are looked at that
+-- cannot be nodes by their ids, or none, unless it has waited for children.
+function L.children.forget(prefix, job_id)
+  local deps, key = prefix .. 'deps:' .. job_id, prefix .. 'job:' .. job_id
+  local count = redis.call('SCARD', deps)
+  local has_waited = count > FEW and redis.call('HEXISTS', key, 'gmo:waited') == 1
+  if count > MOST and not has_waited then
+    return
+  end
+  for _, member in ipairs(redis.call('SMEMBERS', deps)) do
+    local _, child_id = L.record.split(member)
+    local may_be_node = child_id and L.members.is_node_id(job_id, child_id)
+    local is_own = (not may_be_node or count <= FEW or has_waited) and part(prefix, job_id, member)
+    if is_own or (not may_be_node and L.members.look(job_id, member)) then
+      redis.call('SREM', deps, member)
+      L.rules.forget(member, prefix .. job_id)
+    end
+  end
+end
+
+-- Whether a child has ended, or is gone, without its parent having been told.
+local function is_unnoticed(key, parent_id, member, is_node)
+  if not L.record.split(member) or redis.call('HEXISTS', key, 'depdone:' .. member) == 1 then
+    return false
+  end
+  local is_child, state, is_elsewhere = L.members.look(parent_id, member)
+  return (is_child or not is_node) and not is_elsewhere and (not state or ENDED[state] or false)
 end
 
 local function look(prefix, parent_id, now)
@@ -120,7 +138,7 @@ local function look(prefix, parent_id, now)
   redis.call('ZADD', waiting, now + PAUSE + EACH * count, parent_id)
   local members = count > MOST and redis.call('SRANDMEMBER', deps, MOST) or redis.call('SMEMBERS', deps)
   for _, member in ipairs(members) do
-    if is_unnoticed(key, member, is_node) then
+    if is_unnoticed(key, parent_id, member, is_node) then
       L.parents.notify { prefix = prefix, parent_id = parent_id, member = member }
     end
   end

@@ -5,8 +5,29 @@
 L.keeping = {}
 local BATCH, LETTER_MS = 100, 60000
 
--- Keeps the newest `count` of the jobs that asked for this count. One that was removed or retried meanwhile only leaves
--- the list.
+local OPTION = { completed = 'removeOnComplete', failed = 'removeOnFail' }
+
+-- What the options of a job say of its retention in this state; nil for nothing.
+local function wanted_of(prefix, job_id, state)
+  local opts, name = redis.call('HGET', prefix .. 'job:' .. job_id, 'opts'), OPTION[state]
+  if not opts or not string.find(opts, '"' .. name .. '":', 1, true) then
+    return nil
+  end
+  local is_json, options = pcall(cjson.decode, opts)
+  return is_json and type(options) == 'table' and options[name] or nil
+end
+
+-- A job leaves this state, or is removed: it is none of the newest any more.
+function L.keeping.forget(prefix, job_id, state)
+  local wanted = OPTION[state] and wanted_of(prefix, job_id, state)
+  local count = type(wanted) == 'table' and wanted.count or wanted
+  if type(count) == 'number' then
+    redis.call('ZREM', prefix .. 'gmo:kept:' .. state .. ':' .. L.numbers.text(count), job_id)
+  end
+end
+
+-- Keeps the newest `count` of the jobs that asked for this count. One that others have removed or retried meanwhile only
+-- leaves the list.
 local function by_count(prefix, state, job_id, count, now)
   local key, text = prefix .. 'gmo:kept:' .. state .. ':' .. L.numbers.text(count), L.numbers.text
   redis.call('ZADD', key, now, job_id)
@@ -41,12 +62,7 @@ end
 
 -- Applies the retention of a job that the server has failed: nobody reported an outcome, so its options say it.
 function L.keeping.of_failed(prefix, job_id, now)
-  local opts = redis.call('HGET', prefix .. 'job:' .. job_id, 'opts')
-  if not opts or not string.find(opts, '"removeOnFail":', 1, true) then
-    return
-  end
-  local is_json, options = pcall(cjson.decode, opts)
-  local wanted = is_json and type(options) == 'table' and options.removeOnFail
+  local wanted = wanted_of(prefix, job_id, 'failed')
   if wanted == true and (redis.call('HGET', prefix .. 'gmo:letters', job_id) or ''):sub(-1) == '\n' then
     L.retention.leave(prefix, 'failed', job_id, now, now + LETTER_MS) -- its dead letter is yet to be made from it
   elseif wanted == true then

@@ -6,8 +6,7 @@
 --                   `follow` (all released ones that follow run again too); `give` (the same, but not the node itself)
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", when all that is to forget their end before has done so
---   <flow>:staying  set of refs: nodes that have an end which was asked for together with the others; they get it again,
---                   from gmo:given, if they follow one of them
+--   <flow>:staying  set of refs: nodes that have an end which was asked for together; they get it again if they follow one
 L.rerun = {}
 local SLICE, BUDGET, SEARCHED, REMEMBERED = 50, 250, 1000, 10
 local ENDS = { completed = 'complete', skipped = 'skip_for_good', failed = 'fail' }
@@ -56,9 +55,10 @@ local function reopen(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
   L.jobs.restore(prefix, job_id)
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule', 'gmo:end', 'gmo:token')
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule', 'gmo:end', 'gmo:token',
+    'gmo:waited')
   local is_open = redis.call('SISMEMBER', key .. ':open', ref) == 1
-  if is_open and v[1] == 'waiting-children' then return nil end
+  if is_open and v[1] == 'waiting-children' and not v[7] then return nil end
   if is_open then
     take_back(flow, prefix, job_id, v[1], v[6], now)
   else
@@ -80,8 +80,8 @@ function L.rerun.forget(flow, key, ref, dependent, follow)
   L.rules.forget(ref, dependent)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow')
-  local is_released = v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited') -- waited: it waits for its own children
+  local is_released = v[1] and (v[1] ~= 'waiting-children' or v[3]) and v[2] == flow.id
   if is_released and follow then
     local stays = redis.call('SREM', key .. ':staying', dependent) == 1
     redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)

@@ -100,11 +100,27 @@ class TestAdd:
         assert (group["rateMax"], group["rateDuration"]) == ("5", "1000")
         assert (group["tbCapacity"], group["tbRefillRate"]) == ("2000", "500")
 
-    def test_a_child_is_known_to_its_parent_when_it_exists(self, queue: Queue, redis_client: Any) -> None:
+    def test_a_child_is_known_to_its_parent_when_it_exists(
+        self, url: str, queue: Queue, redis_client: Any
+    ) -> None:
         for parent in ("etl", "other"):
+            with Queue(parent, url) as home:
+                home.add("parent", options=JobOptions(job_id="7"))
             job_id = queue.add("work", options=JobOptions(parent=JobRef(parent, "7")))
             assert redis_client.smembers(f"glide:{{{parent}}}:deps:7") == {f"glide:{{etl}}:{job_id}"}
             assert queue.get_job(job_id).parent == JobRef(parent, "7")
+
+    def test_a_child_of_no_job_is_refused(self, clients: Clients, dump: Dump) -> None:
+        """Else what is left would be that of a later job with this id."""
+        queue, child = clients.queue(), JobOptions(parent=JobRef("etl", "gone"))
+        refused = pytest.raises(JobNotFound, match="no job gone in queue etl, the parent of a new job")
+        with refused:
+            clients.do(queue.add("a", options=child))
+        with refused:
+            clients.do(queue.add_many([NewJob("a", 1, child)]))
+        assert dump() == {}
+        mine = NewJob("parent", 1, JobOptions(job_id="gone"))
+        assert len(clients.do(queue.add_many([mine, NewJob("a", 1, child)]))) == 2
 
     def test_packed_data_is_read_by_everyone(self, clients: Clients, redis_client: Any) -> None:
         data = {"text": "è" * 100}
@@ -173,7 +189,7 @@ MIXED = [
     NewJob("d", 1, JobOptions(job_id="50", remove_on_complete=Keep(5))),
     NewJob("d", 1, JobOptions(ordering=Ordering("k"))),
     NewJob("d", 1, JobOptions(deduplication=Deduplication("x"))),
-    NewJob("d", 1, JobOptions(parent=JobRef("up", "1"))),
+    NewJob("d", 1, JobOptions(parent=JobRef("etl", "own"))),
     NewJob("a", {"n": 3}),
 ]
 

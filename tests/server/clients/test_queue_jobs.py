@@ -285,8 +285,12 @@ class TestRemove:
             place.remove(children[1])
         assert queue.get_job("1").state == JobState.WAITING
 
-    def test_a_missing_parent_elsewhere_is_not_made(self, queue: Queue, redis_client: Any) -> None:
-        queue.remove(queue.add("a", options=JobOptions(parent=JobRef("up", "7"))))
+    def test_a_missing_parent_elsewhere_is_not_made(self, url: str, queue: Queue, redis_client: Any) -> None:
+        with Queue("up", url) as up:
+            up.add("up", options=JobOptions(job_id="7"))
+        child = queue.add("a", options=JobOptions(parent=JobRef("up", "7")))
+        redis_client.delete("glide:{up}:job:7")
+        queue.remove(child)
         assert not redis_client.exists("glide:{up}:job:7")
 
     def test_a_node_of_a_running_flow_stays(self, queue: Queue, flow: Any, dump: Dump) -> None:
@@ -366,6 +370,7 @@ class TestRelations:
         mine = clients.queue()
         assert clients.do(mine.parents("f~a")) == [JobRef("etl", "f~b")]
         assert clients.do(mine.parents("f~b")) == []
+        clients.do(clients.queue("up").add("up", options=JobOptions(job_id="7")))
         job_id = queue.add("a", options=JobOptions(parent=JobRef("up", "7")))
         assert clients.do(mine.parents(job_id)) == [JobRef("up", "7")]
         redis_client.sadd(f"{P}parents:{job_id}", "glide:{d}:2")

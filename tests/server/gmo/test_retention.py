@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,57 @@ def test_failed_jobs_are_counted_apart_and_a_retried_one_is_spared(bench: Bench)
     assert bench.raw("gmo_retry_jobs", [P + "id"], bench.now, first) == ["retried"]
     pass_ms(bench, 2000)
     assert bench.job(first)["state"] == "waiting"
+
+
+@pytest.mark.parametrize(("kind", "state"), [(Kind.DONE, "completed"), (Kind.FAIL, "failed")])
+def test_what_was_removed_or_retried_is_none_of_the_newest(bench: Bench, kind: Kind, state: str) -> None:
+    options = JobOptions(remove_on_complete=2, remove_on_fail=2)
+
+    def one() -> str:
+        job_id = str(bench.call(jobs.add_job(bench.etl, "work", "1", options, bench.now)))
+        end(bench, bench.begin(), "count 2 0", kind)
+        return job_id
+
+    first, second = one(), one()
+    bench.raw("gmo_remove_jobs", [P + "id"], bench.now, "removed", second, "")
+    third = one()
+    assert left(bench, state) == [first, third]
+    if kind is Kind.FAIL:
+        bench.raw("gmo_retry_jobs", [P + "id"], bench.now, third)
+        end(bench, bench.begin())
+        fourth = one()
+        assert left(bench, "failed") == [first, fourth]
+
+
+@pytest.mark.parametrize("kind", [Kind.DONE, Kind.FAIL])
+def test_cleaning_takes_no_child_whose_parent_waits(bench: Bench, kind: Kind) -> None:
+    parent = add(bench)
+    waiting = bench.begin()
+    child = add(bench, parent=parent)
+    assert bench.hand_in(Outcome(waiting, Kind.CHILDREN))[0] == "ok"
+    end(bench, bench.begin(), kind=kind)
+    clean = functools.partial(bench.raw, "gmo_remove_jobs", [P + "id"], bench.now)
+    assert clean("cleaned", child, "") == [["child"], []]
+    end(bench, bench.begin())
+    assert clean("cleaned", child, "") == [["removed"], []]
+
+
+def test_children_of_a_removed_job_wake_no_later_one_with_its_id(bench: Bench) -> None:
+    begun = []
+    for name in ("old", "new"):
+        add(bench, "p")
+        waiting = bench.begin()
+        add(bench, name, parent="p")
+        assert bench.hand_in(Outcome(waiting, Kind.CHILDREN))[0] == "ok"
+        begun.append(bench.begin())
+        if name == "old":
+            bench.raw("gmo_remove_jobs", [P + "id"], bench.now, "removed", "p", "")
+            assert bench.client.exists(P + "deps:p") == 0
+    old, new = begun
+    end(bench, old)
+    assert bench.job("p")["state"] == "waiting-children"
+    end(bench, new)
+    assert bench.job("p")["state"] == "waiting"
 
 
 @pytest.mark.parametrize("retention", NOW)

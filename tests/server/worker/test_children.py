@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from glidemq_orchestrate import (
+    Flow,
     FlowNode,
     FlowProducer,
     FlowSpec,
@@ -26,11 +29,24 @@ from glidemq_orchestrate.flows.checked import check_flow
 from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 P = "glide:{etl}:"
+LONG = timedelta(seconds=30)
+Submit = Callable[..., Flow]
+
+
+@pytest.fixture
+def submit(hand: Hand, flows: FlowProducer) -> Submit:
+    """Submits nodes by a path."""
+
+    def made(path: str, *nodes: FlowNode) -> Flow:
+        checked = check_flow(FlowSpec("n", nodes))
+        hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
+        return flows.get("f")
+
+    return made
 
 
 def foreign_failure(queue: Queue, client: Any) -> None:
@@ -162,9 +178,25 @@ def test_a_node_without_new_children_does_not_wait_for_ever(  # noqa: PLR0917  f
     assert len(runs) == children + 1
 
 
+def by_us(queue: Queue, client: Any) -> None:
+    queue.remove("child")
+
+
+def by_others(queue: Queue, client: Any) -> None:
+    client.delete(P + "job:child")
+    client.zrem(P + "scheduled", "child")
+
+
 @pytest.mark.parametrize("path", REACHES)
+@pytest.mark.parametrize("how", [by_us, by_others])
 def test_a_node_goes_on_when_its_child_was_removed(  # noqa: PLR0917  fixtures
-    path: str, hand: Any, flows: FlowProducer, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    path: str,
+    how: Callable[[Queue, Any], None],
+    submit: Submit,
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    redis_client: Any,
 ) -> None:
     def parent(ctx: Any) -> Any:
         if told:
@@ -178,12 +210,39 @@ def test_a_node_goes_on_when_its_child_was_removed(  # noqa: PLR0917  fixtures
 
     told: list[str] = []
     run_worker(["etl"], {"parent": parent})
-    checked = check_flow(FlowSpec("n", [FlowNode("p", "etl", "parent")]))
-    hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
-    flow = flows.get("f")
+    flow = submit(path, FlowNode("p", "etl", "parent"))
     eventually(lambda: told and flow.node("p").state == "waiting-children", timeout=30)
-    queue.remove("child")
-    assert flow.result(timeout=timedelta(seconds=30)) == {"p": "seen"}
+    how(queue, redis_client)
+    assert flow.result(timeout=LONG) == {"p": "seen"}
+
+
+@pytest.mark.parametrize("path", REACHES)
+def test_a_node_that_runs_again_has_only_the_children_of_this_run(
+    path: str, submit: Submit, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    runs, values, go = list[int](), [1, 20, 300], threading.Event()
+
+    def parent(ctx: Any) -> Any:
+        runs.append(ctx.inputs["a"])
+        if runs.count(ctx.inputs["a"]) == 1:
+            name = f"{ctx.job_id}-{len(runs)}"  # as nodes of this flow are named
+            queue.add("child", runs[-1], options=JobOptions(parent=JobRef("etl", ctx.job_id), job_id=name))
+            raise WaitForChildren
+        return [value for ref, value in queue.children_values(ctx.job_id).items() if ref.id != "f~a"]
+
+    def child(ctx: Any) -> Any:
+        assert ctx.data != 20 or go.wait(30)
+        return ctx.data
+
+    run_worker(["etl"], {"parent": parent, "child": child, "a": lambda ctx: values.pop(0)})
+    flow = submit(path, FlowNode("a", "etl", "a"), FlowNode("p", "etl", "parent", after=["a"]))
+    assert flow.result(timeout=LONG)["p"] == [1]
+    flow.rerun("a")
+    eventually(lambda: runs[-1] == 20 and flow.node("p").state == "waiting-children", timeout=30)
+    flow.rerun("a")  # while the child of the second run still runs
+    assert flow.result(timeout=LONG) == {"a": 300, "p": [300]}
+    go.set()
+    eventually(lambda: queue.get_job(f"f~p-{runs.index(20) + 1}").state == "completed", timeout=30)
 
 
 def test_what_waits_for_a_child_gets_no_gates_with_time(

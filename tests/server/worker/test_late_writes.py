@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Clients
 
 MINE = JobOptions(job_id="mine")
+LISTED = JobOptions(job_id="mine", lifo=True)
 
 
 class Held:
@@ -50,9 +51,10 @@ def test_a_handler_of_a_removed_job_writes_nothing(
 ) -> None:
     queue, held = clients.queue(), Held()
     run_worker(["etl"], {"work": held, "next": lambda ctx: ctx.log("of the new job")})
-    clients.do(queue.add("work", {}, options=MINE))
+    clients.do(queue.add("work", {}, options=LISTED))
     assert held.begun.wait(30)
     clients.do(queue.remove("mine"))
+    assert redis_client.exists("glide:{etl}:gmo:list-held") == 0
     if is_new:
         clients.do(queue.add("next", {}, options=MINE))
         eventually(lambda: clients.do(queue.get_job("mine")).state == "completed")
@@ -61,6 +63,7 @@ def test_a_handler_of_a_removed_job_writes_nothing(
     assert held.done.wait(30)
     eventually(lambda: "outcome not accepted" in caplog.text)
     assert of_job(redis_client, "mine") == (before if is_new else [])
+    assert not is_new or clients.do(queue.usage("mine")) is None
     lines = clients.do(queue.logs("mine")).lines
     assert lines == (["of the new job"] if is_new else [])
 

@@ -20,7 +20,7 @@ from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.queue.changes import members
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.rules import EAGER
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import QueueKeys, is_node_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
             missing = [
                 (place[1], row) for place, row in zip(places, rows, strict=True) if row and row.text is None
             ]
-            removed += [job for job, row in missing if not row.is_open and gates.is_node(job)]
+            removed += [job for job, row in missing if not row.is_open and is_node_id(job_id, job)]
             has_open = has_open or any(row.is_open for _, row in missing)
         if cursor == "0":
             return Inputs(found, removed, has_open)

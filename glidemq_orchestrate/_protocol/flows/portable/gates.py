@@ -27,11 +27,6 @@ def is_gate(ref: str) -> bool:
     return "}:gmo-gate-" in ref
 
 
-def is_node(job_id: str) -> bool:
-    """Whether it is the id of a node; a job that a handler has added as a child may have any other."""
-    return "~" in job_id or job_id.startswith("gmo-")
-
-
 def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
     """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a missing job."""
     queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")

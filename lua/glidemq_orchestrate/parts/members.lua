@@ -1,0 +1,33 @@
+-- members: what a member of the `deps` set of a job is: a gate, a node that it depends on, or a child, which is a job that it
+-- has added while it ran. keys.py has the same rule for ids.
+L.members = {}
+
+-- Whether an id is that of a node of the flow of a node, as far as ids tell: a child may be named in the same way.
+local function is_node_id(own_id, job_id)
+  if job_id:find('^gmo%-%x+$') then
+    return true
+  end
+  local flow = own_id:match('^(.*~)')
+  if flow then
+    return job_id:sub(1, #flow) == flow
+  end
+  return job_id:find('~', 1, true) ~= nil
+end
+
+-- Whether a member is a child of the job `own_id`; the state of its job, false where there is none; and whether it is in
+-- another slot. What is gone or in another slot tells by its id.
+function L.members.look(own_id, member)
+  local queue, job_id = L.record.split(member)
+  if not queue or job_id:find('^gmo%-gate%-') then
+    return false, false, false
+  end
+  local v = redis.pcall('HMGET', queue .. 'job:' .. job_id, 'state', 'gmo:flow', 'opts')
+  if v.err then
+    return not is_node_id(own_id, job_id), false, true
+  elseif v[2] or L.jobs.is_portable(v[3]) then
+    return false, v[1], false
+  end
+  return v[1] and true or not is_node_id(own_id, job_id), v[1], false
+end
+
+L.members.is_node_id = is_node_id
