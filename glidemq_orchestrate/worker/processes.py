@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -26,6 +27,7 @@ from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.worker import child
 
 TRIES: Final = 3
+MOST_THREADS: Final = 8
 END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
@@ -56,6 +58,8 @@ class Processes:
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._owner = os.getpid()
+        # Not those of the loop: handlers keep these busy, or end them.
+        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="glidemq-processes")
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
@@ -90,6 +94,7 @@ class Processes:
             process.kill()
         for process in left:
             process.join()
+        self._threads.shutdown()
 
     async def _take(self) -> _Process:
         """An idle process that is still usable, or a new one."""
@@ -99,7 +104,7 @@ class Processes:
                 return process
             self._all.discard(process)
             process.reap()  # not killed: it may have ended long ago, and its pid may have been reused
-        process = _Process()
+        process = _Process(self._threads)
         self._all.add(process)
         try:
             await process.start()
@@ -112,8 +117,8 @@ class Processes:
 class _Process:
     """One process, and the connection to it."""
 
-    def __init__(self) -> None:
-        self.is_idle = False
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self.is_idle, self._threads = False, threads
         # Not fork: this process has threads, and a copy of their locks would never be released. Nor the fork
         # server, whose children are not ours: their exit codes would not be known.
         context = multiprocessing.get_context("spawn")
@@ -135,7 +140,9 @@ class _Process:
         return False
 
     async def start(self) -> None:
-        starting = asyncio.get_running_loop().run_in_executor(None, _start, self._process, self._theirs)
+        starting = asyncio.get_running_loop().run_in_executor(
+            self._threads, _start, self._process, self._theirs
+        )
         try:
             await asyncio.shield(starting)
         except BaseException:
@@ -183,7 +190,10 @@ class _Process:
 
     def reap(self) -> None:
         """Wait for its end in the background."""
-        asyncio.get_running_loop().run_in_executor(None, self.join)
+        try:
+            self._threads.submit(self.join)
+        except RuntimeError:  # all of them are closed: it was killed
+            self.join()
 
     def join(self) -> None:
         """Wait for its end."""

@@ -71,9 +71,10 @@ class Service(AsyncFacade, ABC):
             while True:
                 try:
                     loop.run_until_complete(task)
-                except (SystemExit, KeyboardInterrupt) as exc:
-                    # asyncio lets these two out of the loop wherever they were raised, for example in a task
-                    # that a handler started. Ctrl-C does not arrive here once the signals are ours.
+                except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
+                    # asyncio lets the first two out of the loop wherever they were raised, for example in a
+                    # task that a handler started; the last comes when user code has stopped the loop. Ctrl-C
+                    # does not arrive here once the signals are ours.
                     if task.done() or not (self._owns_signals or self.ready.is_set()):
                         raise
                     self._failures.report("a task of user code", exc)

@@ -121,6 +121,12 @@ async def leave_by_another_task(ctx: Context) -> None:
     await task
 
 
+async def stop_the_loop(ctx: Context) -> NoReturn:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+    raise ValueError("the loop goes on")
+
+
 MEAN: Mapping[str, Callable[[Any], Any]] = {
     "exit": raising(SystemExit(2)),
     "interrupt": raising(KeyboardInterrupt()),
@@ -134,6 +140,7 @@ MEAN: Mapping[str, Callable[[Any], Any]] = {
     "async_iteration": raising_later(StopAsyncIteration()),
     "async_cancelled": raising_later(asyncio.CancelledError()),
     "cancels_itself": cancel_myself,
+    "stops_the_loop": stop_the_loop,
 }
 
 

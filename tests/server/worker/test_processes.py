@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Handlers, JobOptions, JobState, Queue
+from glidemq_orchestrate import (
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    Handlers,
+    JobOptions,
+    JobState,
+    Queue,
+)
 from tests.processes import is_alive, is_gone, runs, spawned
 from tests.server import process_handlers
 
@@ -91,6 +102,23 @@ def test_a_process_that_dies_between_two_jobs_is_replaced(queue: Queue, run_work
         pids.append(result["pid"])
         os.kill(result["pid"], signal.SIGKILL)
     assert len(set(pids)) == 3
+
+
+def test_a_process_starts_while_handlers_keep_the_threads_of_the_loop(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    go, handlers = threading.Event(), handlers_of(process_handlers.end)
+
+    @handlers.handler("busy")
+    async def busy(ctx: Context) -> None:
+        await asyncio.gather(*(asyncio.to_thread(go.wait, 30) for _ in range(40)))
+
+    run_worker(["etl"], handlers)
+    waits = queue.add("busy")
+    eventually(partial(has_state, queue, waits, JobState.ACTIVE))
+    queue.add_and_wait("end", "talks", timeout=MINUTE / 4)
+    assert has_state(queue, waits, JobState.ACTIVE)
+    go.set()
 
 
 def test_a_process_is_used_again(queue: Queue, run_worker: RunWorker) -> None:
