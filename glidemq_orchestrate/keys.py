@@ -35,7 +35,7 @@ KeyName = Literal[
     "id", "meta", "stream", "scheduled", "priority", "lifo", "list-active", "suspended", "ratelimited",
     "completed", "failed", "events", "ordering", "dedup", "metrics:completed", "metrics:failed",
     "schedulers", "schedulers:lock:__tick__",
-    "gmo:schedulers", "gmo:schedulers:last", "gmo:schedulers:finished",
+    "gmo:schedulers", "gmo:schedulers:due", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
     "gmo:published",

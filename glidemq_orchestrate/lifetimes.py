@@ -101,7 +101,7 @@ dedup | hash | deduplication ids with their last jobs | work | cleanup: seconds 
 rate | hash | starts in the window of the queue | queue 2 | obliterate
 tpm:<window> | string | tokens used in a window | timed | after the window
 # The queue (glide-mq's)
-meta | hash | settings; changes of schedules; orderdone:<key> of old library versions | user | who set them
+meta | hash | settings; orderdone:<key> of old library versions | user | who set them
 events | stream | the last events | queue 1200 | trimmed to about 1,000
 metrics:completed | hash | ends and durations by minute | queue 2900 | the first end of a later minute, and
     cleanup: after a day
@@ -115,6 +115,8 @@ usage:<minute> | hash | usage by minute | timed | after 30 days
 # The queue (ours)
 gmo:schedulers | hash | repeating jobs that only Python workers fire | user | their end or limit,
     Schedulers.remove
+gmo:schedulers:due | sorted set | when to look at each scheduler | user | with its scheduler; if a Node client
+    removes that: the next walk over all of them
 gmo:schedulers:last | hash | the last job of each scheduler | user | with its scheduler
 gmo:schedulers:finished | hash | schedulers that have finished | user | Schedulers.remove; upsert with
     another schedule; the next one that finishes: after a year, and all but 10,000

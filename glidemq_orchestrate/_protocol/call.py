@@ -39,7 +39,6 @@ _WITHOUT_KEYS: Final = frozenset(
 _READING_FUNCTIONS: Final = frozenset(
     [
         "glidemq_checkBudget",
-        "glidemq_nextDue",
         "glidemq_version",
         "gmo_flow_nodes",
         "gmo_flow_results",

@@ -273,6 +273,16 @@ class Stored:
         return bool(self.cron or self.number("every") or self.number("repeatAfterComplete"))
 
     @property
+    def follows_its_end(self) -> bool:
+        """Whether the next run depends on the end of the last one."""
+        return bool(self.number("repeatAfterComplete")) or self.wire.get("overlap") is False
+
+    @property
+    def slot(self) -> int | None:
+        """When it is due, if its time alone decides; else None."""
+        return None if self.follows_its_end else self.number("nextRun") or None
+
+    @property
     def is_over(self) -> bool:
         """Whether its last run has been fired or its end has passed."""
         limit, end, due = self.number("limit"), self.number("endDate"), self.number("nextRun")

@@ -48,6 +48,7 @@ BLOCK_MS: Final = 1_000
 LANES: Final = 2
 SETTLE_MS: Final = 5
 LONGEST_SECONDS: Final = 60.0
+NEVER: Final = 2**63
 
 
 class Runner(Protocol):
@@ -111,7 +112,7 @@ class Feed:
         self._calls_out = 0
         self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
         self._due: asyncio.TimerHandle | None = None
-        self._schedules, self.rescheduled = 0, asyncio.Event()  # the schedules are to be looked at
+        self.look_ms, self.rescheduled = NEVER, asyncio.Event()  # when the schedules are looked at, or sooner
         self._closing = False
         self._loop = asyncio.get_running_loop()
         self.receipts: Receipts | None = None  # if outcomes must be confirmed
@@ -344,8 +345,7 @@ class Feed:
 
     def _read_state(self, answer: Answer) -> None:
         """Ask again if the queue may have more jobs; else listen from the positions of the reply."""
-        if answer.schedules != self._schedules:
-            self._schedules = answer.schedules
+        if 0 <= answer.schedules_ms < self.look_ms:
             self.rescheduled.set()
         if answer.positions is None:
             self._ask_again()

@@ -40,7 +40,7 @@ from glidemq_orchestrate.worker.caller import Caller
 from glidemq_orchestrate.worker.calls import Threads
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.core import Slots
-from glidemq_orchestrate.worker.feed import Feed
+from glidemq_orchestrate.worker.feed import NEVER, Feed
 from glidemq_orchestrate.worker.handler import H, Handlers, Serving
 from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.log import log_lost_workers
@@ -350,7 +350,9 @@ class Worker(Service):
         return self._until(await self._run(ops.upkeep([keys], self._clock)))
 
     async def _fire(self, keys: QueueKeys) -> float | None:
-        return self._until(await self._run(schedulers.tick(keys, self._clock)))
+        due_ms = await self._run(schedulers.tick(keys, self._clock))
+        self._feeds[keys.queue].look_ms = due_ms if due_ms >= 0 else NEVER
+        return self._until(due_ms)
 
     async def _catch_up(self, keys: QueueKeys) -> None:
         """After a stop of this process: first renew and report, else its own jobs count as lost."""

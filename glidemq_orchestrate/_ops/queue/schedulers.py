@@ -7,7 +7,7 @@ side can fire a slot that the other has fired.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from glidemq_orchestrate._ops.apart import apart
@@ -30,6 +30,9 @@ from glidemq_orchestrate.stored import number
 AGAIN_MS: Final = 50
 LEAST_MS: Final = 20
 SHARE: Final = 8  # of the time that a run has taken, until its end is looked for again
+TOLD_MS: Final = 2_000  # a worker of ours lets its end be looked at; this is for when it dies
+LEASE_MS: Final = 1_000
+LEFT_ALONE_MS: Final = 60_000
 SEARCH_PAGE: Final = 200
 SEARCH_PAGES: Final = 5
 CLOCKS_APART_MS: Final = 60_000
@@ -59,7 +62,10 @@ def upsert(
         texts = ("", "", stored.text)
     else:
         texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
-    yield from _put(queue, name, seen, texts, now_ms)
+    if (
+        texts != seen or stored.is_finished
+    ):  # a service that starts changes nothing; what has finished stays longer
+        yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
     return stored.entry(name, python_only=schedule.is_ours)
 
 
@@ -91,7 +97,7 @@ def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
     seen = yield from _texts(queue, name)
     if not any(seen):
         return False
-    yield from _put(queue, name, seen, ("", "", ""), now_ms)
+    yield from _put(queue, name, seen, ("", "", ""), now_ms, now_ms)
     return True
 
 
@@ -125,37 +131,69 @@ def _texts(queue: QueueKeys, name: str) -> Op[calls.Texts]:
     return shared, own, finished
 
 
-def _put(queue: QueueKeys, name: str, seen: calls.Texts, texts: calls.Texts, now_ms: int) -> Op[None]:
-    if (yield from ask(calls.put(queue, name, seen, texts, now_ms))) != "put":
+def _put(  # noqa: PLR0913, PLR0917  an entry
+    queue: QueueKeys, name: str, seen: calls.Texts, texts: calls.Texts, look_ms: int, now_ms: int
+) -> Op[None]:
+    if (yield from ask(calls.put(queue, name, seen, texts, look_ms, now_ms))) != "put":
         raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")
 
 
 def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     """Fire due schedulers and repair stuck ones. Returns when the next slot is due in ms, or -1. Repeatable.
 
-    An entry that cannot be fired is logged, once, and does not prevent others from being fired.
+    Reads only what is due, by an index; now and then one caller walks over all entries, for those that Node
+    clients have written. An entry that cannot be fired is logged, once, and does not prevent others from
+    being fired.
     """
-    hashes = yield from ask_all([calls.entries(queue, at) for at in (calls.SHARED, calls.OURS, calls.LAST)])
-    last, due = hashes[2], list[int]()
-    least = max(LEAST_MS, len(hashes[0]) + len(hashes[1]))  # a look reads all entries
-    for where, texts in zip(calls.HASHES, hashes[:2], strict=True):
-        for name, text in texts.items():
+    began, looked = clock.now_ms(), list[calls.Looked]()
+    while True:
+        now_ms = clock.now_ms()
+        due = yield from ask(calls.due(queue, looked, now_ms, until_ms=began, lease_ms=LEASE_MS))
+        if due.walk:
+            yield from _walk(queue, began, prunes=due.walk == "index")
+        looked = []
+        for member, text, last in due.rows:
+            where, name = calls.place(member)
             # A broken entry is not ours to delete: its writer may know what it means.
-            visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms(), least)
+            visit = _visit(queue, where, name, text, last, clock.now_ms())
             at = yield from apart(visit, f"scheduler {name!r} of queue {queue.queue}")
-            if at is not None:
-                due.append(at)
-    return min(due, default=-1)
+            looked.append((member, now_ms + LEASE_MS, now_ms + LEFT_ALONE_MS if at is None else at))
+        if not due.rows and not due.walk:
+            return due.next_ms
+
+
+def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
+    """Add to the index what Node clients have written, and take out what they have removed."""
+    seen: set[str] = set()
+    for where in calls.HASHES:
+        cursor = ""
+        while cursor != "0":
+            cursor, texts = yield from ask(calls.entries_page(queue, where, cursor or "0"))
+            timed, others = dict[str, int](), dict[str, int]()
+            for name, text in texts.items():
+                slot = (Stored.parse(text) or Stored({})).slot
+                (others if slot is None else timed)[calls.member(where, name)] = slot or now_ms
+            seen.update(timed, others)
+            yield from ask_all(
+                [
+                    *([calls.look_at(queue, timed, "LT")] if timed else []),
+                    *([calls.look_at(queue, others, "NX")] if others else []),
+                ]
+            )
+    first = 0
+    while prunes and (members := (yield from ask(calls.index_page(queue, first)))):
+        first += len(members)
+        missing = [member for member in members if member not in seen]
+        found = yield from ask_all([calls.entry(queue, *calls.place(member)) for member in missing])
+        if gone := [member for member, text in zip(missing, found, strict=True) if not text]:
+            yield from ask(calls.forget(queue, gone))
+            first -= len(gone)
 
 
 def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
-    queue: QueueKeys, where: KeyName, name: str, text: str, last: str, now_ms: int, least: int
+    queue: QueueKeys, where: KeyName, name: str, text: str, last: str, now_ms: int
 ) -> Op[int | None]:
-    """Fire one entry if it is due; returns when its next slot is due, None if that is not known.
-
-    While it waits for the end of its last run: when to look again, after an eighth of the time that this has
-    taken, and after ``least`` at least.
-    """
+    """Fire one entry if it is due; returns when to look at it again, None if that is not known."""
     stored = Stored.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
         raise ConfigurationError(Stored.flaw(name, text))
@@ -165,24 +203,23 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
         return None
     if slot > now_ms and not stored.is_over:
         return slot
-    then = stored.with_values(nextRun=None)
-    look_ms = now_ms + max((now_ms - stored.number("lastRun")) // SHARE, least)
-    data: list[str] = []
+    data, then = list[str](), stored.with_values(nextRun=None)
     if not stored.is_over:
+        ended: int | Runs = now_ms
         if is_in_flight:
             ended = yield from _end_of_last_run(queue, name, stored, last, now_ms)
-            if ended is None:
-                return look_ms
+        elif stored.wire.get("overlap") is False and last:
+            ended = yield from _end(queue, last.partition(" ")[0], now_ms)
+        if isinstance(ended, Runs):
+            return ended.look_ms(stored, now_ms)
+        if is_in_flight:
             then = stored.with_values(nextRun=ended + repeat)
-        elif stored.wire.get("overlap") is False and last and (yield from _is_open(queue, last)):
-            return look_ms
         else:
             data, then = _due(stored, slot, now_ms)
-    reply = yield from ask(calls.fire(queue, where, name, seen=text, then=then, data=data, now_ms=now_ms))
-    if reply[0] != "fired":
-        return now_ms + AGAIN_MS
-    is_begun = repeat and not then.is_finished  # its end is to be seen
-    return then.number("nextRun") or (now_ms + least if is_begun else None)
+    look_ms = then.number("nextRun") or now_ms + LEAST_MS
+    fire = calls.fire(queue, where, name, seen=text, then=then, data=data, look_ms=look_ms, now_ms=now_ms)
+    reply = yield from ask(fire)
+    return look_ms if reply[0] == "fired" else now_ms + AGAIN_MS
 
 
 def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored]:
@@ -193,25 +230,35 @@ def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored]:
     return data, stored.with_values(lastRun=now_ms, iterationCount=count, nextRun=following)
 
 
-def _is_open(queue: QueueKeys, last: str) -> Op[bool]:
-    state, _ = yield from ask(calls.job_end(queue, last.partition(" ")[0]))
-    return state is not None and state not in (JobState.COMPLETED, JobState.FAILED)
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The last run of an entry has not ended, or that is not known. ``is_told``: a worker of ours has it."""
+
+    is_told: bool = False
+
+    def look_ms(self, stored: Stored, now_ms: int) -> int:
+        """When to look for its end again: after an eighth of the time that it has taken."""
+        taken = now_ms - stored.number("lastRun")
+        return now_ms + max(taken // SHARE, TOLD_MS if self.is_told else LEAST_MS)
 
 
-def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now_ms: int) -> Op[int | None]:
-    """When the job of the newest firing ended (now, if it was removed); None while that is not known."""
+def _end(queue: QueueKeys, job_id: str, now_ms: int) -> Op[int | Runs]:
+    """When a job ended; now, if it was removed."""
+    state, finished, token = yield from ask(calls.job_end(queue, job_id))
+    if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
+        return Runs(is_told=state == JobState.ACTIVE and token is not None)
+    return number(finished) or now_ms
+
+
+def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now_ms: int) -> Op[int | Runs]:
+    """When the job of the newest firing ended (now, if it was removed)."""
     job_id, _, fired = last.partition(" ")
     if fired != str(stored.number("lastRun")):  # a Node worker fired it and did not store the job's id
         found = yield from _search(queue, name, stored.number("lastRun"))
         if found is None:
-            return None
+            return Runs()
         job_id = found
-    if not job_id:
-        return now_ms
-    state, finished = yield from ask(calls.job_end(queue, job_id))
-    if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
-        return None
-    return number(finished) or now_ms
+    return (yield from _end(queue, job_id, now_ms)) if job_id else now_ms
 
 
 def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:

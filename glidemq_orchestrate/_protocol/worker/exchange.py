@@ -84,7 +84,7 @@ class Answer:
 
     ``positions`` of stream and events: a client that reads on from there misses nothing that makes a job
     ready. None when the queue may have more jobs right now. ``history``: the replication id of the server,
-    where it was asked for. ``schedules``: how often the schedules of the queue have changed; 0 for unknown.
+    where it was asked for. ``schedules_ms``: when the first schedule is to be looked at; -1 for unknown.
     """
 
     verdicts: list[str]
@@ -95,7 +95,7 @@ class Answer:
     held: Held
     troubles: list[str]
     history: str = ""
-    schedules: int = 0
+    schedules_ms: int = -1
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
@@ -118,7 +118,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
             replies.integer(due),
             Held(held),
             [readable(trouble) for trouble in troubles],
-            schedules=replies.integer(more[0]) if more else 0,
+            schedules_ms=replies.integer(more[0]) if more else -1,
         )
 
     words: list[Word] = [

@@ -6,7 +6,7 @@
 --       many of the jobs begin at once (by default all); the others are marked as fetched ahead, see losses.lua
 -- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that started, last stream entry,
 --       last event, next due time or -1, limit that holds jobs back: '' | paused | concurrency | rate, errors of jobs
---       that could not start, number of changes of schedules, 0 where no jobs were wanted}
+--       that could not start, when a worker is to look at the first schedule, ms, or -1; -1 where no jobs were wanted}
 --       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
 --       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
 --       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if fetched ahead,
@@ -54,9 +54,8 @@ local function fetch(x, wanted, max, duration)
   for _, flow_id in ipairs(flows) do
     x.flows[#x.flows + 1] = flow_id
   end
-  local meta = redis.call('HMGET', x.prefix .. 'meta', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration',
-    'gmo:schedules')
-  x.schedules = int(meta[5], 0)
+  local meta = redis.call('HMGET', x.prefix .. 'meta', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
+  x.schedules = L.scheduler.next(x.prefix)
   if meta[1] == '1' then
     return false, 'paused', -1
   end
@@ -120,7 +119,7 @@ local function finish_and_fetch(keys, args)
   end
   local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
-    completed = 0, took = 0, schedules = 0, spent = 0, budget = BUDGET, ended = {},
+    completed = 0, took = 0, schedules = -1, spent = 0, budget = BUDGET, ended = {},
     starts = more == 1 and tonumber(args[#args]) or nil }
   local verdicts = accept(x, args)
   local is_full, held, until_ms = true, '', -1

@@ -194,6 +194,6 @@ function L.outcome.accept(x, o)
     x.spent = x.spent + math.min(job.flow.dependents, FLOW_FAILURE)
   end
   local verdict = act(x, o, job)
-  L.scheduler.settled(x.prefix, job, o.kind, verdict)
+  L.scheduler.settled(x.prefix, job, o.kind, verdict, x.now)
   return verdict
 end

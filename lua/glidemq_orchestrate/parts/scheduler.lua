@@ -1,6 +1,9 @@
 -- Schedulers. gmo_put_scheduler and gmo_fire_scheduler do nothing while a glide-mq worker holds the lock under which it
 -- reads, fires and writes an entry. An entry that has changed since the caller read it is left alone, so that one of
 -- any number of callers wins.
+--   <prefix>gmo:schedulers:due  zset: when to look at an entry, ms; members are `+<name>` for our schedulers, `-<name>` for
+--                               those of glide-mq. A hint: the entry says what is due. What Node clients have written is
+--                               not there until a walk over all entries adds it, see gmo_due_schedules.
 L.scheduler = {}
 
 local LOCK = 'schedulers:lock:__tick__'
@@ -16,6 +19,29 @@ local function write(key, name, text)
     redis.call('HDEL', key, name)
   else
     redis.call('HSET', key, name, text)
+  end
+end
+
+-- The member of an entry of one of the two hashes in the index, and the reverse.
+function L.scheduler.member(key, name)
+  return (key:sub(-15) == ':gmo:schedulers' and '+' or '-') .. name
+end
+
+function L.scheduler.entry(prefix, member)
+  return prefix .. (member:sub(1, 1) == '+' and 'gmo:schedulers' or 'schedulers'), member:sub(2)
+end
+
+-- When the first entry is to be looked at, ms; -1 for never.
+function L.scheduler.next(prefix)
+  return math.floor(tonumber(redis.pcall('ZRANGE', prefix .. 'gmo:schedulers:due', 0, 0, 'WITHSCORES')[2]) or -1)
+end
+
+-- Sets when to look at an entry; nil: it is gone.
+function L.scheduler.plan(prefix, member, at)
+  if at then
+    redis.pcall('ZADD', prefix .. 'gmo:schedulers:due', at, member)
+  else
+    redis.pcall('ZREM', prefix .. 'gmo:schedulers:due', member)
   end
 end
 
@@ -40,15 +66,10 @@ function L.scheduler.write_finished(key, name, text, now)
   end
 end
 
--- Lets workers look at the schedules at once: each fetch returns the number of changes, which is in glide-mq's `meta`.
-function L.scheduler.changed(prefix)
-  redis.pcall('HINCRBY', prefix .. 'meta', 'gmo:schedules', 1)
-end
-
--- The job of a schedule whose next run depends on its end (gmo:repeats) may have ended.
-function L.scheduler.settled(prefix, job, kind, verdict)
+-- The job of a schedule whose next run depends on its end (gmo:repeats: the member of the entry) may have ended.
+function L.scheduler.settled(prefix, job, kind, verdict, now)
   if job.repeats and (verdict == 'failed' or (verdict == 'ok' and (kind == 'done' or kind == 'skip'))) then
-    L.scheduler.changed(prefix)
+    redis.pcall('ZADD', prefix .. 'gmo:schedulers:due', 'XX', 'LT', now, job.repeats)
   end
 end
 

@@ -89,19 +89,24 @@ class TestFiring:
         assert stage.tick() == 1_000_050
         assert stage.jobs() == []
         stage.client.fcall("glidemq_unlock", 1, LOCK, "0123456789abcdef")
-        assert stage.tick() == 1_001_000
+        assert stage.tick(1_000_050) == 1_001_000
         assert len(stage.jobs()) == 1
 
     def test_an_entry_that_node_fired_meanwhile_is_left_alone(self, stage: Stage) -> None:
         stage.node_writes('{"every":1000,"iterationCount":0,"nextRun":1000000}')
         op = ops.tick(ETL, stage.clock)
-        first = next(op)
-        request = op.send(stage.hand.answer(first))
+        request = next(op)
+        while "gmo_fire_scheduler" not in str(request):
+            request = op.send(stage.hand.answers(request))
         node = '{"every":1000,"iterationCount":1,"lastRun":1000000,"nextRun":1001000}'
         stage.node_writes(node)
-        with pytest.raises(StopIteration) as end:
-            op.send(stage.hand.answer(request))
-        assert end.value.value == 1_000_050
+        due = None
+        while due is None:
+            try:
+                request = op.send(stage.hand.answers(request))
+            except StopIteration as stop:
+                due = stop.value
+        assert due == 1_000_050
         assert (stage.jobs(), stage.client.hget(NODE, "s")) == ([], node)
 
     def test_jobs_are_those_that_node_would_add(self, stage: Stage) -> None:

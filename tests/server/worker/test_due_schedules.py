@@ -45,3 +45,25 @@ def test_runs_are_not_late(  # noqa: PLR0917  fixtures
         eventually(lambda: len(ran) == 4)
     assert ran[0] - began < 1.2
     assert ran[3] - began < 1.8
+
+
+def test_a_write_and_a_run_cost_the_same_beside_a_thousand_others(
+    url: str, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    far = '{"every":86400000,"iterationCount":0,"template":{"data":"%s"},"nextRun":9999999999999}' % (
+        "x" * 99
+    )
+    redis_client.hset("glide:{etl}:schedulers", mapping={f"node{n}": far for n in range(1_000)})
+    ran: list[int] = []
+    for _ in range(2):
+        run_worker(["etl"], {"beat": lambda ctx: ran.append(1)})
+    eventually(lambda: redis_client.zcard("glide:{etl}:gmo:schedulers:due") == 1_000)
+    with Schedulers("etl", url) as schedulers:
+        schedulers.upsert("beat", Schedule(every=20 * MS, overlap=False))
+        eventually(lambda: ran)
+        sent, begun = redis_client.info("stats")["total_net_output_bytes"], len(ran)
+        for n in range(20):
+            schedulers.upsert(f"own{n}", Schedule(every=timedelta(days=1), logical_time=True))
+        eventually(lambda: len(ran) >= begun + 20)
+        sent = redis_client.info("stats")["total_net_output_bytes"] - sent
+    assert sent < 400_000  # a look at all of them is 200,000

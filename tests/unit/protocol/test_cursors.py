@@ -15,8 +15,9 @@ IN_FUNCTIONS = {
     "glidemq_orchestrate/parts/read.lua",
 }
 READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
-# Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies.
-BY_CLIENTS = {"reads.py", "stalled.py", "gates.py", "tables.py", "acl.py"}
+# Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies,
+# schedules.
+BY_CLIENTS = {"reads.py", "stalled.py", "gates.py", "tables.py", "acl.py", "schedulers.py"}
 
 
 def test_functions_scan_only_to_read() -> None:
