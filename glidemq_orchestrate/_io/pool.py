@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Final, Generic, TypeVar
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 IDLE_SECONDS: Final = 60.0
 
@@ -38,13 +39,22 @@ class Pool(Generic[C]):
         self._idle: deque[tuple[float, C]] = deque()
         self._in_use: set[C] = set()
         self._condemned: set[C] = set()
+        self._old: deque[C] = deque()
 
     def take(self) -> C:
-        """The connection that was used last, or a new one that is not connected yet."""
+        """The connection that was used last, or a new one that is not connected yet.
+
+        One that was idle for a minute is not used: load balancers forget idle connections without
+        a word, and a call on such a one would wait for its whole time limit.
+        """
         try:
-            _, connection = self._idle.pop()
+            used, connection = self._idle.pop()
         except IndexError:
             connection = self._make()
+        else:
+            if used <= monotonic() - IDLE_SECONDS:
+                self._old.append(connection)
+                connection = self._make()
         self._in_use.add(connection)
         return connection
 
@@ -54,13 +64,16 @@ class Pool(Generic[C]):
         Returns the connections to close: this one if it is not, those that nobody needed for a minute, and
         after ``MISLED`` all that are idle. Those in use then follow at the end of their calls.
         """
+        return [*self._kept(connection, link), *_emptied(self._old)]
+
+    def _kept(self, connection: C, link: Link) -> list[C]:
         self._in_use.discard(connection)
         if link is Link.MISLED:
             self._condemned.update(list(self._in_use))
         is_condemned = connection in self._condemned
         self._condemned.discard(connection)
         if link is Link.MISLED:
-            return [connection, *self._emptied()]
+            return [connection, *(idle for _, idle in _emptied(self._idle))]
         if link is Link.BROKEN or is_condemned:
             return [connection]
         now = monotonic()
@@ -69,15 +82,7 @@ class Pool(Generic[C]):
 
     def every(self) -> list[C]:
         """All connections, idle and in use."""
-        return [connection for _, connection in list(self._idle)] + list(self._in_use)
-
-    def _emptied(self) -> list[C]:
-        found: list[C] = []
-        while True:
-            try:
-                found.append(self._idle.pop()[1])
-            except IndexError:
-                return found
+        return [connection for _, connection in list(self._idle)] + list(self._in_use) + list(self._old)
 
     def _unneeded(self, since: float) -> list[C]:
         found: list[C] = []
@@ -90,3 +95,12 @@ class Pool(Generic[C]):
                 self._idle.appendleft((used, connection))
                 return found
             found.append(connection)
+
+
+def _emptied(queue: deque[T]) -> list[T]:
+    found: list[T] = []
+    while True:
+        try:
+            found.append(queue.pop())
+        except IndexError:
+            return found

@@ -73,3 +73,22 @@ def test_a_connection_that_was_misled_takes_the_others_along() -> None:
     fresh = pool.take()
     assert pool.put(fresh, Link.SOUND) == []
     assert pool.every() == [fresh]
+
+
+def test_a_connection_that_nobody_used_for_a_minute_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("glidemq_orchestrate._io.pool.monotonic", lambda: now)
+    pool = Pool(object)
+    old = pool.take()
+    assert pool.put(old, Link.SOUND) == []
+    now += 59
+    assert pool.take() is old
+    assert pool.put(old, Link.SOUND) == []
+    now += 61
+    fresh = pool.take()
+    assert fresh is not old
+    assert set(pool.every()) == {old, fresh}
+    assert pool.put(fresh, Link.SOUND) == [old]
+    assert pool.every() == [fresh]
