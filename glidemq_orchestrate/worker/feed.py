@@ -105,7 +105,7 @@ class Feed:
         self._at_rest = asyncio.Event()
         self._all_replied = asyncio.Event()
         self._all_replied.set()
-        self._lanes: set[OwnTask] = set()
+        self._lanes: dict[OwnTask, Lane] = {}
         self._suspects: deque[Outcome] = deque()
         self._suspects_at = 0.0
         self._pauses = reconnect_delays()
@@ -131,6 +131,13 @@ class Feed:
         self._closing = True
         self._woken.set()
 
+    @property
+    def unreported(self) -> list[Attempt]:
+        """The attempts that have ended, and of which the server may not know yet."""
+        flights = [lane.flight for lane in self._lanes.values() if lane.flight is not None]
+        outcomes = [*self._outbox, *(outcome for flight in flights for outcome in flight.unsent)]
+        return [outcome.attempt for outcome in outcomes]
+
     async def serve(self) -> None:
         """Exchange with the queue until closed."""
         try:
@@ -138,7 +145,7 @@ class Feed:
                 if (flight := self._next(len(self._lanes))) is not None:
                     lane = Lane(flight)
                     task = OwnTask(self._call(lane), loop=self._loop)
-                    self._lanes.add(task)
+                    self._lanes[task] = lane
                     task.add_done_callback(functools.partial(self._lane_ended, lane))
                 elif self._closing and self._is_done:
                     return
@@ -234,7 +241,7 @@ class Feed:
 
     def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
         """Free the lane, however its task ended; outcomes that it could not report are sent again."""
-        self._lanes.discard(task)
+        self._lanes.pop(task, None)
         if lane.flight is not None:
             self._release(lane.flight)
             self._outbox = [*lane.flight.unsent, *self._outbox]

@@ -321,9 +321,11 @@ class Worker(Service):
         began = time.monotonic()
         if began - self._renewed.get(keys.queue, began) > 2 * self._beat_seconds:
             self._woken[keys.queue] = began
-        if held:
-            kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
-            for attempt, beat in zip(held, kept, strict=True):
+        # What has ended keeps its lease too, else it runs again because the server was away when it ended.
+        leased = [*held, *self._feeds[keys.queue].unreported]
+        if leased:
+            kept = await self._run(ops.heartbeat(keys, leased, self._clock.now_ms()))
+            for attempt, beat in zip(held, kept, strict=False):
                 if beat < 1:
                     jobs.cancel(attempt, revoked=beat == 0)
         self._renewed[keys.queue] = began

@@ -3,9 +3,10 @@
 -- ARGS  1 now_ms  2 group  3 consumer that asks (unused)  4 min_idle_ms  5 lock_ms  6 times a job may stall
 -- REPLY {ids of the flows that need gmo_advance_flow, a row for each lost worker}
 --       row: worker, how many jobs it held, how many of them had begun, ids of some of these
--- EFFECTS at most 100 entries of the stream and 100 jobs from the lists. Jobs whose lease has ended go back to where they
---   came from, see losses.lua; one that stalled too often fails, a node with its dependents. A pending entry whose lease
---   holds gets the age of the last heartbeat, so that it is looked at again as soon as its lease ends.
+-- EFFECTS none for four seconds after nobody has asked for six, see lease.lua. Else, of at most 100 entries of the
+--   stream and 100 jobs from the lists, those whose lease has ended go back to where they came from, see losses.lua; one
+--   that stalled too often fails, a node with its dependents. A pending entry whose lease holds gets the age of the last
+--   heartbeat, so that it is looked at again as soon as its lease ends.
 -- EVENT stalled or failed for each lost job
 local PAGE = 100
 -- Where no worker's silence can matter: the job has ended, or will get an entry of its own when its time comes.
@@ -85,7 +86,9 @@ local function reclaim(keys, args)
       trouble = type(why) == 'table' and why.err or tostring(why)
     end
   end
-  find(r)
+  if L.lease.may_end(prefix, now) then
+    find(r)
+  end
   local rows = L.losses.take_back(r)
   if trouble then
     error(trouble, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -95,6 +96,39 @@ def test_a_client_of_a_primary_that_became_a_replica_finds_the_new_one(
         eventually(lambda: before.client.role()[0] == "slave", timeout=30)
         job_id = eventually(lambda: unless_down(lambda: queue.add("work")), timeout=20)
         assert after.client.exists(f"glide:{{etl}}:job:{job_id}")
+        queue.obliterate()
+
+
+def test_what_ends_while_a_primary_is_frozen_runs_once(
+    pair: Pair, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    """The calls of the workers hang, their leases end, and each comes back at another moment."""
+    eventually(lambda: pair.is_whole and pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    settings, frozen = ConnectionSettings(pair.url, socket_timeout=3), pair.primary
+    assert frozen.process is not None
+    runs = Counter[str]()
+
+    def work(ctx: Any) -> None:
+        runs[ctx.job_id] += 1
+        threading.Event().wait(3)
+
+    running = [
+        run_worker(["etl"], {"work": work}, url=settings, concurrency=3, lock_duration=SECOND) for _ in "ab"
+    ]
+    with Queue("etl", settings) as queue:
+        ids = [queue.add("work") for _ in range(6)]
+        eventually(lambda: len(runs) == 6)
+        pair.replicated()
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            ended = [JobState.COMPLETED] * 6
+            eventually(lambda: unless_down(lambda: queue.states(ids)) == ended, timeout=40)
+            for worker in running:
+                worker.stop()
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        assert set(runs.values()) == {1}
+        eventually(lambda: pair.is_whole, timeout=30)
         queue.obliterate()
 
 

@@ -145,8 +145,15 @@ class Bench:
         (kept,) = self.call(wire.heartbeat(self.etl, [attempt], self.now + later_ms))
         return int(kept)
 
-    def reclaim(self, lock_ms: int = 1000, max_stalled: int = 3, consumer: str = "other") -> Any:
-        """The flows that need advancing; ``self.lost``: a row for each lost worker."""
+    def reclaim(
+        self, lock_ms: int = 1000, max_stalled: int = 3, consumer: str = "other", *, is_watched: bool = True
+    ) -> Any:
+        """The flows that need advancing; ``self.lost``: a row for each lost worker.
+
+        ``is_watched``: somebody has asked all the time.
+        """
+        if is_watched:
+            self.client.hdel("glide:{etl}:gmo:supervised", "looked", "spared")
         flows, self.lost = self.raw(
             "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, 0, lock_ms, max_stalled
         )

@@ -65,3 +65,20 @@ def test_reclaiming_forgets_them(bench: Bench) -> None:
     bench.client.zadd(LISTED, {"gmo-worker-0-old": 1})
     bench.hand.run(attempt_ops.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_stalled=3, clock=bench))
     assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]
+
+
+def test_after_an_outage_those_that_live_renew_their_leases_first(bench: Bench) -> None:
+    """Nobody was heard of while the server was away: neither who is dead, nor who is alive."""
+    bench.hand.run(add_job(ETL, NewJob("work"), bench.now))
+    alive = bench.begin()
+    bench.reclaim(is_watched=False)
+    held = bench.pending()
+    bench.now += 40_000
+    for _ in range(2):
+        bench.reclaim(is_watched=False)
+        assert bench.pending() == held
+        bench.now += 2_000
+        assert bench.heartbeat(alive) == 1
+    bench.reclaim(is_watched=False)
+    assert bench.pending() == 1
+    assert bench.heartbeat(alive) == 1
