@@ -10,7 +10,9 @@ from typing import Final
 from glidemq_orchestrate._ops import events as ops
 from glidemq_orchestrate._ops.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.outage import Outage, sleep
 from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
@@ -29,7 +31,8 @@ class EventReader(SyncFacade):
     read are replaced by one with ``is_gap``.
     The position moves past events that the filter leaves out.
 
-    Iteration yields one event after the other, and moves ``position`` to each before yielding it.
+    Iteration yields one event after the other, and moves ``position`` to each before yielding it. Once it has
+    begun it goes on when the server was away, for example during a failover; that is logged.
 
     Args:
         queue: The queue.
@@ -37,7 +40,8 @@ class EventReader(SyncFacade):
         position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
             ``0-0``: from the oldest that is left.
         where: Which events to return; a gap always is.
-        idle_timeout: Iteration ends after this long without a matching event. None: never.
+        idle_timeout: Iteration ends after this long without a matching event; with an error, if the server is
+            away then. None: never.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -72,12 +76,24 @@ class EventReader(SyncFacade):
         return [event for event in events if self._where.takes(event)]
 
     def __iter__(self) -> Iterator[Event]:
-        """Yield matching events one by one, until none came for ``idle_timeout``."""
-        last = time.monotonic()
-        while self._idle_timeout is None or time.monotonic() - last < self._idle_timeout.total_seconds():
-            events = self._run(
-                ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._idle_timeout)))
-            )
+        """Yield matching events one by one, until none came for ``idle_timeout``.
+
+        Raises:
+            TransportError: The server is away at the beginning, or when ``idle_timeout`` has passed.
+        """
+        last, outage = time.monotonic(), Outage(f"events of queue {self._keys.queue}")
+        while not _is_over(last, self._idle_timeout):
+            try:
+                events = self._run(
+                    ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._idle_timeout)))
+                )
+            except TransportError as exc:
+                pause = outage.pause(exc)
+                if _is_over(last, self._idle_timeout):
+                    raise
+                time.sleep(pause)
+                continue
+            outage.over()
             for event in events:
                 self.position = event.id
                 if self._where.takes(event):
@@ -120,11 +136,20 @@ class AsyncEventReader(AsyncFacade):
         return [event for event in events if self._where.takes(event)]
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Yield matching events one by one, until none came for ``idle_timeout``."""
-        last = time.monotonic()
-        while self._idle_timeout is None or time.monotonic() - last < self._idle_timeout.total_seconds():
-            step = milliseconds(_step(self._idle_timeout))
-            for event in await self._run(ops.read_with_gap(self._keys, await self.start(), step)):
+        """See ``EventReader.__iter__``."""
+        last, outage = time.monotonic(), Outage(f"events of queue {self._keys.queue}")
+        step = milliseconds(_step(self._idle_timeout))
+        while not _is_over(last, self._idle_timeout):
+            try:
+                events = await self._run(ops.read_with_gap(self._keys, await self.start(), step))
+            except TransportError as exc:
+                pause = outage.pause(exc)
+                if _is_over(last, self._idle_timeout):
+                    raise
+                await sleep(pause)
+                continue
+            outage.over()
+            for event in events:
                 self.position = event.id
                 if self._where.takes(event):
                     yield event
@@ -133,3 +158,7 @@ class AsyncEventReader(AsyncFacade):
 
 def _step(idle_timeout: timedelta | None) -> timedelta:
     return STEP if idle_timeout is None else min(STEP, idle_timeout)
+
+
+def _is_over(last: float, idle_timeout: timedelta | None) -> bool:
+    return idle_timeout is not None and time.monotonic() - last >= idle_timeout.total_seconds()

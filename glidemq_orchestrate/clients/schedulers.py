@@ -7,9 +7,9 @@ from typing import Final
 
 from glidemq_orchestrate._ops.queue import schedulers as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.outage import sleep
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import SchedulerBusy
-from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.jobs.schedule import CatchUp, JobTemplate, Schedule, SchedulerEntry
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
@@ -105,7 +105,7 @@ class AsyncSchedulers(AsyncFacade):
             except SchedulerBusy:
                 if left == 1:
                     raise
-                await _pause()
+                await sleep(PAUSE_SECONDS)
         raise AssertionError("unreachable")
 
     async def remove(self, name: str) -> bool:
@@ -116,7 +116,7 @@ class AsyncSchedulers(AsyncFacade):
             except SchedulerBusy:
                 if left == 1:
                     raise
-                await _pause()
+                await sleep(PAUSE_SECONDS)
         raise AssertionError("unreachable")
 
     async def get(self, name: str) -> SchedulerEntry:
@@ -126,10 +126,3 @@ class AsyncSchedulers(AsyncFacade):
     async def list(self) -> list[SchedulerEntry]:
         """See ``Schedulers.list``."""
         return await self._run(ops.find_all(self._keys))
-
-
-async def _pause() -> None:
-    with importing():
-        import asyncio  # noqa: PLC0415  slow, and seldom needed
-
-    await asyncio.sleep(PAUSE_SECONDS)

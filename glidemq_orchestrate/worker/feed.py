@@ -105,7 +105,8 @@ class Feed:
         self._at_rest = asyncio.Event()
         self._all_replied = asyncio.Event()
         self._all_replied.set()
-        self._lanes: dict[OwnTask, Lane] = {}
+        self._lanes: set[OwnTask] = set()
+        self._calling: list[Lane] = []
         self._suspects: deque[Outcome] = deque()
         self._suspects_at = 0.0
         self._pauses = reconnect_delays()
@@ -134,7 +135,7 @@ class Feed:
     @property
     def unreported(self) -> list[Attempt]:
         """The attempts that have ended, and of which the server may not know yet."""
-        flights = [lane.flight for lane in self._lanes.values() if lane.flight is not None]
+        flights = [lane.flight for lane in self._calling if lane.flight is not None]
         outcomes = [*self._outbox, *(outcome for flight in flights for outcome in flight.unsent)]
         return [outcome.attempt for outcome in outcomes]
 
@@ -145,7 +146,8 @@ class Feed:
                 if (flight := self._next(len(self._lanes))) is not None:
                     lane = Lane(flight)
                     task = OwnTask(self._call(lane), loop=self._loop)
-                    self._lanes[task] = lane
+                    self._lanes.add(task)
+                    self._calling.append(lane)
                     task.add_done_callback(functools.partial(self._lane_ended, lane))
                 elif self._closing and self._is_done:
                     return
@@ -206,8 +208,7 @@ class Feed:
     def _wanted(self) -> int:
         """How many jobs to request; fewer while more outcomes are waiting than the next call takes.
 
-        The lease of a job whose outcome is waiting is not renewed, and if the worker dies, the job has run in
-        vain.
+        If the worker dies, a job whose outcome is waiting has run in vain.
         """
         if self.receipts is not None and self.receipts.is_behind:
             return 0
@@ -241,7 +242,8 @@ class Feed:
 
     def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
         """Free the lane, however its task ended; outcomes that it could not report are sent again."""
-        self._lanes.pop(task, None)
+        self._lanes.discard(task)
+        self._calling = [other for other in self._calling if other is not lane]
         if lane.flight is not None:
             self._release(lane.flight)
             self._outbox = [*lane.flight.unsent, *self._outbox]

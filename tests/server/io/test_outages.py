@@ -6,11 +6,16 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from glidemq_orchestrate import (
+    AsyncEventReader,
     EmbeddedServer,
+    EventReader,
     FlowNode,
     FlowProducer,
     FlowSpec,
@@ -18,6 +23,8 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
+from glidemq_orchestrate.errors import ConnectionFailed
+from tests.server.connections.topologies import Server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,3 +136,40 @@ def test_a_server_that_restarts_loses_nothing(
             assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 30)
             assert set(calls) == {node.name for node in nodes}
             assert sum(calls.values()) <= 30 + 2 * 2
+
+
+def test_who_iterates_over_events_goes_on_after_an_outage(tmp_path: Path, eventually: Eventually) -> None:
+    server = Server(tmp_path / "data")
+    url, found = f"valkey://127.0.0.1:{server.port}", {"sync": list[str](), "async": list[str]()}
+    idle = timedelta(seconds=8)
+
+    def read(reader: EventReader) -> None:
+        for event in reader:
+            found["sync"].append(event.job_id)
+
+    async def read_async() -> None:
+        async with AsyncEventReader("etl", url, position="0-0", idle_timeout=idle) as reader:
+            async for event in reader:
+                found["async"].append(event.job_id)
+
+    try:
+        with (
+            Queue("etl", url) as queue,
+            EventReader("etl", url, position="0-0", idle_timeout=idle) as reader,
+            ThreadPoolExecutor(2) as threads,
+        ):
+            done = [threads.submit(read, reader), threads.submit(asyncio.run, read_async())]
+            ids = [queue.add("work")]
+            eventually(lambda: list(found.values()) == [ids, ids])
+            server.kill()
+            time.sleep(3)
+            server.start()
+            ids.append(queue.add("work"))
+            eventually(lambda: list(found.values()) == [ids, ids], timeout=20)
+            server.kill()
+            for one in done:  # it ends by the error, not as if nothing had happened
+                assert isinstance(one.exception(timeout=30), ConnectionFailed)
+        with EventReader("etl", url, position="0-0") as reader, pytest.raises(ConnectionFailed):
+            next(iter(reader))
+    finally:
+        server.close()
