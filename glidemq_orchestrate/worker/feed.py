@@ -364,9 +364,11 @@ class Feed:
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        if answer.due_ms >= 0:
-            seconds = max(answer.due_ms - self._clock.now_ms(), 1) / 1000
-            self._due = self._loop.call_later(min(seconds, LONGEST_SECONDS), self._ask_again)
+        # What a Node client changes about a limit makes no event.
+        longest = LONGEST_SECONDS if answer.held is Held.NOTHING else BLOCK_MS / 1000
+        if answer.due_ms >= 0 or answer.held is not Held.NOTHING:
+            seconds = longest if answer.due_ms < 0 else max(answer.due_ms - self._clock.now_ms(), 1) / 1000
+            self._due = self._loop.call_later(min(seconds, longest), self._ask_again)
 
     def _ask_again(self) -> None:
         self._dry.clear()

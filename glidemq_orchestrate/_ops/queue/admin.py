@@ -149,11 +149,9 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
 
 def set_global_concurrency(queue: QueueKeys, limit: int | None) -> Op[None]:
     """Set how many jobs of the queue run at the same time, over all workers."""
-    if limit is None:
-        yield from ask(admin.drop_meta(queue, "globalConcurrency"))
-        return
-    whole("limit", limit, 1)
-    yield from ask(admin.set_meta(queue, "globalConcurrency", limit))
+    if limit is not None:
+        whole("limit", limit, 1)
+    yield from _set_limits(queue, {"globalConcurrency": limit})
 
 
 def global_concurrency(queue: QueueKeys) -> Op[int | None]:
@@ -164,11 +162,17 @@ def global_concurrency(queue: QueueKeys) -> Op[int | None]:
 
 def set_global_rate_limit(queue: QueueKeys, limit: RateLimit | None) -> Op[None]:
     """Set how many jobs of the queue start in a window, over all workers."""
-    if limit is None:
-        yield from ask(admin.drop_meta(queue, "rateLimitMax", "rateLimitDuration"))
-        return
-    pairs = ("rateLimitMax", limit.max, "rateLimitDuration", milliseconds(limit.per))
-    yield from ask(admin.set_meta(queue, *pairs))
+    most, per_ms = (None, None) if limit is None else (limit.max, milliseconds(limit.per))
+    yield from _set_limits(queue, {"rateLimitMax": most, "rateLimitDuration": per_ms})
+
+
+def _set_limits(queue: QueueKeys, limits: Mapping[str, int | None]) -> Op[None]:
+    """Write limits of the queue, or remove those that are None; workers that they hold back look at once."""
+    pairs = [word for name, value in limits.items() if value is not None for word in (name, value)]
+    change = admin.set_meta(queue, *pairs) if pairs else admin.drop_meta(queue, *limits)
+    done, _ = yield from ask_each([change, admin.tell(queue, "limits.changed")])
+    if isinstance(done, Exception):
+        raise done
 
 
 def global_rate_limit(queue: QueueKeys) -> Op[RateLimit | None]:

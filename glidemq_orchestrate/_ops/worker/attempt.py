@@ -48,6 +48,8 @@ READY: Final = frozenset(
         "retried",
         "delay-changed",
         "priority-changed",
+        "group-rate-limited",
+        "limits.changed",
         "scheduler.changed",
     }
 )

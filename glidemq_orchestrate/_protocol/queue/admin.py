@@ -63,6 +63,12 @@ def drop_meta(queue: QueueKeys, *fields: str) -> Call[None]:
     return command("HDEL", queue.key("meta"), *fields, decode=replies.anything)
 
 
+def tell(queue: QueueKeys, kind: str) -> Call[None]:
+    """Write an event about the whole queue."""
+    words = ("MAXLEN", "~", 1_000, "*", "event", kind)
+    return command("XADD", queue.key("events"), *words, decode=replies.anything)
+
+
 def unlink(keys: list[str]) -> Call[None]:
     """Delete keys. Repeatable."""
     return command("UNLINK", *keys, decode=replies.anything)

@@ -1,14 +1,22 @@
-"""The places of a worker are shared by its queues: a queue that starts no job keeps none from the others."""
+"""The places of a worker are shared by its queues, and limits of a queue count at once.
+
+A queue that starts no job keeps no place from the others.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate import Queue
+import pytest
+
+from glidemq_orchestrate import JobOptions, NewJob, Ordering, Queue, RateLimit
+from glidemq_orchestrate.worker import feed
 
 if TYPE_CHECKING:
-    from tests.conftest import RunWorker
+    from tests.conftest import Eventually, RunWorker
 
 LONG = timedelta(seconds=20)
 
@@ -28,3 +36,61 @@ def test_a_queue_without_jobs_keeps_no_place(url: str, run_worker: RunWorker) ->
     run_worker(["empty", "good"], {"work": lambda ctx: ctx.data}, concurrency=1)
     with Queue("good", url) as queue:
         assert queue.add_and_wait("work", 1, timeout=LONG) == 1
+
+
+@pytest.mark.parametrize("limit", ["rate lifted", "rate raised", "concurrency", "ordering key"])
+def test_a_limit_that_is_changed_counts_at_once(
+    url: str, run_worker: RunWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(feed, "BLOCK_MS", 30_000)
+    began: list[str] = []
+    may_end = threading.Event()
+
+    def work(ctx: Any) -> None:
+        began.append(ctx.job_id)
+        may_end.wait(20)
+
+    ordering = JobOptions(ordering=Ordering("k", concurrency=2))
+    with Queue("etl", url) as queue:
+        if limit == "concurrency":
+            queue.set_global_concurrency(1)
+        elif limit == "ordering key":
+            queue.rate_limit_group("k", LONG)
+        else:
+            queue.set_global_rate_limit(RateLimit(1, timedelta(minutes=1)))
+        run_worker(["etl"], {"work": work})
+        options = ordering if limit == "ordering key" else JobOptions()
+        queue.add_many([NewJob("work", options=options) for _ in range(2)])
+        eventually(lambda: len(began) == (limit != "ordering key"))
+        time.sleep(0.3)  # it has asked for more, and listens
+        if limit == "concurrency":
+            queue.set_global_concurrency(2)
+        elif limit == "ordering key":
+            queue.rate_limit_group("k", timedelta(milliseconds=1), extend=False)
+        else:
+            queue.set_global_rate_limit(None if "lifted" in limit else RateLimit(2, timedelta(minutes=1)))
+        eventually(lambda: len(began) == 2, timeout=5)
+        may_end.set()
+
+
+def test_what_node_changes_about_a_limit_counts_amid_events_of_others(
+    url: str, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    began: list[str] = []
+
+    def work(ctx: Any) -> None:
+        began.append(ctx.job_id)
+        while len(began) == 1:
+            ctx.progress(time.monotonic())
+            time.sleep(0.05)
+
+    redis_client.hset("glide:{etl}:meta", mapping={"rateLimitMax": 1, "rateLimitDuration": 60_000})
+    run_worker(["etl"], {"work": work})
+    with Queue("etl", url) as queue:
+        queue.add_many([NewJob("work")] * 2)
+        eventually(lambda: began)
+        redis_client.hdel("glide:{etl}:meta", "rateLimitMax")
+        try:
+            eventually(lambda: len(began) == 2, timeout=5)
+        finally:
+            began.append("")
