@@ -323,3 +323,27 @@ def test_a_run_that_its_own_worker_begins_anew_is_told_to_stop_and_the_new_one_k
         go.set()
         eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 0)
     assert (told, len(running)) == ([0], 2)
+
+
+def test_a_message_that_is_being_reported_was_not_taken_over(  # noqa: PLR0917  fixtures
+    url: str,
+    start: Any,
+    eventually: Eventually,
+    redis_client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A heartbeat that meets an accepted outcome finds no lease."""
+    report, reported = BroadcastWorker._report, threading.Event()
+
+    async def slow(self: Any, attempt: Any, result: Any) -> None:
+        await report(self, attempt, result)
+        await asyncio.sleep(1)
+        reported.set()
+
+    monkeypatch.setattr(BroadcastWorker, "_report", slow)
+    start(lambda ctx: None, "s", lock_duration=timedelta(seconds=1))
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    assert reported.wait(20)
+    assert "taken over" not in caplog.text
