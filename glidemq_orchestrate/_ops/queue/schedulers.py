@@ -7,23 +7,25 @@ side can fire a slot that the other has fired.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from glidemq_orchestrate._ops.apart import apart
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import schedulers as calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, is_utf8
 from glidemq_orchestrate.errors import (
     ConfigurationError,
+    GlideMQError,
     PayloadTooLarge,
     SchedulerBusy,
     SchedulerNotFound,
 )
 from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, Stored
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import KeyName, QueueKeys
+from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.names import SCHEDULER
 from glidemq_orchestrate.stored import number
 
@@ -151,15 +153,34 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
         due = yield from ask(calls.due(queue, looked, now_ms, until_ms=began, lease_ms=LEASE_MS))
         if due.walk:
             yield from _walk(queue, began, prunes=due.walk == "index")
-        looked = []
-        for member, text, last in due.rows:
-            where, name = calls.place(member)
-            # A broken entry is not ours to delete: its writer may know what it means.
-            visit = _visit(queue, where, name, text, last, clock.now_ms())
-            at = yield from apart(visit, f"scheduler {name!r} of queue {queue.queue}")
-            looked.append((member, now_ms + LEASE_MS, now_ms + LEFT_ALONE_MS if at is None else at))
+        times = yield from _look(queue, due.rows, clock)
+        looked = [
+            (member, now_ms + LEASE_MS, now_ms + LEFT_ALONE_MS if at is None else at)
+            for member, at in times.items()
+        ]
         if not due.rows and not due.walk:
             return due.next_ms
+
+
+def _look(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op[dict[str, int | None]]:
+    """Fire what is due, all in one trip; returns when to look at each again, None: it is left alone."""
+
+    def what(member: str) -> str:
+        return f"scheduler {calls.place(member)[1]!r} of queue {queue.queue}"
+
+    times: dict[str, int | None] = {}
+    shots: dict[str, Shot] = {}
+    for member, text, last in rows:
+        # A broken entry is not ours to delete: its writer may know what it means.
+        found = yield from apart(_visit(queue, member, text, last, clock.now_ms()), what(member))
+        if isinstance(found, Shot):
+            shots[member] = found
+        else:
+            times[member] = found
+    replies = yield from ask_each([shot.call for shot in shots.values()])
+    for (member, shot), reply in zip(shots.items(), replies, strict=True):
+        times[member] = yield from apart(shot.end(reply, clock.now_ms()), what(member))
+    return times
 
 
 def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
@@ -190,10 +211,24 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
             first -= len(gone)
 
 
-def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
-    queue: QueueKeys, where: KeyName, name: str, text: str, last: str, now_ms: int
-) -> Op[int | None]:
-    """Fire one entry if it is due; returns when to look at it again, None if that is not known."""
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """An entry that is to be fired, and when to look at it again afterwards."""
+
+    call: Call[list[str]]
+    look_ms: int
+
+    def end(self, reply: list[str] | GlideMQError, now_ms: int) -> Op[int]:
+        """When to look at it again, by the reply; raises what it is."""
+        yield from ()
+        if isinstance(reply, GlideMQError):
+            raise reply
+        return self.look_ms if reply[0] == "fired" else now_ms + AGAIN_MS
+
+
+def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> Op[Shot | int | None]:
+    """Look at one entry; returns how to fire it, or when to look again, or None if that is not known."""
+    where, name = calls.place(member)
     stored = Stored.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
         raise ConfigurationError(Stored.flaw(name, text))
@@ -218,8 +253,7 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
             data, then = _due(stored, slot, now_ms)
     look_ms = then.number("nextRun") or now_ms + LEAST_MS
     fire = calls.fire(queue, where, name, seen=text, then=then, data=data, look_ms=look_ms, now_ms=now_ms)
-    reply = yield from ask(fire)
-    return look_ms if reply[0] == "fired" else now_ms + AGAIN_MS
+    return Shot(fire, look_ms)
 
 
 def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored]:
