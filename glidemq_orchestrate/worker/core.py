@@ -39,6 +39,7 @@ class Slots:
         reserved: Jobs that have been requested.
         aside: How many of the held ones wait although there is room: suspects, see ``suspects``.
         is_blocked: Too many handlers run beyond their timeout: nothing starts until one returns.
+        is_slow: What waited here for a place was given back: nothing more is held until a handler returns.
     """
 
     concurrency: int
@@ -51,11 +52,12 @@ class Slots:
     stopping: bool = False
     aside: int = 0
     is_blocked: bool = False
+    is_slow: bool = False
     mean_seconds: float = 1.0
 
     def room(self) -> int:
         """How many more jobs to request."""
-        if self.stopping or self.is_blocked:
+        if self.stopping or self.is_blocked or (self.is_slow and self.running >= self.concurrency):
             return 0
         places = self.concurrency + self.batch_room + self.ahead() + min(self.aside, self.concurrency)
         return max(places - len(self.held) - self.reserved, 0)
@@ -74,6 +76,7 @@ class Slots:
 
     def ran(self, seconds: float) -> None:
         """Update the mean duration of runs."""
+        self.is_slow = False
         self.mean_seconds += (seconds - self.mean_seconds) / 16
 
     def take(self, attempt: Attempt) -> None:

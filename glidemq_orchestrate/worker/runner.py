@@ -31,6 +31,7 @@ from glidemq_orchestrate.worker.watch import Running
 logger = logging.getLogger("glidemq_orchestrate.worker")
 LAST_ENDED: Final = 32
 TELL_AFTER_SECONDS: Final = 0.02
+GIVE_BACK_SECONDS: Final = 1.0
 
 
 class JobRunner:
@@ -66,6 +67,7 @@ class JobRunner:
         self._collected: dict[tuple[str, str], list[Attempt]] = {}
         self._full: deque[list[Attempt]] = deque()
         self._seconds: dict[tuple[str, str], float] = {}
+        self._giving_back: asyncio.TimerHandle | None = None
         self._messenger, self._threads = judge.contexts.messenger, judge.caller.threads
         self._log, self._events = Log(), Events(judge.middleware)
         self._loop = asyncio.get_running_loop()
@@ -104,6 +106,26 @@ class JobRunner:
             else:
                 break
         slots.aside = len(self._suspects.aside)
+        self._limit_waiting()
+
+    def _limit_waiting(self) -> None:
+        """See to it that nothing waits here for long: another worker may have a place for it."""
+        if self._giving_back is None and self._slots.prefetch is None and (waiting := self._waiting()):
+            self._giving_back = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back, waiting)
+
+    def _waiting(self) -> list[Attempt]:
+        return [*self._slots.waiting, *(attempt for batch in self._full for attempt in batch)]
+
+    def _give_back(self, overdue: list[Attempt]) -> None:
+        """Give back what waits for a place since then: the jobs before it take longer than expected."""
+        self._giving_back = None
+        left = set(map(id, overdue)) & set(map(id, self._waiting()))
+        if left and not self._slots.stopping:
+            self._slots.is_slow = True
+            for attempt in overdue:
+                if id(attempt) in left:
+                    self._withdraw(attempt, Outcome(attempt, Kind.BACK))
+        self.fill()
 
     def _collect(self, attempt: Attempt, registered: Registered) -> None:
         kind = attempt.queue, attempt.name  # budgets and limits are those of a queue
@@ -279,10 +301,14 @@ class JobRunner:
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
         """Drop a job that has not started."""
+        self._withdraw(attempt, refuse(attempt, "revoked") if revoked else None)
+
+    def _withdraw(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Take back a job that has not started, with this outcome."""
         for batch in (self._slots.waiting, self._suspects.aside, *self._collected.values(), *self._full):
             if attempt in batch:
                 batch.remove(attempt)
-                self._end(attempt, refuse(attempt, "revoked") if revoked else None, 0.0)
+                self._end(attempt, outcome, 0.0)
 
     async def drain(self, seconds: float) -> None:
         """Wait until nothing runs, at most this long."""

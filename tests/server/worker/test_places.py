@@ -1,6 +1,6 @@
 """The places of a worker are shared by its queues, and limits of a queue count at once.
 
-A queue that starts no job keeps no place from the others.
+A queue that starts no job keeps no place from the others, and jobs that wait here for one may run elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobOptions, NewJob, Ordering, Queue, RateLimit
+from glidemq_orchestrate import Handlers, JobOptions, JobState, NewJob, Ordering, Queue, RateLimit
 from glidemq_orchestrate.worker import feed
 
 if TYPE_CHECKING:
@@ -94,3 +94,35 @@ def test_what_node_changes_about_a_limit_counts_amid_events_of_others(
             eventually(lambda: len(began) == 2, timeout=5)
         finally:
             began.append("")
+
+
+@pytest.mark.parametrize("batch", [0, 10])
+def test_what_was_fetched_behind_long_jobs_runs_on_an_idle_worker(
+    batch: int, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    held = threading.Event()
+
+    def holds(_ctx: Any) -> None:
+        assert held.wait(30)
+
+    def made() -> Handlers:
+        handlers = Handlers()
+        handlers.handler("holds")(holds)
+        if batch:
+            handlers.batch_handler("quick", size=batch)(lambda batch: [1 for _ in batch])
+        else:
+            handlers.handler("quick")(lambda _ctx: 1)
+        return handlers
+
+    def completed() -> int:
+        return queue.counts()[JobState.COMPLETED]
+
+    queue.pause()
+    quick = [NewJob("quick") for _ in range(300)]
+    queue.add_many([*quick, NewJob("holds"), NewJob("holds"), *quick[:60]])
+    run_worker(["etl"], made(), concurrency=2)
+    queue.resume()
+    eventually(lambda: queue.counts()[JobState.ACTIVE] >= 2 and completed() >= 300, 20)
+    run_worker(["etl"], made(), concurrency=2)
+    eventually(lambda: completed() == 360, 10)
+    held.set()
