@@ -52,7 +52,11 @@ def _trim(whole: traceback.TracebackException) -> bool:
         frames = list(one.stack)
         first = next((at for at, frame in enumerate(frames) if is_users(frame.filename)), None)
         has_users = has_users or first is not None
-        kept = frames[first or 0 :]
+        if first is None:  # at least without ours
+            theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE))
+            kept = frames[next(theirs, len(frames)) :]
+        else:
+            kept = frames[first:]
         if len(kept) > MAX_FRAMES:
             kept = [*kept[: MAX_FRAMES // 2], *kept[-MAX_FRAMES // 2 :]]
         one.stack[:] = kept

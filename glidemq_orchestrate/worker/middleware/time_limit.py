@@ -30,9 +30,10 @@ class TimeLimit(Middleware):
         try:
             async with asyncio.timeout(limit.total_seconds()) as timer:
                 return await proceed()
-        except TimeoutError:
+        except TimeoutError as exc:
             if not timer.expired():
                 raise  # the handler's own
             for context in execution.contexts:
                 context.cancelled.set()
-            raise TimeoutError(f"still running after {limit}") from None
+            # An async handler was cancelled where it waited: the log of its job shows that place.
+            raise TimeoutError(f"still running after {limit}") from exc.__cause__

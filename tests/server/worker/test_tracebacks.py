@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,10 @@ def deep(ctx: Any) -> None:
         go(depth)
 
     go(200)
+
+
+async def waits(ctx: Any) -> None:
+    await asyncio.sleep(60)
 
 
 def in_batch(batch: list[Any]) -> list[Any]:
@@ -119,3 +124,22 @@ def test_each_failed_attempt_has_its_own_and_what_is_no_failure_has_none(
     ]
     eventually(lambda: queue.get_job(waits).state is JobState.DELAYED, 20)
     assert queue.logs(waits).lines == []
+
+
+def test_a_run_that_timed_out_shows_where_it_waited(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    def stays(_ctx: Any) -> None:
+        time.sleep(0.5)
+
+    limit = JobOptions(timeout=timedelta(milliseconds=100))
+    job_ids = [queue.add(name, options=limit) for name in ("waits", "stays")]
+    run_worker(["etl"], {"waits": waits, "stays": stays})
+    eventually(lambda: all(queue.get_job(one).state is JobState.FAILED for one in job_ids), 20)
+    (line,) = queue.logs(job_ids[0]).lines
+    first = line.index("File ")
+    assert "test_tracebacks" in line[first:].split("\n")[0]
+    assert "await asyncio.sleep(60)" in line
+    assert "glidemq_orchestrate/worker" not in line
+    assert line.endswith("TimeoutError: still running after 0:00:00.100000")
+    assert queue.logs(job_ids[1]).lines == []
