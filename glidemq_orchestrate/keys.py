@@ -33,7 +33,7 @@ _NO_FLOW_ID = re.compile(rf":({'|'.join(TABLES_OF_FLOWS)})\Z")
 
 KeyName = Literal[
     "id", "meta", "stream", "scheduled", "priority", "lifo", "list-active", "suspended", "ratelimited",
-    "completed", "failed", "events", "ordering", "dedup", "metrics:completed", "metrics:failed",
+    "rate", "completed", "failed", "events", "ordering", "dedup", "metrics:completed", "metrics:failed",
     "schedulers", "schedulers:lock:__tick__",
     "gmo:schedulers", "gmo:schedulers:due", "gmo:schedulers:last", "gmo:schedulers:finished",
     "gmo:due", "gmo:owners", "gmo:todo", "gmo:staging",

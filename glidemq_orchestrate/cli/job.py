@@ -69,14 +69,16 @@ def job_show(
 ) -> None:
     """Show a job with its data, its result and its last log lines."""
     with Queue(queue, url, prefix=prefix) as client:
-        job, logs = client.get_job(job_id), client.logs(job_id, offset=-LOG_LINES, limit=LOG_LINES)
+        job, wait = client.get_job(job_id, lenient=True), client.wait_of(job_id)
+        logs = client.logs(job_id, offset=-LOG_LINES, limit=LOG_LINES)
     row = job_row(job) | {"logs": logs.lines}
     if as_json:
-        say_json(row)
+        say_json(row | {"wait": wait})
         return
+    row |= {"logs": "\n".join(logs.lines), "waits": str(wait or "")}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in row.items():
-        if value not in (None, False, [], 0) or name in ("data", "result"):
+        if value not in (None, False, [], 0, "") or name in ("data", "result"):
             text = value if isinstance(value, str) else json.dumps(value, default=as_json_value)
             table.add_row(name, Text(text))
     console.print(table)

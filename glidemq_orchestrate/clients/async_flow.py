@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from glidemq_orchestrate._ops.flows import backend, generations, owners
@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.queue.admin import as_time
 from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker import waits as waiting
 from glidemq_orchestrate._protocol.call import Op
@@ -56,6 +57,10 @@ class AsyncFlow:
     def home(self) -> str:
         """See ``Flow.home``."""
         return self._ref.home.queue
+
+    async def now(self) -> datetime:
+        """See ``Flow.now``."""
+        return as_time(self._clock.now_ms())
 
     async def status(self) -> FlowStatus:
         """See ``Flow.status``."""

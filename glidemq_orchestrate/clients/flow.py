@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.queue.admin import as_time
 from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker import waits as waiting
 from glidemq_orchestrate._protocol.call import Op
@@ -57,6 +58,10 @@ class Flow:
     def home(self) -> str:
         """The queue that holds the flow and emits its events."""
         return self._ref.home.queue
+
+    def now(self) -> datetime:
+        """The server's time, by which the times of flows and nodes go; to some milliseconds, UTC."""
+        return as_time(self._clock.now_ms())
 
     def status(self) -> FlowStatus:
         """State and counts, in constant time.
@@ -114,11 +119,14 @@ class Flow:
         return self._run(single.results(self._ref, names))
 
     def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Mapping[str, Wait]:
-        """Why nodes that could run do not run now, and until when, by name: of the first 100 of them.
+        """Why nodes that could run do not run now, and until when, by name.
 
-        Of those that are delayed, wait for a worker, for their ordering key or for a signal; not of those
-        that wait for other nodes. For people: it costs two calls a node, and four for each of their queues;
-        on the portable path (several slots of a cluster), where nodes have delays, one more for each node.
+        Of those that wait for a worker, for their next attempt or delay, for their ordering key, for a signal
+        or for the jobs that they have added, and of those whose worker is silent; not of those that wait for
+        other nodes. Those that wait for more than their turn come first. Of those that are ready to run all
+        are there, of the others the first 100. For people: it costs five calls for each queue, and two for
+        each node that is not ready; on the portable path (several slots of a cluster), where nodes have
+        delays, one more for each node.
 
         Args:
             nodes: Of these nodes, as ``nodes`` has returned them; None: of all.

@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.index import Label
 from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
 from glidemq_orchestrate._ops.flows.staged import OnExisting
+from glidemq_orchestrate._ops.queue.admin import as_time
 from glidemq_orchestrate._ops.worker import tending, workers
 from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
@@ -116,6 +117,10 @@ class FlowProducer(SyncFacade):
             HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
         """
         self._run(workers.require(self._prefix, _by_queue(jobs), self._now()))
+
+    def now(self) -> datetime:
+        """The server's time, by which the times of flows go; to some milliseconds, UTC."""
+        return as_time(self._now())
 
     def supervise(self, home: str) -> Sequence[str]:
         """``Flow.supervise`` for all flows of a home queue.
@@ -231,6 +236,10 @@ class AsyncFlowProducer(AsyncFacade):
     async def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
         """See ``FlowProducer.check_workers``."""
         await self._run(workers.require(self._prefix, _by_queue(jobs), await self._now()))
+
+    async def now(self) -> datetime:
+        """See ``FlowProducer.now``."""
+        return as_time(await self._now())
 
     async def supervise(self, home: str) -> Sequence[str]:
         """See ``FlowProducer.supervise``."""

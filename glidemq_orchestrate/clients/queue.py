@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Signal, SuspendInfo
 from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate._ops.queue.usage import FlowBudget, UsageSummary
+from glidemq_orchestrate._ops.worker import waits
 from glidemq_orchestrate._ops.worker.workers import WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.parts.admin import AdminCalls, AsyncAdminCalls
@@ -21,6 +22,7 @@ from glidemq_orchestrate.clients.parts.jobs import AsyncJobCalls, JobCalls
 from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, ListingCalls
 from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
 from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
@@ -131,14 +133,28 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
         return self._run(ops.wait_for(self._keys, self._run(adding), self._clock))
 
-    def get_job(self, job_id: str) -> Job:
+    def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
         """Read one job as it is now.
+
+        Args:
+            job_id: Its id.
+            lenient: Return a job whose data or result is not valid JSON without them, as ``broken``.
 
         Raises:
             JobNotFound: There is none with this id.
-            DecodeError: Its data or result is not valid JSON.
+            DecodeError: Its data or result is not valid JSON; not if ``lenient``.
         """
-        return self._run(ops.get_job(self._keys, job_id))
+        return self._run(ops.get_job(self._keys, job_id, lenient=lenient))
+
+    def wait_of(self, job_id: str) -> Wait | None:
+        """Why a job does not run now, and until when, as ``Flow.waits``; None for one that runs or has ended.
+
+        Also None for one that waits for jobs on which it depends.
+
+        Raises:
+            JobNotFound: There is none with this id.
+        """
+        return self._run(waits.wait_of(self._keys, job_id, self._now()))
 
 
 class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCalls):
@@ -170,9 +186,13 @@ class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCa
         adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
         return await self._run(ops.wait_for(self._keys, await self._run(adding), self._clock))
 
-    async def get_job(self, job_id: str) -> Job:
+    async def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
         """See ``Queue.get_job``."""
-        return await self._run(ops.get_job(self._keys, job_id))
+        return await self._run(ops.get_job(self._keys, job_id, lenient=lenient))
+
+    async def wait_of(self, job_id: str) -> Wait | None:
+        """See ``Queue.wait_of``."""
+        return await self._run(waits.wait_of(self._keys, job_id, await self._now()))
 
 
 class Queues(SyncFacade):

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
-
-from glidemq_orchestrate.jobs.states import JobState
-
-WAITING: Final = (
-    JobState.DELAYED,
-    JobState.WAITING,
-    JobState.PRIORITIZED,
-    JobState.GROUP_WAITING,
-    JobState.SUSPENDED,
-)
-"""The states in which a node waits for something else than its dependencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +13,8 @@ class Wait:
     Attributes:
         reason: For people.
         until: When that ends by itself, at the latest; None: nobody knows.
-        is_turn: It only waits for its turn: workers serve its queue, and other jobs run or come first.
+        is_turn: It only waits for its turn: workers serve its queue, and other jobs run or come first, or a
+            rate limit lets it start later.
     """
 
     reason: str

@@ -48,6 +48,7 @@ GOOD: Final[dict[str, Any]] = {
     "key": "k",
     "label": ("dag", "x"),
     "letter_id": "x",
+    "lenient": True,
     "limit": 5,
     "line": "text",
     "message_id": "m",

@@ -292,7 +292,12 @@ def raise_unless_completed(ended: FlowOutcome) -> None:
     """Raise the error for a caller that needs the results of a flow that did not complete."""
     state = ended.status
     if state.state is FlowState.FAILED:
-        raise FlowFailed(state.id, ended.failed)
+        failure = FlowFailed(state.id, ended.failed)
+        failure.add_note(
+            f"Run again what did not complete: flow.retry_failed(), or glidemq flow retry {state.id}. "
+            "All of it anew: flow.restart(), or glidemq flow restart"
+        )
+        raise failure
     if state.state is FlowState.CANCELLED:
         raise FlowCancelled(state.id, state.reason)
 

@@ -115,12 +115,12 @@ def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
             raise WaitTimeout(f"job {job_id} is still {state} after {awaited.timeout_ms} ms")
 
 
-def get_job(queue: QueueKeys, job_id: str) -> Op[Job]:
+def get_job(queue: QueueKeys, job_id: str, *, lenient: bool = False) -> Op[Job]:
     """Read one job."""
     fields = yield from ask(job_calls.job_fields(queue, job_id))
     if "state" not in fields:
         raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
-    return Job.from_wire(queue.queue, fields)
+    return Job.from_wire(queue.queue, fields, lenient=lenient)
 
 
 def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:

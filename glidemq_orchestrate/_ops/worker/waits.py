@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows.portable.decisions import delayed_until
@@ -13,11 +14,13 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.nodes import node_status
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.codec import readable
-from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.flows.waits import WAITING, Wait
+from glidemq_orchestrate.errors import JobNotFound
+from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
+from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
@@ -28,38 +31,101 @@ MOST: Final = 100
 CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time
 REASON: Final = 200
 DELAY: Final = "its delay"
+LOST: Final = "its worker was lost: it runs again, at no cost of an attempt"
+_READY: Final = (JobState.WAITING, JobState.PRIORITIZED)
+_HELD: Final = (JobState.DELAYED, JobState.GROUP_WAITING, JobState.SUSPENDED)
 _FIELDS: Final[tuple[JobField, ...]] = (
     "attemptsMade", "maxAttempts", "failedReason", "orderingKey", "groupKey", "suspendReason", "suspendedAt",
     "suspendTimeout", "gmo:begun",
 )  # fmt: skip
 
 
-def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
-    """Why nodes wait, by name, of the first 100 that do; in two trips and two more for each queue.
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A job that may wait, as it was read; the last three as in ``NodeStatus``."""
 
-    Nodes of a portable flow with a delay of their own take some more, as ``read_nodes`` does.
+    name: str
+    queue: str
+    job_id: str
+    job: str
+    state: JobState
+    lost_runs: int = 0
+    worker: str | None = None
+    renewed_at: datetime | None = None
+
+
+def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
+    """Why nodes wait, by name, those that wait for more than their turn first; see ``waits_of``.
+
+    Nodes of a portable flow with a delay of their own take some more trips, as ``read_nodes`` does.
     """
     every = list(nodes)
-    asked = [node for node in every if node.state in WAITING][:MOST]
-    queues: dict[str, _Queue] = {}
-    for name in dict.fromkeys(node.queue for node in asked):
-        queues[name] = yield from _queue(QueueKeys(ref.home.prefix, name), now_ms)
-    jobs = [QueueKeys(ref.home.prefix, node.queue) for node in asked]
-    calls: list[Call[Any]] = []
-    for node, keys in zip(asked, jobs, strict=True):
-        calls.append(job_hash.get_some(keys, node.job_id, _FIELDS, list))
-        calls.append(reads.score(keys, "scheduled", node.job_id))
-    replies = (yield from ask_all(calls)) if calls else []
-    found = [
-        _Job(node, dict(zip(_FIELDS, fields, strict=True)), score)
-        for node, fields, score in zip(asked, replies[::2], replies[1::2], strict=True)
+    states = {node.name: node.state for node in every}
+    asked = [
+        _waiter(node)
+        for node in every
+        if node.state is not JobState.WAITING_CHILDREN
+        or all(states.get(name, node.state).is_terminal or name not in states for name in node.after)
     ]
-    due = yield from _group_times(found, jobs)
-    told = {job.node.name: _wait(job, queues[job.node.queue], due.get(job.node.name)) for job in found}
+    told = yield from waits_of(ref.home.prefix, asked, now_ms)
     if ref.path == "portable" and len(told) < MOST:
         delayed = yield from _delayed_nodes(ref, every)
         told |= dict(list(delayed.items())[: MOST - len(told)])
-    return told
+    in_order = [(name, told[name]) for name in states if name in told]
+    return dict(sorted(in_order, key=lambda one: one[1].is_turn))
+
+
+def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, Wait]]:
+    """Why jobs wait, by name; in two trips, and some more for each queue.
+
+    Of all that are ready to run or whose worker is silent, and of the first 100 of all others.
+    """
+    every = list(jobs)
+    silent = [job for job in every if job.state is JobState.ACTIVE and _silent_since(job, now_ms)]
+    ready = [job for job in every if job.state in _READY]
+    held = [job for job in every if job.state in (*_HELD, JobState.WAITING_CHILDREN)][:MOST]
+    queues: dict[str, _Queue] = {}
+    for name in dict.fromkeys(job.queue for job in (*silent, *ready)):
+        queues[name] = yield from _queue(QueueKeys(prefix, name), now_ms)
+    told = {job.name: _silent(job, queues[job.queue], now_ms) for job in silent}
+    told |= {job.name: _ready(job, queues[job.queue]) for job in ready}
+    found = yield from _read(prefix, held)
+    due = yield from _group_times(prefix, found)
+    reasons = {job.job.name: _held(job, due.get(job.job.name)) for job in found}
+    return told | {name: wait for name, wait in reasons.items() if wait is not None}
+
+
+def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
+    """Why a job waits; None for one that does not, or waits for other jobs.
+
+    Raises:
+        JobNotFound: There is none.
+    """
+    node = yield from ask(node_status(keys, job_id, job_id, json.dumps([0, keys.queue, job_id, ""])))
+    name = yield from ask(job_hash.get(keys, job_id, "name", lambda reply: reply))
+    if name is None:
+        raise JobNotFound(f"no job {job_id} in queue {keys.queue}")
+    told = yield from waits_of(keys.prefix, [replace(_waiter(node), job=name)], now_ms)
+    return told.get(job_id)
+
+
+def _waiter(node: NodeStatus) -> Waiter:
+    return Waiter(
+        node.name, node.queue, node.job_id, node.job, node.state, node.lost_runs, node.worker, node.renewed_at
+    )
+
+
+def _read(prefix: str, held: Sequence[Waiter]) -> Op[list[_Job]]:
+    calls: list[Call[Any]] = []
+    for job in held:
+        keys = QueueKeys(prefix, job.queue)
+        calls.append(job_hash.get_some(keys, job.job_id, _FIELDS, list))
+        calls.append(reads.score(keys, "scheduled", job.job_id))
+    replies = (yield from ask_all(calls)) if calls else []
+    return [
+        _Job(job, dict(zip(_FIELDS, fields, strict=True)), score)
+        for job, fields, score in zip(held, replies[::2], replies[1::2], strict=True)
+    ]
 
 
 def _delayed_nodes(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[dict[str, Wait]]:
@@ -75,9 +141,9 @@ def _delayed_nodes(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[dict[str, Wa
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job that waits, its fields, and its score in the scheduled set."""
+    """A job that is held back, its fields, and its score in the scheduled set."""
 
-    node: NodeStatus
+    job: Waiter
     fields: dict[JobField, str | None]
     score: float | None
 
@@ -94,69 +160,98 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """What keeps jobs of a queue from being taken. ``handlers``: None where a worker in Node may have all."""
+    """What keeps jobs of a queue from being taken.
+
+    ``limited_until``: when its rate limit lets the next one start, in ms; 0: now. ``handlers``: None where a
+    worker in Node may have all.
+    """
 
     is_paused: bool
     concurrency: int
     rate: tuple[int, int]
+    limited_until: int
     handlers: frozenset[str] | None
 
 
 def _queue(keys: QueueKeys, now_ms: int) -> Op[_Queue]:
-    paused, concurrency, rate, per = yield from ask(
-        reads.meta(keys, "paused", "globalConcurrency", "rateLimitMax", "rateLimitDuration")
+    (paused, concurrency, rate, per), (start, used) = yield from ask_all(
+        [
+            reads.meta(keys, "paused", "globalConcurrency", "rateLimitMax", "rateLimitDuration"),
+            reads.rate_window(keys),
+        ]
     )
     handlers = yield from workers.known_handlers(keys, now_ms)
+    until = number(start) + number(per)
+    is_used_up = 0 < number(rate) <= number(used) and until > now_ms
     return _Queue(
         paused == "1",
         number(concurrency),
         (number(rate), number(per)),
+        until if is_used_up else 0,
         None if handlers is None else frozenset(handlers),
     )
 
 
-def _group_times(found: Sequence[_Job], queues: Sequence[QueueKeys]) -> Op[dict[str, datetime | None]]:
-    """When the limit of its ordering key lets a job go on, by node."""
-    parked = [
-        (job, keys) for job, keys in zip(found, queues, strict=True) if _is_parked(job.node.state) and job.key
-    ]
-    calls = [reads.score(keys, "ratelimited", job.key) for job, keys in parked]
+def _group_times(prefix: str, found: Sequence[_Job]) -> Op[dict[str, datetime | None]]:
+    """When the limit of its ordering key lets a job go on, by name."""
+    parked = [job for job in found if job.job.state is JobState.GROUP_WAITING and job.key]
+    calls = [reads.score(QueueKeys(prefix, job.job.queue), "ratelimited", job.key) for job in parked]
     scores = (yield from ask_all(calls)) if calls else []
     return {
-        job.node.name: None if score is None else moment(str(int(score)))
-        for (job, _), score in zip(parked, scores, strict=True)
+        job.job.name: None if score is None else moment(str(int(score)))
+        for job, score in zip(parked, scores, strict=True)
     }
 
 
-def _is_parked(state: JobState) -> bool:
-    return state is JobState.GROUP_WAITING
+def _silent_since(job: Waiter, now_ms: int) -> datetime | None:
+    """Since when the worker of an active job gives no sign of life, if that is too long."""
+    now = moment(str(now_ms))
+    if now is None or job.worker is None or job.renewed_at is None or now - job.renewed_at < SILENT:
+        return None
+    return job.renewed_at
 
 
-def _wait(job: _Job, queue: _Queue, group_until: datetime | None) -> Wait:
-    state, node = job.node.state, job.node
+def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
+    since = (_silent_since(job, now_ms) or datetime.now(UTC)).astimezone()
+    next_ = "others run it when its lease ends"
+    if queue.handlers is not None and not queue.handlers:
+        next_ = f"no live worker serves queue {job.queue}"
+    return Wait(f"its worker is silent since {since:%H:%M:%S}: {next_}")
+
+
+def _ready(job: Waiter, queue: _Queue) -> Wait:
+    wait = _in_queue(job, queue)
+    return replace(wait, reason=f"{wait.reason} ({LOST})", is_turn=False) if job.lost_runs else wait
+
+
+def _in_queue(job: Waiter, queue: _Queue) -> Wait:
+    if queue.is_paused:
+        return Wait(f"queue {job.queue} is paused; glidemq queue resume {job.queue}")
+    if queue.handlers is not None and not queue.handlers:
+        return Wait(f"no live worker serves queue {job.queue}")
+    if queue.handlers is not None and job.job not in queue.handlers:
+        return Wait(f"no live worker of queue {job.queue} has a handler {job.job}")
+    rate = f"at most {queue.rate[0]} start in {queue.rate[1] / 1000:g} s" if queue.rate[0] else ""
+    if queue.limited_until:
+        until = moment(str(queue.limited_until))
+        return Wait(f"for the rate limit of queue {job.queue} ({rate})", until, is_turn=True)
+    limits = [f"at most {queue.concurrency} run at once"] if queue.concurrency else []
+    more = f" ({', '.join([*limits, rate] if rate else limits)})" if limits or rate else ""
+    return Wait(f"for a free worker of queue {job.queue}{more}", is_turn=True)
+
+
+def _held(job: _Job, group_until: datetime | None) -> Wait | None:
+    state = job.job.state
     if state is JobState.SUSPENDED:
         return _suspended(job)
-    if state is JobState.DELAYED or job.score is not None:
+    if state is JobState.DELAYED:
         return Wait(_delayed(job), job.due)
-    if _is_parked(state):
-        key = readable(job.key)
-        if group_until is not None:
-            return Wait(f"for the rate limit of its ordering key {key}", group_until)
-        return Wait(f"for a place of its ordering key {key}: jobs before it run or wait", is_turn=True)
-    return _in_queue(node, queue)
-
-
-def _in_queue(node: NodeStatus, queue: _Queue) -> Wait:
-    if queue.is_paused:
-        return Wait(f"queue {node.queue} is paused; glidemq queue resume {node.queue}")
-    if queue.handlers is not None and not queue.handlers:
-        return Wait(f"no live worker serves queue {node.queue}")
-    if queue.handlers is not None and node.job not in queue.handlers:
-        return Wait(f"no live worker of queue {node.queue} has a handler {node.job}")
-    limits = [f"at most {queue.concurrency} run at once"] if queue.concurrency else []
-    limits += [f"at most {queue.rate[0]} start in {queue.rate[1] / 1000:g} s"] if queue.rate[0] else []
-    reason = f"for a free worker of queue {node.queue}" + (f" ({', '.join(limits)})" if limits else "")
-    return Wait(reason, is_turn=True)
+    if state is JobState.WAITING_CHILDREN:  # its handler has run, and has asked for that
+        return Wait("for the jobs that it has added") if job.fields["gmo:begun"] else None
+    key = readable(job.key)
+    if group_until is not None:
+        return Wait(f"for the rate limit of its ordering key {key}", group_until, is_turn=True)
+    return Wait(f"for a place of its ordering key {key}: jobs before it run or wait", is_turn=True)
 
 
 def _delayed(job: _Job) -> str:

@@ -123,6 +123,11 @@ def meta(queue: QueueKeys, *fields: str) -> Call[list[str | None]]:
     return command("HMGET", queue.key("meta"), *fields, decode=list)
 
 
+def rate_window(queue: QueueKeys) -> Call[list[str | None]]:
+    """When the window of the queue's rate limit began, and how many jobs have started in it."""
+    return command("HMGET", queue.key("rate"), "windowStart", "count", decode=list)
+
+
 def escaped(text: str) -> str:
     """The text as a glob pattern that matches nothing else."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", text)

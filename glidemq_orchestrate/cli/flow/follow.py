@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final, NoReturn
 
 import typer
@@ -21,6 +21,7 @@ from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.waits import Wait
 
 FAILED: Final = 1
 TIMED_OUT: Final = 3
@@ -32,6 +33,7 @@ REFRESH_SHARE: Final = 5  # at most one part in so many of the time goes into re
 HEAD_LINES: Final = 8
 WAITS_REST: Final = timedelta(seconds=2)
 MOST_NAMED: Final = 3
+QUIET_SECONDS: Final = 10.0
 
 
 class Outage:
@@ -95,7 +97,15 @@ def follow(
 
 def end_with(flow: Flow) -> NoReturn:
     """Exit with the code of a flow that has ended: 0 only when it completed."""
-    raise typer.Exit(0 if flow.status().state is FlowState.COMPLETED else FAILED)
+    if flow.status().state is FlowState.COMPLETED:
+        raise typer.Exit(0)
+    errors.print(
+        f"Run again what did not complete: glidemq flow retry {flow.id}. "
+        f"All of it anew: glidemq flow restart {flow.id}",
+        markup=False,
+        highlight=False,
+    )
+    raise typer.Exit(FAILED)
 
 
 def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
@@ -120,7 +130,7 @@ def _draw(flow: Flow, screen: Live) -> float:
     began = time.monotonic()
     rows = max(console.height - HEAD_LINES, 5)
     status, nodes = flow.status(), flow.nodes()
-    view = flow_view(status, nodes, now=datetime.now(UTC), rows=rows, waits=flow.waits(nodes))
+    view = flow_view(status, nodes, now=flow.now(), rows=rows, waits=flow.waits(nodes))
     screen.update(view)
     return max(REFRESH_SECONDS, (time.monotonic() - began) * REFRESH_SHARE)
 
@@ -128,15 +138,16 @@ def _draw(flow: Flow, screen: Live) -> float:
 def print_changes(flow: Flow, *, after: str | None, as_json: bool, timeout: float | None) -> NoReturn:
     """Print one line per change until the flow has ended, then exit with its code."""
     try:
-        deadline, waiting = math.inf if timeout is None else time.monotonic() + timeout, _Waiting(flow)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        waiting = _Waiting(flow, after, as_json=as_json)
         for changes in _batches(flow, after, deadline):
             for change in changes:
                 if as_json:
                     say_json(asdict(change), indent=None)
                 else:
                     say(_line(change))
-            if not as_json and not (changes and isinstance(changes[-1], FlowChange)):
-                waiting.say_news()
+            if not (changes and isinstance(changes[-1], FlowChange)):
+                waiting.say_news(changes)
             sys.stdout.flush()
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
@@ -158,13 +169,19 @@ def _batches(flow: Flow, after: str | None, deadline: float) -> Iterator[Sequenc
 
 
 class _Waiting:
-    """Says what waits for something else than its turn, why and until when: once, while that holds."""
+    """Says what waits, why and until when: once, while that holds.
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow, self._said, self._next = flow, dict[str, str](), 0.0
+    What only waits for its turn is said when nothing has happened for a while.
+    """
 
-    def say_news(self) -> None:
+    def __init__(self, flow: Flow, position: str | None, *, as_json: bool) -> None:
+        self._flow, self._position, self._as_json = flow, position, as_json
+        self._said, self._next, self._quiet_since = dict[str, str](), 0.0, time.monotonic()
+
+    def say_news(self, changes: Sequence[NodeChange | FlowChange]) -> None:
         began = time.monotonic()
+        if changes:
+            self._position, self._quiet_since = changes[-1].position, began
         if began < self._next:
             return
         try:
@@ -173,16 +190,31 @@ class _Waiting:
             return
         took = time.monotonic() - began
         self._next = began + max(WAITS_REST.total_seconds(), took * REFRESH_SHARE)
-        told = {name: str(wait) for name, wait in found.items() if not wait.is_turn}
+        is_quiet = began - self._quiet_since >= QUIET_SECONDS
+        told = {
+            name: wait for name, wait in found.items() if not wait.is_turn or is_quiet or name in self._said
+        }
         news: dict[str, list[str]] = {}
-        for name, text in told.items():
-            if self._said.get(name) != text:
+        for name, wait in told.items():
+            if self._said.get(name) != (text := _kind(wait)):
                 news.setdefault(text, []).append(name)
-        self._said = told
-        for text, names in news.items():
-            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            about = ", ".join(names[:MOST_NAMED]) + more
-            say("  ".join([datetime.now().astimezone().strftime("%H:%M:%S"), about, "waits", text]))
+        self._said = {name: _kind(wait) for name, wait in told.items()}
+        for names in news.values():
+            self._say(names, told[names[0]])
+
+    def _say(self, names: Sequence[str], wait: Wait) -> None:
+        now = self._flow.now()
+        if self._as_json:
+            say_json({"nodes": names, "wait": wait, "at": now, "position": self._position}, indent=None)
+            return
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        about = ", ".join(names[:MOST_NAMED]) + more
+        say("  ".join([now.astimezone().strftime("%H:%M:%S"), about, "waits", str(wait)]))
+
+
+def _kind(wait: Wait) -> str:
+    """What is not said twice. The end of a turn may move on and on, as that of a rate limit does."""
+    return wait.reason if wait.is_turn else str(wait)
 
 
 def _line(change: NodeChange | FlowChange) -> str:

@@ -38,24 +38,25 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List flows, newest first."""
-    filters: dict[str, Any] = {"state": state, "label": _label(label), "since": _since(since), "limit": limit}
+    labelled, _ = _label(label), _since(since, datetime.now(UTC))  # what is wrong needs no server
     with FlowProducer(url, prefix=prefix) as flows:
-        found = list(flows.list(**filters))
+        now = flows.now()
+        filters: dict[str, Any] = {"state": state, "label": labelled, "limit": limit}
+        found = list(flows.list(**filters, since=_since(since, now)))
     if as_json:
         say_json([status_json(flow) for flow in found])
     elif not found:
         console.print("No flows" + (" match all filters." if state or label or since else " yet."))
     else:
-        console.print(flow_table(found))
+        console.print(flow_table(found, now))
 
 
-def flow_table(flows: list[FlowStatus]) -> Table:
-    """One row per flow."""
+def flow_table(flows: list[FlowStatus], now: datetime) -> Table:
+    """One row per flow. ``now``: the server's time."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("flow", "gen", "name", "state", "nodes", "submitted", "took", "labels", "reason"):
         right = title in ("gen", "nodes", "took")
         table.add_column(title, justify="right" if right else "left", overflow="fold")
-    now = datetime.now(UTC)
     for flow in flows:
         began, ended = flow.created_at, flow.finished_at or now
         took = "" if began is None else str(timedelta(seconds=round((ended - began).total_seconds())))
@@ -76,12 +77,12 @@ def _label(text: str | None) -> tuple[str, str] | None:
     return key, value
 
 
-def _since(text: str | None) -> datetime | None:
+def _since(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     try:
         if age := _AGE.match(text):
-            return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+            return now - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
         moment = datetime.fromisoformat(text)
         return moment.astimezone() if moment.tzinfo is None else moment
     except (ValueError, OverflowError) as exc:

@@ -41,7 +41,7 @@ def node(
         wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
         inputs, waits = dict(flow.results(wanted)), flow.waits([node])
     with Queue(node.queue, url, prefix=prefix) as queue:
-        job = queue.get_job(node.job_id)
+        job = queue.get_job(node.job_id, lenient=True)
         logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
     row = asdict(node) | {
         "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines

@@ -22,6 +22,8 @@ from glidemq_orchestrate.cli.flow.options import (
 )
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say
 from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
@@ -42,8 +44,19 @@ def retry(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
+        before = flow.status().state
+        failed = [node.name for node in flow.nodes() if node.state is JobState.FAILED]
         flow.retry_failed(generation=generation)
-        show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
+        changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
+        if not as_json:
+            say(named("Run again", changed) if changed else _unchanged(flow.id, before))
+        show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)
+
+
+def _unchanged(flow_id: str, state: FlowState) -> str:
+    if state is FlowState.COMPLETED:
+        return f"Nothing was changed: the flow has completed. All of it anew: glidemq flow restart {flow_id}"
+    return "Nothing was changed: the flow runs."
 
 
 @reports_errors

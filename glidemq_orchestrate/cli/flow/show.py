@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from glidemq_orchestrate.cli.flow.cells import status_json, wait_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
@@ -34,7 +33,7 @@ def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = Non
     status, nodes = flow.status(), flow.nodes()
     waits, is_supervised = flow.waits(nodes), status.state.is_terminal or flow.is_supervised()
     if not as_json:
-        console.print(flow_view(status, nodes, now=datetime.now(UTC), waits=waits))
+        console.print(flow_view(status, nodes, now=flow.now(), waits=waits))
         if not is_supervised:
             console.print(_unsupervised(flow.home), style="yellow", markup=False, highlight=False)
         return

@@ -169,7 +169,7 @@ def _cells(
     if not group.is_folded:
         (node,) = nodes
         time = _between(node.started_at, node.finished_at or now) if _has_run(node) else ""
-        detail = Text(_detail(node, now, waits))
+        detail = Text(_detail(node, waits))
         return name, Text(_word(node.state), style=style), Text(time), shown_tries, detail
     counts = Counter(node.state for node in nodes)
     states = [
@@ -177,9 +177,10 @@ def _cells(
     ]
     state = Text(f"{len(nodes):,} nodes: ") + Text(", ").join(states)
     longest = max((node.seconds for node in nodes if node.seconds is not None), default=None)
-    reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "") or next(
-        (f"{node.name} {waits[node.name]}" for node in nodes if node.name in waits), ""
-    )
+    reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "")
+    if not reason and (waiting := [node.name for node in nodes if node.name in waits]):
+        first = min(waiting, key=lambda name: waits[name].is_turn)
+        reason = f"{first} {waits[first]}"
     return name, state, Text("" if longest is None else f"≤ {_duration(longest)}"), shown_tries, Text(reason)
 
 
@@ -223,15 +224,9 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
 
 
-def _detail(node: NodeStatus, now: datetime | None, waits: Mapping[str, Wait]) -> str:
+def _detail(node: NodeStatus, waits: Mapping[str, Wait]) -> str:
     if node.state in (JobState.FAILED, JobState.SKIPPED):
         return node.reason
-    if now is not None and (silent := node.silent_for(now)) is not None:
-        return (
-            f"its worker is silent for {_duration(silent.total_seconds())}: others run it when its lease ends"
-        )
-    if node.lost_runs and node.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
-        return "its worker was lost: it runs again, at no cost of an attempt"
     if node.name in waits:
         return str(waits[node.name])
     if node.state is JobState.ACTIVE and isinstance(node.progress, dict):

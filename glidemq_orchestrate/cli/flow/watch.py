@@ -34,10 +34,12 @@ def watch(
 ) -> None:
     """Follow a flow until it ends: as a live tree in a terminal, else one line per change.
 
-    Lines also say what waits for something else than its turn, why, and until when, as of every two seconds.
+    Lines also say what waits for something else than its turn, why, and until when, as of every two seconds;
+    when nothing has happened for ten seconds also what waits for its turn.
 
     With --json, node changes have node, state, at, attempts, reason, progress and position; the last line
-    has flow instead of node. Continuing with --after prints every difference exactly once, however old the
+    has flow instead of node. Lines about waits have nodes and wait (reason, until, is_turn) instead, and the
+    position of the last change. Continuing with --after prints every difference exactly once, however old the
     position is; nothing if the flow has not run since the position of its end.
     """
     with FlowProducer(url, prefix=prefix) as flows:

@@ -18,9 +18,9 @@ import pytest
 from typer.main import get_group
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue, RateLimit
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.cli.flow import flow_app
+from glidemq_orchestrate.cli.flow import flow_app, follow
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:
@@ -201,8 +201,27 @@ class TestEnded:
         assert why.startswith("until ")
         assert why.endswith(": its delay")
         assert lost == ["lost", "waits", "no live worker serves queue nobody"]
+        watched = glidemq("flow", "watch", "n1", "--json", "--timeout", "0.3").stdout.splitlines()
+        *changes, late, lost = map(json.loads, watched)
+        assert late["nodes"] == [f"late-{i}" for i in range(4)]
+        assert (late["wait"]["reason"], late["wait"]["is_turn"]) == ("its delay", False)
+        assert late["wait"]["until"] > late["at"]
+        assert (lost["nodes"], lost["wait"]["until"]) == (["lost"], None)
+        assert lost["position"] == changes[-1]["position"]
         flows.get("n1").cancel()
-        assert "waits" not in glidemq("flow", "watch", "n1", "--lines").stdout
+        for how in ("--lines", "--json"):
+            assert "wait" not in glidemq("flow", "watch", "n1", how).stdout
+
+    def test_lines_say_what_waits_for_its_turn_when_nothing_happens(
+        self, glidemq: Glidemq, flows: FlowProducer, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.set_global_rate_limit(RateLimit(1, timedelta(minutes=1)))
+        flows.submit(FlowSpec("n", [node("a"), node("b")]), flow_id="n1")
+        watch = ("flow", "watch", "n1", "--lines", "--timeout")
+        assert "rate limit" not in glidemq(*watch, "0.3").stdout
+        monkeypatch.setattr(follow, "QUIET_SECONDS", 0.1)
+        assert glidemq(*watch, "3").stdout.count("for the rate limit of queue etl") == 1
+        flows.get("n1").cancel()
 
     def test_a_node_is_shown_with_all_there_is(self, glidemq: Glidemq, file: str) -> None:
         glidemq("flow", "submit", file, "--id", "n2")
@@ -275,10 +294,18 @@ class TestEnded:
             assert (refused.exit_code, message in refused.stderr) == (2, True), refused.stderr
 
     def test_a_failed_flow_is_run_again(self, glidemq: Glidemq, file: str) -> None:
-        glidemq("flow", "submit", file, "--id", "bad-5")
+        failed = glidemq("flow", "submit", file, "--id", "bad-5")
+        assert "Run again what did not complete: glidemq flow retry bad-5." in failed.stderr
         again = glidemq("flow", "retry", "bad-5", "--json")
         assert again.exit_code == 1
-        assert json.loads(again.stdout)["flow"]["completed"] == 12
+        shown = json.loads(again.stdout)
+        assert (shown["flow"]["completed"], shown["changed"]) == (12, ["clean[3]", "report"])
+        again = glidemq("flow", "retry", "bad-5").stdout
+        assert again.splitlines()[0] == "Run again: clean[3], report"
+        glidemq("flow", "submit", file, "--id", "good-5")
+        again = glidemq("flow", "retry", "good-5")
+        said = "Nothing was changed: the flow has completed. All of it anew: glidemq flow restart good-5"
+        assert (again.exit_code, again.stdout.splitlines()[0]) == (0, said)
         assert glidemq("flow", "submit", file, "--id", "bad-5", "--retry-failed").exit_code == 1
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import JobOptions, JobState, NewJob, Queue
+from glidemq_orchestrate import Backoff, JobOptions, JobState, NewJob, Queue
 from glidemq_orchestrate.cli import app
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
 
 
 class Shell:
@@ -90,6 +93,27 @@ def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
     assert (shown["data"], shown["priority"], shown["state"]) == ({"month": 1}, 3, "prioritized")
     assert (shown["logs"], shown["delay"]) == (["one line"], 0)
     assert '{"month": 1}' in shell("job", "show", "etl", "own")
+
+
+def test_a_job_is_shown_with_its_traceback_and_why_it_waits(
+    shell: Shell, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
+) -> None:
+    def fails(_ctx: Any) -> None:
+        raise ValueError("no such month")
+
+    hour = Backoff("fixed", timedelta(hours=1))
+    job_id = queue.add("fails", options=JobOptions(attempts=2, backoff=hour))
+    assert "no live worker serves queue etl" in shell("job", "show", "etl", job_id)
+    run_worker(["etl"], {"fails": fails})
+    eventually(lambda: queue.get_job(job_id).state == "delayed", 20)
+    lines = [" ".join(line.split()) for line in shell("job", "show", "etl", job_id).splitlines()]
+    assert "ValueError: no such month" in lines
+    assert any(line.startswith("waits until ") for line in lines)
+    row = shell.json("job", "show", "etl", job_id)
+    assert row["wait"]["reason"] == "to be tried again (attempt 1 of 2 failed: ValueError: no such month)"
+    redis_client.hset(f"glide:{{etl}}:job:{job_id}", "data", "{not JSON")
+    row = shell.json("job", "show", "etl", job_id)
+    assert (row["broken"], row["data"], row["failed_reason"]) == (True, None, "ValueError: no such month")
 
 
 def test_a_job_is_promoted_revoked_retried_and_removed(shell: Shell, queue: Queue) -> None:

@@ -15,6 +15,7 @@ from glidemq_orchestrate import (
     JobOptions,
     Ordering,
     Queue,
+    RateLimit,
     RetryLater,
     Suspend,
 )
@@ -93,6 +94,30 @@ def test_each_says_what_it_waits_for_and_until_when(
     assert found["unserved"].until is None
     assert str(found["fails"]).startswith("until ")
     held.set()
+
+
+def test_of_those_that_only_lack_a_worker_all_are_told(flows: FlowProducer) -> None:
+    nodes = [node(f"n{number}", options=JobOptions(priority=number % 3)) for number in range(120)]
+    flow = flows.submit(FlowSpec("n", [*nodes, node("last", queue="nobody")]))
+    found = flow.waits()
+    reasons = {name: (one.reason, one.until, one.is_turn) for name, one in found.items()}
+    assert len(reasons) == 121
+    assert {reasons[one.name] for one in nodes} == {("no live worker serves queue etl", None, False)}
+    assert reasons["last"][0] == "no live worker serves queue nobody"
+
+
+def test_a_rate_limit_of_the_queue_says_until_when(
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, queue: Queue
+) -> None:
+    queue.set_global_rate_limit(RateLimit(1, MINUTE))
+    run_worker(["etl"], {"ends": lambda _ctx: 1})
+    flow = flows.submit(FlowSpec("n", [node(name, job="ends") for name in ("a", "b")]))
+    eventually(lambda: sorted(map(str, (one.state for one in flow.nodes()))) == ["completed", "waiting"], 20)
+    (wait,) = flow.waits().values()
+    assert wait.reason == "for the rate limit of queue etl (at most 1 start in 60 s)"
+    assert 20 < in_seconds(wait.until) <= 61
+    assert wait.is_turn
+    flow.cancel()
 
 
 def test_what_keeps_a_queue_or_an_ordering_key_from_going_on(
