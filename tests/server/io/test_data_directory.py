@@ -1,4 +1,4 @@
-"""A data directory has one server at a time."""
+"""A data directory, and a socket, has one server at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -39,8 +40,10 @@ def test_a_second_server_on_a_data_directory_is_refused_with_the_place_of_the_fi
         assert again.pid
 
 
-def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
-    servers, refused = [EmbeddedServer(data_dir=tmp_path) for _ in range(2)], list[ConfigurationError]()
+@pytest.mark.parametrize("shared", ["data_dir", "unix_socket"])
+def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path, shared: str) -> None:
+    place: Any = {shared: tmp_path / "shared"}
+    servers, refused = [EmbeddedServer(**place) for _ in range(2)], list[ConfigurationError]()
 
     def start(server: EmbeddedServer) -> None:
         try:
@@ -56,6 +59,9 @@ def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
     assert ["in use by another server" in str(exc) for exc in refused] == [True]
     for server in servers:
         server.stop()
+    assert not list(tmp_path.glob("*.lock"))
+    with EmbeddedServer(**place) as again:
+        assert again.pid
 
 
 def test_a_start_waits_for_the_server_of_a_killed_owner(tmp_path: Path) -> None:
