@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import process_token
@@ -24,6 +24,7 @@ from glidemq_orchestrate.worker.handler import Registered
 from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.log import Log, about
 from glidemq_orchestrate.worker.middleware.events import Events
+from glidemq_orchestrate.worker.overdue import ASIDE_PAUSE_MS, ASIDE_SECONDS, WAITING_SECONDS, Overdue
 from glidemq_orchestrate.worker.own_task import JobTask
 from glidemq_orchestrate.worker.suspects import Suspects
 from glidemq_orchestrate.worker.watch import Running
@@ -31,7 +32,6 @@ from glidemq_orchestrate.worker.watch import Running
 logger = logging.getLogger("glidemq_orchestrate.worker")
 LAST_ENDED: Final = 32
 TELL_AFTER_SECONDS: Final = 0.02
-GIVE_BACK_SECONDS: Final = 1.0
 
 
 class JobRunner:
@@ -67,7 +67,8 @@ class JobRunner:
         self._collected: dict[tuple[str, str], list[Attempt]] = {}
         self._full: deque[list[Attempt]] = deque()
         self._seconds: dict[tuple[str, str], float] = {}
-        self._giving_back: asyncio.TimerHandle | None = None
+        self._overdue = Overdue(WAITING_SECONDS, self._waiting, self._give_back)
+        self._overdue_aside = Overdue(ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_aside)
         self._messenger, self._threads = judge.contexts.messenger, judge.caller.threads
         self._log, self._events = Log(), Events(judge.middleware)
         self._loop = asyncio.get_running_loop()
@@ -106,26 +107,25 @@ class JobRunner:
             else:
                 break
         slots.aside = len(self._suspects.aside)
-        self._limit_waiting()
-
-    def _limit_waiting(self) -> None:
-        """See to it that nothing waits here for long: another worker may have a place for it."""
-        if self._giving_back is None and self._slots.prefetch is None and (waiting := self._waiting()):
-            self._giving_back = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back, waiting)
+        if slots.prefetch is None:
+            self._overdue.look()
+        self._overdue_aside.look()
 
     def _waiting(self) -> list[Attempt]:
         return [*self._slots.waiting, *(attempt for batch in self._full for attempt in batch)]
 
     def _give_back(self, overdue: list[Attempt]) -> None:
-        """Give back what waits for a place since then: the jobs before it take longer than expected."""
-        self._giving_back = None
-        left = set(map(id, overdue)) & set(map(id, self._waiting()))
-        if left and not self._slots.stopping:
-            self._slots.is_slow = True
-            for attempt in overdue:
-                if id(attempt) in left:
-                    self._withdraw(attempt, Outcome(attempt, Kind.BACK))
-        self.fill()
+        """Give back what waits for a place: the jobs before it take longer than expected."""
+        self._slots.is_slow = True
+        for attempt in overdue:
+            self._withdraw(attempt, Outcome(attempt, Kind.BACK))
+
+    def _give_aside(self, overdue: list[Attempt]) -> None:
+        """Let other workers have the suspects that wait for another one: each may run one."""
+        due = self._judge.clock.now_ms() + ASIDE_PAUSE_MS
+        for attempt in overdue:
+            self._withdraw(attempt, Outcome(attempt, Kind.LATER, first=due, second=UNBEGUN))
+        self._slots.aside = len(self._suspects.aside)
 
     def _collect(self, attempt: Attempt, registered: Registered) -> None:
         kind = attempt.queue, attempt.name  # budgets and limits are those of a queue

@@ -32,11 +32,12 @@ CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the ti
 REASON: Final = 200
 DELAY: Final = "its delay"
 LOST: Final = "its worker was lost: it runs again, at no cost of an attempt"
+SUSPECT: Final = "its worker was lost: each worker runs one of the jobs that ran there at a time"
 _READY: Final = (JobState.WAITING, JobState.PRIORITIZED)
 _HELD: Final = (JobState.DELAYED, JobState.GROUP_WAITING, JobState.SUSPENDED)
 _FIELDS: Final[tuple[JobField, ...]] = (
     "attemptsMade", "maxAttempts", "failedReason", "orderingKey", "groupKey", "suspendReason", "suspendedAt",
-    "suspendTimeout", "gmo:begun",
+    "suspendTimeout", "gmo:begun", "gmo:suspect", "gmo:token", "gmo:ran",
 )  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     every = list(jobs)
     silent = [job for job in every if job.state is JobState.ACTIVE and _silent_since(job, now_ms)]
     ready = [job for job in every if job.state in _READY]
-    held = [job for job in every if job.state in (*_HELD, JobState.WAITING_CHILDREN)][:MOST]
+    held = [job for job in every if _may_be_held(job) and job not in silent][:MOST]
     queues: dict[str, _Queue] = {}
     for name in dict.fromkeys(job.queue for job in (*silent, *ready)):
         queues[name] = yield from _queue(QueueKeys(prefix, name), now_ms)
@@ -93,6 +94,12 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     due = yield from _group_times(prefix, found)
     reasons = {job.job.name: _held(job, due.get(job.job.name)) for job in found}
     return told | {name: wait for name, wait in reasons.items() if wait is not None}
+
+
+def _may_be_held(job: Waiter) -> bool:
+    """Whether its fields say why it waits. One whose worker was lost may wait in the next one."""
+    is_again = job.state is JobState.ACTIVE and job.lost_runs > 0
+    return is_again or job.state in (*_HELD, JobState.WAITING_CHILDREN)
 
 
 def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
@@ -151,6 +158,16 @@ class _Job:
     def key(self) -> str:
         """Its ordering key."""
         return self.fields["groupKey"] or self.fields["orderingKey"] or ""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what ended a worker."""
+        return number(self.fields["gmo:suspect"]) > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the handler of a suspect runs: its worker says so first."""
+        return self.fields["gmo:ran"] == self.fields["gmo:token"]
 
     @property
     def due(self) -> datetime | None:
@@ -242,10 +259,12 @@ def _in_queue(job: Waiter, queue: _Queue) -> Wait:
 
 def _held(job: _Job, group_until: datetime | None) -> Wait | None:
     state = job.job.state
+    if state is JobState.ACTIVE:
+        return Wait(SUSPECT) if job.is_suspect and not job.has_begun else None
     if state is JobState.SUSPENDED:
         return _suspended(job)
     if state is JobState.DELAYED:
-        return Wait(_delayed(job), job.due)
+        return Wait(SUSPECT) if job.is_suspect else Wait(_delayed(job), job.due)
     if state is JobState.WAITING_CHILDREN:  # its handler has run, and has asked for that
         return Wait("for the jobs that it has added") if job.fields["gmo:begun"] else None
     key = readable(job.key)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Handlers, JobOptions, JobState, NewJob, Ordering, Queue, RateLimit
-from glidemq_orchestrate.worker import feed
+from glidemq_orchestrate.worker import feed, runner
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -100,10 +100,11 @@ def test_what_node_changes_about_a_limit_counts_amid_events_of_others(
 def test_what_was_fetched_behind_long_jobs_runs_on_an_idle_worker(
     batch: int, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    held = threading.Event()
+    held, running = threading.Event(), list[str]()
 
-    def holds(_ctx: Any) -> None:
-        assert held.wait(30)
+    def holds(ctx: Any) -> None:
+        running.append(ctx.job_id)
+        assert held.wait(60)
 
     def made() -> Handlers:
         handlers = Handlers()
@@ -122,7 +123,36 @@ def test_what_was_fetched_behind_long_jobs_runs_on_an_idle_worker(
     queue.add_many([*quick, NewJob("holds"), NewJob("holds"), *quick[:60]])
     run_worker(["etl"], made(), concurrency=2)
     queue.resume()
-    eventually(lambda: queue.counts()[JobState.ACTIVE] >= 2 and completed() >= 300, 20)
+    eventually(lambda: len(running) == 2, 30)
     run_worker(["etl"], made(), concurrency=2)
-    eventually(lambda: completed() == 360, 10)
+    eventually(lambda: completed() == 360, 20)
+    held.set()
+
+
+def test_suspects_that_wait_for_another_one_run_on_an_idle_worker(
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    redis_client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, running = threading.Event(), list[str]()
+
+    def holds(ctx: Any) -> None:
+        running.append(ctx.job_id)
+        assert held.wait(30)
+
+    monkeypatch.setattr(runner, "ASIDE_SECONDS", 1.0)
+    job_ids = [queue.add("holds") for _ in range(2)]
+    for job_id in job_ids:  # as it is after a worker was lost that ran both
+        redis_client.hset(f"glide:{{etl}}:job:{job_id}", mapping={"gmo:suspect": 1, "gmo:lost": 1})
+    run_worker(["etl"], {"holds": holds}, concurrency=4)
+    eventually(lambda: len(running) == 1, 20)
+    (other,) = {*job_ids} - {*running}
+    reason = "its worker was lost: each worker runs one of the jobs that ran there at a time"
+    eventually(lambda: getattr(queue.wait_of(other), "reason", "") == reason, 10)
+    assert queue.wait_of(running[0]) is None
+    run_worker(["etl"], {"holds": holds}, concurrency=4)
+    eventually(lambda: len(running) == 2, 20)
+    assert queue.wait_of(other) is None
     held.set()
