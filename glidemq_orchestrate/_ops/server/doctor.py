@@ -186,7 +186,10 @@ def _clock(clock: Clock) -> Op[Finding]:
         return Finding("clock", Verdict.OK, found)
     verdict = Verdict.WARNING if abs(skew) < most else Verdict.FAILED
     return Finding(
-        "clock", verdict, found, "synchronize clocks (NTP): delays and leases follow the workers' clocks"
+        "clock",
+        verdict,
+        found,
+        "synchronize clocks (NTP): Node workers go by their own, ours by the server's",
     )
 
 

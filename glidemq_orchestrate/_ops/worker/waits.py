@@ -30,6 +30,7 @@ from glidemq_orchestrate.stored import moment, number
 MOST: Final = 100
 CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time
 REASON: Final = 200
+PAUSE_MS: Final = 10_000  # for so long at most a worker gives back a job that it has no handler for
 DELAY: Final = "its delay"
 LOST: Final = "its worker was lost: it runs again, at no cost of an attempt"
 SUSPECT: Final = "its worker was lost: each worker runs one of the jobs that ran there at a time"
@@ -93,6 +94,12 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     found = yield from _read(prefix, held)
     due = yield from _group_times(prefix, found)
     reasons = {job.job.name: _held(job, due.get(job.job.name)) for job in found}
+    for job in found:
+        if job.is_fresh and job.due and (job.due.timestamp() * 1000 - now_ms) <= PAUSE_MS:
+            if job.job.queue not in queues:
+                queues[job.job.queue] = yield from _queue(QueueKeys(prefix, job.job.queue), now_ms)
+            if (unhandled := _unhandled(job.job, queues[job.job.queue])) is not None:
+                reasons[job.job.name] = unhandled
     return told | {name: wait for name, wait in reasons.items() if wait is not None}
 
 
@@ -163,6 +170,12 @@ class _Job:
     def is_suspect(self) -> bool:
         """Whether it may be what ended a worker."""
         return number(self.fields["gmo:suspect"]) > 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is delayed before its first run: by its options, or by a worker without its handler."""
+        is_delayed = self.job.state is JobState.DELAYED and not self.is_suspect
+        return is_delayed and not (number(self.fields["attemptsMade"]) or self.fields["gmo:begun"])
 
     @property
     def has_begun(self) -> bool:
@@ -246,8 +259,8 @@ def _in_queue(job: Waiter, queue: _Queue) -> Wait:
         return Wait(f"queue {job.queue} is paused; glidemq queue resume {job.queue}")
     if queue.handlers is not None and not queue.handlers:
         return Wait(f"no live worker serves queue {job.queue}")
-    if queue.handlers is not None and job.job not in queue.handlers:
-        return Wait(f"no live worker of queue {job.queue} has a handler {job.job}")
+    if (unhandled := _unhandled(job, queue)) is not None:
+        return unhandled
     rate = f"at most {queue.rate[0]} start in {queue.rate[1] / 1000:g} s" if queue.rate[0] else ""
     if queue.limited_until:
         until = moment(str(queue.limited_until))
@@ -255,6 +268,12 @@ def _in_queue(job: Waiter, queue: _Queue) -> Wait:
     limits = [f"at most {queue.concurrency} run at once"] if queue.concurrency else []
     more = f" ({', '.join([*limits, rate] if rate else limits)})" if limits or rate else ""
     return Wait(f"for a free worker of queue {job.queue}{more}", is_turn=True)
+
+
+def _unhandled(job: Waiter, queue: _Queue) -> Wait | None:
+    if not queue.handlers or job.job in queue.handlers:
+        return None
+    return Wait(f"no live worker of queue {job.queue} has a handler {job.job}")
 
 
 def _held(job: _Job, group_until: datetime | None) -> Wait | None:

@@ -120,6 +120,19 @@ def test_a_rate_limit_of_the_queue_says_until_when(
     flow.cancel()
 
 
+def test_a_node_that_workers_give_back_waits_for_a_handler(
+    flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, queue: Queue
+) -> None:
+    run_worker(["etl"], {"other": lambda _ctx: 1})
+    eventually(queue.workers, 10)
+    spec = FlowSpec("n", [node("a", job="missing")], queue_timeout=MINUTE)
+    flow = flows.submit(spec, require_workers=False)
+    eventually(lambda: flow.node("a").state == "delayed", 20)
+    (wait,) = flow.waits().values()
+    assert str(wait) == "no live worker of queue etl has a handler missing"
+    flow.cancel()
+
+
 def test_what_keeps_a_queue_or_an_ordering_key_from_going_on(
     flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, queue: Queue, path: str
 ) -> None:
