@@ -21,12 +21,13 @@ class Cancelled:
 
     Attributes:
         is_stopping: Whether that is because the worker stops: the job is given back, and runs again.
+        is_lost: Whether that is because the job is this attempt's no more: another one may have it.
     """
 
-    __slots__ = ("_event", "_is_set", "is_stopping")
+    __slots__ = ("_event", "_is_set", "is_lost", "is_stopping")
 
     def __init__(self) -> None:
-        self.is_stopping = False
+        self.is_stopping = self.is_lost = False
         self._is_set = False
         self._event: threading.Event | None = None
 
@@ -36,9 +37,10 @@ class Cancelled:
 
     __bool__ = is_set
 
-    def set(self, *, is_stopping: bool = False) -> None:
-        """Ask the handler to stop; the first reason counts."""
+    def set(self, *, is_stopping: bool = False, is_lost: bool = False) -> None:
+        """Ask the handler to stop; the first reason counts, but for a loss, which counts always."""
         self.is_stopping = self.is_stopping or (is_stopping and not self._is_set)
+        self.is_lost = self.is_lost or is_lost
         self._is_set = True
         if self._event is not None:
             self._event.set()

@@ -286,7 +286,7 @@ class JobRunner:
         stopped = execution.stopped = {**(execution.stopped or {}), attempt.job_id: revoked}
         for held, context in zip(execution.attempts, execution.contexts, strict=False):
             if held is attempt:
-                context.cancelled.set()
+                context.cancelled.set(is_lost=not revoked)
         registered = self._handlers.get(attempt.name)
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
         if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):

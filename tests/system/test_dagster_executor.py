@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,10 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import EmptyWorkspaceTarget
-from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
+from dagster._daemon.monitoring.run_monitoring import (
+    RESUME_RUN_LOG_MESSAGE,
+    execute_run_monitoring_iteration,
+)
 from dagster_glidemq.step_job import STEP_JOB, run_job_id, step_job_id
 
 from glidemq_orchestrate import EmbeddedServer, JobState, Queue
@@ -341,6 +345,71 @@ def test_a_run_goes_on_in_another_worker_and_its_step_runs_once(launched: Steps)
             wait_for(lambda: status(launched, run_id).value == "SUCCESS", 60, told(launched, run_id))
     assert len(launched.noted("held")) == 1
     assert kinds(launched.events(run_id), "held") == ["STEP_START", "STEP_SUCCESS"]
+
+
+@contextmanager
+def paused(worker: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A worker whose machine is paused: all that it has started stands still."""
+    below = [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]
+    for one in below:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in filter(runs, below):
+            one.resume()
+
+
+def test_a_step_whose_machine_was_paused_writes_nothing_beside_its_next_attempt(steps: Steps) -> None:
+    def pause() -> None:
+        (pid,) = wait_for(lambda: steps.noted("held_with_retry"), 60)
+        with paused(first), steps.worker():
+            wait_for(lambda: len(steps.noted("held_with_retry")) == 2, 120)
+        wait_for(lambda: is_gone(pid), 20)
+
+    with steps.worker() as first, beside(pause):
+        succeeded, run, events = steps.run("holding_with_retry", raise_on_error=False)
+    assert succeeded, told(steps, run.run_id)()
+    expected = ["STEP_START", "STEP_UP_FOR_RETRY", "STEP_RESTARTED", "STEP_SUCCESS"]
+    assert kinds(events, "held_with_retry") == expected
+
+
+def test_a_run_whose_machine_was_paused_does_not_end_the_one_that_goes_on(launched: Steps) -> None:
+    with launched.worker(), launched.worker(*RUNS) as first:
+        run_id = launch(launched, "holding")
+        wait_for(lambda: launched.noted("held"), 90, told(launched, run_id))
+        below = [one for one in psutil.Process(first.pid).children(recursive=True) if runs(one)]
+
+        def is_resumed() -> bool:
+            monitor(launched)
+            return "Resuming execution" in "".join(one.message or "" for one in launched.events(run_id))
+
+        with launched.worker(*RUNS):
+            with paused(first):
+                # Of as many resumes as there may be: the last is not to be resumed.
+                for _ in range(MONITORING["max_resume_run_attempts"] - 1):
+                    launched.instance.report_engine_event(
+                        RESUME_RUN_LOG_MESSAGE, run_id=run_id, job_name="holding"
+                    )
+                wait_for(is_resumed, 120, told(launched, run_id))
+            wait_for(lambda: not any(map(runs, below[-1:])), 20)
+            (launched.path / "release").touch()
+            wait_for(lambda: status(launched, run_id).value == "SUCCESS", 60, told(launched, run_id))
+    assert kinds(launched.events(run_id), "held") == ["STEP_START", "STEP_SUCCESS"]
+
+
+def test_a_run_whose_process_is_killed_fails_without_run_monitoring(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with place_of(server, tmp_path, run_launcher=LAUNCHER) as place, place.worker(*RUNS) as worker:
+        run_id = launch(place, "holding")
+        started = wait_for(
+            lambda: [e for e in place.events(run_id) if e.event_type_value == "PIPELINE_START"], 90
+        )
+        psutil.Process(started[0].pid).kill()
+        wait_for(lambda: status(place, run_id).value == "FAILURE", 20, told(place, run_id))
+        assert worker.poll() is None
+        assert "ended by SIGKILL" in told(place, run_id)()
 
 
 def test_a_run_whose_worker_was_lost_can_be_terminated(launched: Steps) -> None:

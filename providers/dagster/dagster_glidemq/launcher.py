@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import dagster as dg
 from dagster._core.events import DagsterEventType, EngineEventData
@@ -23,18 +23,16 @@ from dagster._core.launcher import (
 )
 from dagster._serdes import ConfigurableClass, ConfigurableClassData
 
+from dagster_glidemq.attempts import ENDS
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
 from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
 from dagster_glidemq.queues import KEEP, Queues
-from dagster_glidemq.step_handler import ENDS, JOB_ID, QUEUE
+from dagster_glidemq.step_handler import JOB_ID, QUEUE
 from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id, storage_of
-from dagster_glidemq.tags import place_of_run
+from dagster_glidemq.tags import JOB_TAG, PLACE_TAG, place_of_run
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
-
-JOB_TAG: Final = "dagster-glidemq/job_id"
-PLACE_TAG: Final = "dagster-glidemq/job_queue"
 
 
 class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
@@ -188,7 +186,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     def _revoke(self, run: dg.DagsterRun) -> tuple[str, bool]:
         """Revoke the newest job of a run; returns how, and whether a process has it that ends the run."""
-        queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
+        queue, job_id = _place_of_job(run)
         if queue is None or job_id is None:
             return "", False
         word = self._queues.revoke(queue, job_id)
@@ -205,7 +203,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         Raises:
             TransportError: The server does not answer: nothing is known of the run.
         """
-        queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
+        queue, job_id = _place_of_job(run)
         if queue is None or job_id is None:
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run was not launched as a glide-mq job.")
         why = self._why_lost(queue, job_id)
@@ -221,7 +219,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         include_container_logs: bool | None = True,  # noqa: ARG002, FBT001, FBT002  Dagster's
     ) -> str | None:
         """How the job of the run is, and who serves its queue; Dagster shows it when a run times out."""
-        queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
+        queue, job_id = _place_of_job(run)
         if queue is None or job_id is None:
             return None
         try:
@@ -252,6 +250,13 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
 def _queue_field(default: str, description: str) -> dg.Field:
     return dg.Field(dg.StringSource, is_required=False, default_value=default, description=description)
+
+
+def _place_of_job(run: dg.DagsterRun) -> tuple[str, str] | tuple[None, None]:
+    """Queue and id of the newest job of a run; a re-execution has the tags of its parent until it has one."""
+    queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG, "")
+    is_its_own = job_id.startswith(run_job_id(run.run_id, 0).removesuffix("0"))
+    return (queue, job_id) if queue is not None and is_its_own else (None, None)
 
 
 def _steps_in_flight(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from dagster._core.storage.event_log import (
 )
 from dagster._core.storage.legacy_storage import LegacyEventLogStorage
 
+from dagster_glidemq.attempts import DECIDING, STARTS, Attempts
 from dagster_glidemq.step_handler import GlideMQStepHandler
 
 LATE_SECONDS: Final = 10.0
@@ -29,16 +30,7 @@ LOOK_SECONDS: Final = 5.0
 OFFSET: Final = "DAGSTER_EXECUTOR_POP_EVENTS_OFFSET"
 _IN_ORDER: Final = (ConsolidatedSqliteEventLogStorage, InMemoryEventLogStorage, SqliteEventLogStorage)
 _ALL: Final = frozenset(dg.DagsterEventType)
-_DECIDING: Final = frozenset(
-    {
-        dg.DagsterEventType.RESOURCE_INIT_FAILURE,
-        dg.DagsterEventType.STEP_FAILURE,
-        dg.DagsterEventType.STEP_OUTPUT,
-        dg.DagsterEventType.STEP_SKIPPED,
-        dg.DagsterEventType.STEP_SUCCESS,
-        dg.DagsterEventType.STEP_UP_FOR_RETRY,
-    }
-)
+_DECIDING: Final = STARTS | DECIDING | {dg.DagsterEventType.STEP_SKIPPED}
 """The events that decide what follows."""
 
 
@@ -51,6 +43,9 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
     something new, before it is acted on, and each second for a while. A step writes its events one after the
     other, so its end is never read before its outputs. What is later still is read when the health check
     finds a step ended for which the executor waits (``read_again``).
+
+    A process that was given up, since its worker seemed to be lost, may write more: that counts for nothing
+    (``Attempts``).
 
     A run that was ended by somebody else, or deleted, is noticed within ``LOOK_SECONDS`` or so: workers end
     its steps, and its own process ends here, without a success after the other end.
@@ -71,6 +66,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
         step_handler.missed = self.read_again
         self._clock = clock
         self._heads: deque[tuple[float, int]] = deque()  # when which number was the greatest
+        self._attempts = Attempts()
         self._tail, self._is_doubted = 0, False  # up to which all events are known, it seems
         self._read_at = self._looked_at = -LOOK_SECONDS
 
@@ -81,14 +77,21 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
     def _pop_events(
         self, instance: dg.DagsterInstance, run_id: str, seen_storage_ids: set[int]
     ) -> Sequence[DagsterEvent]:
-        """The events of the run that were not seen before, in their order.
+        """The new events of the run, in their order, without those of attempts that were given up.
 
         Raises:
             DagsterExecutionInterruptedError: The run has ended, or was deleted.
         """
         self._end_with_run(instance, run_id)
         if _is_in_order(instance):
-            return super()._pop_events(instance, run_id, seen_storage_ids)
+            events = super()._pop_events(instance, run_id, seen_storage_ids)
+        else:
+            events = self._late_events(instance, run_id, seen_storage_ids)
+        return [event for event in events if self._attempts.counts(event)]
+
+    def _late_events(
+        self, instance: dg.DagsterInstance, run_id: str, seen_storage_ids: set[int]
+    ) -> Sequence[DagsterEvent]:
         now = self._clock()
         head = self._heads[-1][1] if self._heads else self._tail
         found = self._records(instance, run_id, 0 if self._is_doubted else head, _ALL)

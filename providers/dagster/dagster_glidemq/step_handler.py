@@ -21,10 +21,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
+from dagster._core.events import DagsterEvent, EngineEventData
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.step_delegating import CheckStepHealthResult, StepHandler, StepHandlerContext
 
+from dagster_glidemq.attempts import ENDS, STARTS, Attempts
 from dagster_glidemq.health import Overdue, why_lost
 from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.sight import Sight
@@ -40,10 +41,6 @@ logger = logging.getLogger(__name__)
 JOB_ID: Final = "glidemq/job_id"
 QUEUE: Final = "glidemq/queue"
 JOB: Final = "glidemq/job"
-ENDS: Final = frozenset(
-    {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE, DagsterEventType.STEP_UP_FOR_RETRY}
-)
-"""How an attempt of a step ends in the event log."""
 UNREAD_SECONDS: Final = 2.0
 WAITING: Final = frozenset({JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED, JobState.GROUP_WAITING})
 
@@ -201,5 +198,8 @@ class _Step:
 
     def has_ended(self) -> bool:
         """Whether the event log has the end of this attempt."""
-        stats = self._context.instance.get_run_step_stats(self._arguments.run_id, [self.key])
-        return any(len(of_step.attempts_list) > self.attempt for of_step in stats)
+        attempts = Attempts()
+        for entry in self._context.instance.all_logs(self._arguments.run_id, of_type=set(STARTS | ENDS)):
+            if entry.dagster_event is not None:
+                attempts.counts(entry.dagster_event)
+        return attempts.has_ended(self.key, self.attempt)

@@ -43,7 +43,7 @@ def run_step(ctx: Context) -> None:
         job = StepJob.read(ctx.data)
     except ValueError as exc:
         raise Unrecoverable(f"job {ctx.job_id} is no step of Dagster: {exc}") from None
-    _processes.run("step", job.location, job.payload(), ctx.cancelled, job.grace_seconds)
+    _processes.run_step(job, ctx.cancelled)
 
 
 @handlers.handler(RUN_JOB, once=True)
@@ -57,4 +57,4 @@ def run_run(ctx: Context) -> None:
         job = RunJob.read(ctx.data)
     except ValueError as exc:
         raise Unrecoverable(f"job {ctx.job_id} is no run of Dagster: {exc}") from None
-    _processes.run("run", job.location, job.payload(), ctx.cancelled, job.grace_seconds)
+    _processes.run_run(job, ctx.job_id, ctx.cancelled)

@@ -30,6 +30,7 @@ from dagster._utils.hosted_user_process import recon_job_from_origin
 from dagster._utils.interrupts import capture_interrupts
 
 from dagster_glidemq.step_job import RunJob, StepJob, location_of, storage_of
+from dagster_glidemq.warm.attempt import StepAttempt
 from dagster_glidemq.warm.messages import INTERRUPTED, NotPrepared, Outdated
 from dagster_glidemq.warm.sources import Sources
 
@@ -233,14 +234,17 @@ class Execution:
         atexit._run_exitfuncs()  # noqa: SLF001  the interpreter does not end by itself in a forked child
 
     def _step(self, job: StepJob) -> int:
-        run = self._run(job.run_id, job.storage)
+        run, attempt = self._run(job.run_id, job.storage), StepAttempt(self._instance, job)
+        if not attempt.may_begin():
+            return 0
+        attempt.fence()
         arguments = ExecuteStepArgs(
             job_origin=_origin(run),
             run_id=job.run_id,
             step_keys_to_execute=[job.step_key],
             retry_mode=job.unpacked_retry_mode(),
             known_state=job.unpacked_state(),
-            should_verify_step=True,
+            should_verify_step=attempt.number == 0,  # of an earlier attempt there may be more events
         )
         for _ in _execute_step_command_body(arguments, self._instance, run):
             pass

@@ -78,15 +78,16 @@ class WarmProcess:
         """Whether nothing runs in it."""
         return not self._calls
 
-    def run(self, kind: str, job: Any, is_cancelled: Callable[[], bool], grace: float) -> None:
+    def run(self, kind: str, job: Any, how_to_end: Callable[[], int], grace: float) -> None:
         """Run a step or a run in a child, to its end.
 
-        When it is cancelled the child is interrupted, and killed after the grace, with what it has started.
+        When it is to end, the child is interrupted, and killed after the grace, with what it has started.
 
         Args:
             kind: ``step`` or ``run``.
             job: The payload.
-            is_cancelled: Whether it should end; called ten times a second.
+            how_to_end: The signal by which it is to end now: SIGINT, or SIGKILL where another process may
+                have the job, so that it writes no more; 0 while it may go on. Called ten times a second.
             grace: Seconds.
 
         Raises:
@@ -102,7 +103,7 @@ class WarmProcess:
             self._calls[number] = replies
         try:
             self._send(number, begin=kind, job=job)
-            self._wait(number, replies, is_cancelled, grace)
+            self._wait(number, replies, how_to_end, grace)
         finally:
             self._calls.pop(number, None)
             self.used_at = time.monotonic()
@@ -122,7 +123,7 @@ class WarmProcess:
         self,
         number: int,
         replies: queue.SimpleQueue[dict[str, Any] | None],
-        is_cancelled: Callable[[], bool],
+        how_to_end: Callable[[], int],
         grace: float,
     ) -> None:
         told: list[int] = []
@@ -139,10 +140,10 @@ class WarmProcess:
                     return
                 continue
             now = time.monotonic()
-            if not told and is_cancelled():
-                told.append(signal.SIGINT)
+            if not told and (how := how_to_end()):
+                told.append(how)
                 kill_at, gone_at = now + grace, now + grace + END_SECONDS
-                self._send(number, signal=signal.SIGINT)
+                self._send(number, signal=how)
             elif told == [signal.SIGINT] and now >= kill_at:
                 told.append(signal.SIGKILL)
                 self._send(number, signal=signal.SIGKILL)
@@ -194,6 +195,8 @@ def _is_end(message: dict[str, Any] | None, told: list[int]) -> bool:
     if code > 0:
         raise Unrecoverable(f"its process ended with exit code {code}; the event log may have more")
     how = _name_of(-code)
+    if -code == signal.SIGKILL and told == [signal.SIGKILL]:
+        raise Unrecoverable("another attempt may have it: its process was ended by SIGKILL")
     if -code == signal.SIGKILL and signal.SIGKILL in told:
         raise Unrecoverable(f"its process did not end when it was interrupted, and was ended by {how}")
     raise Unrecoverable(f"its process was ended by {how}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dagster_glidemq.step_job import RunJob, StepJob
 from dagster_glidemq.warm.ended import EndedRuns
 from dagster_glidemq.warm.process import Stale, WarmProcess
 from glidemq_orchestrate import Unrecoverable
@@ -37,21 +39,46 @@ class WarmProcesses:
             self._owner = os.getpid()
             self._spare = self._spare or WarmProcess()
 
-    def run(self, kind: str, location: str, job: Any, cancelled: Cancelled, grace: float) -> None:
-        """Run a job; see ``WarmProcess.run``. A process whose code has changed is replaced.
+    def run_step(self, job: StepJob, cancelled: Cancelled) -> None:
+        """Run a step; see ``WarmProcess.run``. A process whose code has changed is replaced.
 
         A job whose run ends meanwhile is interrupted, as if it were cancelled.
 
         Raises:
             Unrecoverable: It ended otherwise than by itself, or could not begin.
         """
-        with self._ended.watching(job["run_id"], is_step=kind == "step") as watched:
+        self._run("step", job, "", cancelled)
+
+    def run_run(self, job: RunJob, job_id: str, cancelled: Cancelled) -> None:
+        """Run a run, in the same way; one whose process ends before it is ended here.
+
+        Raises:
+            Unrecoverable: As for a step.
+        """
+        why = "it has left by itself"
+        try:
+            self._run("run", job, job_id, cancelled)
+        except Unrecoverable as exc:
+            why = str(exc)
+            raise
+        finally:
+            self._ended.settle(job.run_id, job_id, why)
+
+    def _run(self, kind: str, job: StepJob | RunJob, run_job: str, cancelled: Cancelled) -> None:
+        with self._ended.watching(job.run_id, run_job) as watched:
+
+            def how_to_end() -> int:
+                if not (watched.why or cancelled.is_set()):
+                    return 0
+                is_anothers = cancelled.is_lost or (run_job and self._ended.is_handed_over(watched))
+                return signal.SIGKILL if is_anothers else signal.SIGINT
+
             for _ in range(TRIES):
-                place, process = self._take(location, job["run_id"])
+                place, process = self._take(job.location, job.run_id)
                 try:
-                    process.run(kind, job, lambda: bool(watched.why) or cancelled.is_set(), grace)
+                    process.run(kind, job.payload(), how_to_end, job.grace_seconds)
                 except Stale as exc:
-                    self._forget(location, place, process, exc)
+                    self._forget(job.location, place, process, exc)
                 except Unrecoverable as exc:
                     if watched.why and watched.why not in str(exc):
                         raise Unrecoverable(f"{watched.why}; {exc}") from None

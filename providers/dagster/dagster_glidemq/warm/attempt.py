@@ -1,0 +1,75 @@
+"""One attempt of a step in the event log, as the process that runs it sees it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import dagster as dg
+from dagster import DagsterEvent, DagsterEventType
+
+from dagster_glidemq.attempts import ENDS, GIVEN_UP, STARTS, Attempts
+from dagster_glidemq.step_job import StepJob
+
+logger = logging.getLogger("dagster_glidemq.warm")
+
+_FENCED: Final = ENDS | {DagsterEventType.STEP_OUTPUT}
+
+
+class StepAttempt:
+    """An attempt of a step.
+
+    Args:
+        instance: Where its events go.
+        job: Its job.
+
+    Attributes:
+        number: 0 for the first one.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, job: StepJob) -> None:
+        self._instance, self._run_id, self._key = instance, job.run_id, job.step_key
+        self.number = job.unpacked_state().get_retry_state().get_attempt_count(job.step_key)
+
+    def may_begin(self) -> bool:
+        """Whether it has not begun, and was not given up. Of the first one Dagster itself looks.
+
+        Dagster counts the events of all attempts, also those of one that was given up and writes on.
+        """
+        if self.number == 0 or self._attempts().may_begin(self._key, self.number):
+            return True
+        logger.warning("attempt %s of step %s has begun, or was given up", self.number + 1, self._key)
+        return False
+
+    def fence(self) -> None:
+        """Let this process write no output or end of the attempt after it was given up."""
+        store, before = self._instance.handle_new_event, self._given_up()
+
+        def handle(event: Any, **options: Any) -> Any:
+            found = event.dagster_event
+            is_fenced = found is not None and found.step_key == self._key and found.event_type in _FENCED
+            if is_fenced and self._given_up() != before and self._has_ended():
+                logger.warning("%s of step %s is not written: it was given up", event.user_message, self._key)
+                return None
+            return store(event, **options)
+
+        self._instance.handle_new_event = handle  # type: ignore[method-assign]
+
+    def _given_up(self) -> int:
+        """How many attempts of the step have failed so far: few events, whatever the size of the run."""
+        return sum(event.step_key == self._key for event in self._events(GIVEN_UP))
+
+    def _has_ended(self) -> bool:
+        return self._attempts().has_ended(self._key, self.number)
+
+    def _attempts(self) -> Attempts:
+        attempts = Attempts()
+        for event in self._events(STARTS | ENDS):
+            attempts.counts(event)
+        return attempts
+
+    def _events(self, kinds: Iterable[DagsterEventType]) -> Iterator[DagsterEvent]:
+        for entry in self._instance.all_logs(self._run_id, of_type=set(kinds)):
+            if entry.dagster_event is not None:
+                yield entry.dagster_event
