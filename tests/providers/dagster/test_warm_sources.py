@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import gc
 import os
+import random
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 from dagster_glidemq.warm.hazards import Hazards
 from dagster_glidemq.warm.sources import Sources
@@ -127,6 +134,21 @@ def test_another_process_goes_on_with_what_was_noted(sources: Sources, tmp_path:
     assert other.have_changed(for_another_run=False)
 
 
+def test_what_the_code_registers_for_the_end_of_its_process_is_noted(sources: Sources) -> None:
+    def remove() -> None: ...
+
+    with sources.recording():
+        import atexit  # noqa: PLC0415  as code does
+
+        atexit.register(remove)
+        concurrent.futures.ThreadPoolExecutor(1)  # of Python's own
+    atexit.unregister(remove)
+    assert [name.rpartition(".")[2] for name in sources.at_exit] == ["remove"]
+    found = Hazards()
+    found.note()
+    assert found.found((), ["remove"]) == "for the end of a process remove"
+
+
 @pytest.fixture
 def hazards() -> Hazards:
     found = Hazards()
@@ -145,8 +167,27 @@ def thread(hazards: Hazards) -> Iterator[None]:
 
 
 def test_nothing_is_no_hazard(hazards: Hazards, tmp_path: Path) -> None:
-    with (tmp_path / "log").open("a"), socket.socket(type=socket.SOCK_DGRAM), (tmp_path / "log").open():
+    with (tmp_path / "log").open("a"), socket.socket(type=socket.SOCK_DGRAM):
         assert hazards.found() == ""
+
+
+def test_what_children_would_share_or_remove_is_named(hazards: Hazards, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").touch()
+    with (tmp_path / "data.csv").open():
+        assert hazards.found() == f"what is open: the file {tmp_path / 'data.csv'}"
+    with concurrent.futures.ProcessPoolExecutor(1):  # made, and not used yet
+        assert "a pipe" in hazards.found()
+    gc.collect()
+    assert hazards.found() == ""
+    with tempfile.TemporaryDirectory() as folder:
+        assert hazards.found() == f"what goes when a process ends: TemporaryDirectory {folder}"
+
+
+@pytest.mark.parametrize("made", [random.Random(1), np.random.default_rng(), np.random.RandomState()])
+def test_a_generator_of_random_numbers_is_named(hazards: Hazards, made: object) -> None:
+    module: Any = ModuleType("pipeline")
+    module.SECURE, module.RNG = random.SystemRandom(), made
+    assert hazards.found([module]) == "random numbers of pipeline.RNG"
 
 
 @pytest.mark.usefixtures("thread")

@@ -1,23 +1,28 @@
 """What a forked child cannot use of what the import of the code has left in its process.
 
 A thread does not exist in the child: whoever waits for it, or for a lock that it holds, waits for ever. An
-open connection, or a file that is open for writing, is one for all children: one reads what another has asked
-for.
+open connection, pipe or file is one for all children: one reads what another has asked for, or where another
+has stopped. What is to be removed when the process ends, such as a temporary folder, goes with the first
+child. And generators of random numbers draw the same ones in all of them.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import random
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 MOST_NAMED: Final = 6
 _TASKS: Final = Path("/proc/self/task")
@@ -35,19 +40,34 @@ class Hazards:
     def __init__(self) -> None:
         self._threads: set[int] = set()
         self._descriptors: set[tuple[int, int]] = set()
+        self._finalizers: set[Any] = set()
 
     def note(self) -> None:
         """Note what is there: it is not of the code."""
         self._threads = set(_threads())
         self._descriptors = {key for key, _ in _shared()}
+        self._finalizers = set(_finalizers())
 
-    def found(self) -> str:
-        """What there is besides, in words; empty if a fork does no harm."""
+    def found(self, modules: Iterable[ModuleType] = (), at_exit: Sequence[str] = ()) -> str:
+        """What there is besides, in words; empty if a fork does no harm.
+
+        Args:
+            modules: Those of the code, in which generators of random numbers are looked for.
+            at_exit: The functions that the code has registered for the end of the process.
+        """
         if set(_threads()) - self._threads:
             _fork_for_nothing()  # those that know of forks end before one
         threads = [name for number, name in _threads().items() if number not in self._threads]
         shared = [text for key, text in _shared() if key not in self._descriptors]
-        return " and ".join(filter(None, (_listed("the threads", threads), _listed("what is open:", shared))))
+        ends = [text for key, text in _finalizers().items() if key not in self._finalizers]
+        found = (
+            _listed("the threads", threads),
+            _listed("what is open:", shared),
+            _listed("what goes when a process ends:", ends),
+            _listed("for the end of a process", list(at_exit)),
+            _listed("random numbers of", _generators(modules)),
+        )
+        return " and ".join(filter(None, found))
 
 
 def _threads() -> dict[int, str]:
@@ -86,11 +106,38 @@ def _shared() -> Iterator[tuple[tuple[int, int], str]]:
             number = int(name)
             found = os.fstat(number)
             mode = fcntl.fcntl(number, fcntl.F_GETFL)
-            is_written = bool(mode & (os.O_WRONLY | os.O_RDWR)) and not mode & os.O_APPEND
             if stat.S_ISSOCK(found.st_mode) and (text := _connection(number)):
                 yield (number, found.st_ino), text
-            elif stat.S_ISREG(found.st_mode) and is_written:
+            elif stat.S_ISFIFO(found.st_mode):
+                yield (number, found.st_ino), "a pipe"
+            elif stat.S_ISREG(found.st_mode) and not mode & os.O_APPEND:
                 yield (number, found.st_ino), _path(number)
+
+
+def _finalizers() -> dict[Any, str]:
+    """What Python's finalizers, such as those of temporary folders, do at the end of the process."""
+    registered: Any = weakref.finalize._registry  # type: ignore[attr-defined]  # noqa: SLF001  no public list
+    found = {one: one.peek() for one in list(registered) if one.atexit}
+    return {one: _of_finalizer(seen[0]) for one, seen in found.items() if seen is not None}
+
+
+def _of_finalizer(owner: Any) -> str:
+    name = getattr(owner, "name", "")
+    return f"{type(owner).__name__} {name}" if isinstance(name, str) and name else type(owner).__name__
+
+
+def _generators(modules: Iterable[ModuleType]) -> list[str]:
+    """The generators of random numbers at the level of modules."""
+    numpy: Any = sys.modules.get("numpy")
+    kinds: tuple[type, ...] = (random.Random,)
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    return [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, value in list(vars(module).items())
+        if isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+    ]
 
 
 def _connection(number: int) -> str:

@@ -26,12 +26,14 @@ from typing import Any, Final, NamedTuple
 
 from dagster_glidemq.warm.hazards import Hazards
 from dagster_glidemq.warm.messages import APART, CHANGED, OF_A_RUN, Lines, NotPrepared, Outdated, encoded
-from dagster_glidemq.warm.sources import Sources
+from dagster_glidemq.warm.sources import Sources, modules_of_code
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
 MOST_OF_A_REFUSAL: Final = 4096
 _CHUNK: Final = 1 << 16
+_ALL_OF_IT: Final = 100
+"""Of so many collections one is complete: it takes longer the more code is imported."""
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -70,7 +72,7 @@ class WarmProgram:
         self._execution = Execution(self._sources)
         self._children: dict[int, _Child] = {}  # by pid
         self._parting: dict[str, Any] = {}  # what jobs are answered, once it takes no more
-        self._why_apart = ""
+        self._why_apart, self._frozen = "", 0
         self._ended, wake = os.pipe()
         for end in (self._ended, wake):
             os.set_blocking(end, False)
@@ -145,7 +147,7 @@ class WarmProgram:
             return False
         if is_new:
             self._freeze()
-            if why := self._hazards.found():
+            if why := self._hazards.found(modules_of_code(), self._sources.at_exit):
                 self._retire(number, apart={"why": why, "sources": self._sources.packed()})
                 return False
         return True
@@ -225,6 +227,9 @@ class WarmProgram:
 
     def _freeze(self) -> None:
         """Let the collector of the children leave alone what they share with this process."""
+        self._frozen += 1
+        if self._frozen % _ALL_OF_IT == 0:  # of what was frozen, something is garbage by now
+            gc.unfreeze()
         gc.collect()
         gc.freeze()
 
@@ -235,9 +240,10 @@ class WarmProgram:
 
 def _why_slow(why: str) -> str:
     return (
-        f"Importing the code of this location leaves {why}, which a forked process cannot use. So each of "
-        "its steps imports the code anew, which takes longer. Fix: read data, and open connections and "
-        "databases, in ops, assets or resources, not at the level of a module."
+        f"Importing the code of this location leaves {why}, which forked processes cannot use, or would "
+        "share. So each of its steps imports the code anew, which takes longer. Fix: read data, make "
+        "temporary folders and generators of random numbers, and open connections, files and databases, in "
+        "ops, assets or resources, not at the level of a module."
     )
 
 

@@ -8,13 +8,15 @@ be compared: such code serves one run only.
 
 from __future__ import annotations
 
+import atexit
 import os
 import stat
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Final
 
 _PACKAGES: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
@@ -31,6 +33,8 @@ _ELSEWHERE: Final = frozenset(
 )
 _IMPORTS: Final = "<frozen importlib._bootstrap_external>"
 
+_register: Final = atexit.register
+
 Stamp = list[int] | None
 
 
@@ -39,10 +43,12 @@ class Sources:
 
     Attributes:
         is_certain: Nothing came from elsewhere: the definitions are those of the files.
+        at_exit: The functions that the code has registered for the end of the process.
     """
 
     def __init__(self) -> None:
         self.is_certain = True
+        self.at_exit: list[str] = []
         self._files: dict[str, Stamp] = {}
         self._folders: dict[tuple[str, str], list[str] | None] = {}
         self._written: set[str] = set()
@@ -56,10 +62,12 @@ class Sources:
     def recording(self) -> Iterator[None]:
         """Note what is read in the block, also by its other threads; then the modules that are imported."""
         self._is_on = True
+        register: Any = atexit.register
+        atexit.register = self._registered  # type: ignore[assignment]  # no audit hook tells of it
         try:
             yield
         finally:
-            self._is_on = False
+            self._is_on, atexit.register = False, register
             for file in self._written & self._files.keys():  # a cache of the code's own
                 self._files[file] = _stamp(file)
             self._written.clear()
@@ -114,6 +122,12 @@ class Sources:
         finally:
             self._inside.is_so = False
 
+    def _registered(self, function: Callable[..., Any], *args: Any, **named: Any) -> Callable[..., Any]:
+        caller = sys._getframe(1).f_code.co_filename  # noqa: SLF001  whose code it is
+        if self._is_on and _absolute(caller) is not None:
+            self.at_exit.append(getattr(function, "__qualname__", type(function).__name__))
+        return _register(function, *args, **named)
+
     def _opened(self, path: Any, flags: int) -> None:
         if isinstance(path, int) or (file := _absolute(path)) is None or file.endswith(".pyc"):
             return
@@ -132,10 +146,18 @@ class Sources:
             self._folders[folder, kind] = _entries(folder, kind)
 
     def _note_modules(self) -> None:
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file not in self._files and not file.startswith(_INSTALLED):
+        for module in modules_of_code():
+            file = str(module.__file__)
+            if file not in self._files:
                 self._files[file] = _stamp(file)
+
+
+def modules_of_code() -> Iterator[ModuleType]:
+    """The modules that are imported and are not of the installation."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not file.startswith(_INSTALLED):
+            yield module
 
 
 def _absolute(path: Any) -> str | None:
