@@ -9,6 +9,7 @@ then the sensor of ``build_glidemq_cancellation_sensor`` cancels the flow, or el
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,7 +24,7 @@ from dagster_glidemq.identity import Context, flow_id_for, is_retry, root_run_id
 from dagster_glidemq.lineage import Decision, decide, lineage_of
 from dagster_glidemq.patience import Patience
 from dagster_glidemq.unserved import Unserved
-from dagster_glidemq.watch import Changes, follow
+from dagster_glidemq.watch import Batch, Changes, follow
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, FlowStatus, NodeStatus, Owner
 from glidemq_orchestrate.errors import (
     FlowCancelled,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 LOG_LINES: Final = 25
+LOOK_SECONDS: Final = 10.0
 INTERRUPTS: Final = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 """What a step that is terminated raises."""
 MOST_OF_A_NAME: Final = 256
@@ -96,6 +98,8 @@ class FlowRun:
     _owner: Owner | None = field(init=False, default=None)
     _generation: int | None = field(init=False, default=None)
     _is_theirs: bool = field(init=False, default=False)
+    _looked_at: float = field(init=False, default=-LOOK_SECONDS)
+    _is_stored: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """Look where the step stands in the chain of runs."""
@@ -119,7 +123,7 @@ class FlowRun:
             raise  # if it still runs, a retry of the step attaches to it
         except BaseException as exc:
             reason = f"Dagster run {self.context.run.run_id} {_ended(exc)}"
-            self._cancel(reason, is_interrupted=isinstance(exc, INTERRUPTS))
+            self._cancel(reason, is_interrupted=isinstance(exc, INTERRUPTS) or self._is_run_over())
             raise
 
     def _changes(self, timeout: timedelta | None) -> Iterator[Changes]:
@@ -144,10 +148,39 @@ class FlowRun:
             warn=self.context.log.warning,
             patience=self.rules.patience,
         )
-        for change in follow(flow, patience=self.rules.patience, timeout=timeout, look=unserved.look):
+
+        def look(batch: Batch) -> None:
+            self._end_with_run()
+            unserved.look(batch)
+
+        for change in follow(flow, patience=self.rules.patience, timeout=timeout, look=look):
             _log(self.context, change)
             yield change
         return change.status
+
+    def _end_with_run(self) -> None:
+        """End the step when its run has ended, is being terminated, or was deleted, whatever signals it had.
+
+        Raises:
+            DagsterExecutionInterruptedError: That is so.
+        """
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            if self._is_run_over():
+                raise dg.DagsterExecutionInterruptedError
+
+    def _is_run_over(self) -> bool:
+        """Whether the run has ended or is to end; not where that cannot be read, or is not stored at all."""
+        try:
+            run = self.context.instance.get_run_by_id(self.context.run.run_id)
+        except Exception as exc:  # noqa: BLE001  whatever the storage raises
+            self.context.log.warning("whether the run has ended is not known: %s", exc)
+            return False
+        if run is None:
+            return self._is_stored
+        self._is_stored = True
+        return run.is_finished or run.status is dg.DagsterRunStatus.CANCELING
 
     def _submit(self) -> Flow:
         """Submit the flow, go on with it, or begin it anew."""

@@ -5,12 +5,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._check import CheckError
 from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets, patience
 from dagster_glidemq import unserved as unserved_module
 from tenacity import wait_fixed
@@ -291,6 +293,68 @@ def test_a_termination_leaves_a_flow_that_others_want(
         assert producer.get("mine").status().state == ("running" if other == "somebody else" else "cancelled")
     assert ("flow mine goes on for ada" in lines) is (other == "somebody else")
     assert not gate.is_set()
+
+
+@pytest.mark.usefixtures("gate")
+@pytest.mark.parametrize("ending", ["report_run_canceling", "report_run_failed", "delete"])
+def test_a_step_whose_run_has_ended_ends_without_a_signal(
+    url: str,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    waits: threading.Event,
+    ending: str,
+) -> None:
+    monkeypatch.setattr(flow_run, "LOOK_SECONDS", 0.2)
+
+    def end() -> None:
+        waits.wait(30)
+        time.sleep(1)
+        (run,) = instance.get_runs(limit=1)
+        if ending == "delete":
+            instance.run_storage.delete_run(run.run_id)
+        else:
+            getattr(instance, ending)(run)
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    with suppress(
+        CheckError, dg.DagsterExecutionInterruptedError
+    ):  # Dagster looks for the run at its end, too
+        result = run_op(
+            GlideMQResource(url=url),
+            instance,
+            lambda context, res: res.run_flow(context, TWO, flow_id="mine"),
+        )
+        assert not result.success
+    ender.join()
+    with FlowProducer(url) as producer:
+        status = producer.get("mine").status()
+    assert (status.state, status.reason.endswith("was terminated")) == ("cancelled", True)
+
+
+@pytest.mark.parametrize("is_canceled", [True, False])
+def test_the_last_step_of_a_canceled_run_cancels_what_its_steps_share(
+    url: str,
+    instance: dg.DagsterInstance,
+    run_worker: RunWorker,
+    is_canceled: bool,  # noqa: FBT001
+) -> None:
+    run_worker(["etl"], {"step": lambda ctx: ctx.node == "first" or ctx.cancelled.wait(30)})
+
+    def body(context: dg.OpExecutionContext, res: GlideMQResource) -> None:
+        changes: Any = res.stream_flow(context, TWO, flow_id="mine")
+        next(changes)
+        with FlowProducer(url) as producer:
+            producer.get("mine", owner=Owner(f"Dagster run {context.run.run_id}, step other")).renew()
+        if is_canceled:
+            context.instance.report_run_canceling(context.run)
+        changes.close()
+
+    run_op(GlideMQResource(url=url), instance, body)
+    with FlowProducer(url) as producer:
+        assert producer.get("mine").status().state == ("cancelled" if is_canceled else "running")
+        producer.get("mine").cancel()
 
 
 def test_a_flow_that_somebody_else_began_is_not_cancelled(
