@@ -62,6 +62,25 @@ def test_a_file_that_was_looked_for_in_vain_counts_when_it_is_there(sources: Sou
     assert sources.have_changed(for_another_run=False)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_was_looked_for_counts_for_the_next_run_when_it_comes_or_goes(
+    sources: Sources,
+    tmp_path: Path,
+    is_there: bool,  # noqa: FBT001
+) -> None:
+    flag, made = tmp_path / "flag", tmp_path / "made" / "folder"
+    if is_there:
+        flag.touch()
+    with sources.recording():
+        assert flag.exists() is is_there
+        made.mkdir(parents=True, exist_ok=True)
+    flag.unlink() if is_there else flag.touch()
+    assert not sources.have_changed(for_another_run=False)
+    assert sources.have_changed(for_another_run=True)
+    flag.touch() if is_there else flag.unlink()
+    assert not sources.have_changed(for_another_run=True)
+
+
 def test_a_new_entry_of_a_folder_counts_for_the_next_run_only(sources: Sources, tmp_path: Path) -> None:
     with sources.recording():
         assert list(tmp_path.glob("*.csv")) == []

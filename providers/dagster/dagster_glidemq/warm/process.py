@@ -54,6 +54,7 @@ class WarmProcess:
         self._lock = threading.Lock()
         self._calls: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
         self._number, self._is_over, self.used_at = 0, False, time.monotonic()
+        self._is_stuck, self._begun = False, set[int]()  # an import that does not end; the calls that run
         with theirs:
             program = [sys.executable, "-m", "dagster_glidemq.warm.program", str(theirs.fileno()), self._mark]
             self._process = subprocess.Popen(  # noqa: S603  a module of this package
@@ -105,8 +106,18 @@ class WarmProcess:
             self._send(number, begin=kind, job=job)
             self._wait(number, replies, how_to_end, grace)
         finally:
-            self._calls.pop(number, None)
-            self.used_at = time.monotonic()
+            with self._lock:
+                self._calls.pop(number, None)
+                self._begun.discard(number)
+                self.used_at = time.monotonic()
+                if self._is_stuck and not self._begun:  # what waits for it begins in another one
+                    self._process.kill()
+
+    def retire(self) -> bool:
+        """Take no more jobs, if none is here. Returns whether that is so."""
+        with self._lock:
+            self._is_over = self._is_over or not self._calls
+            return self._is_over
 
     def close(self) -> None:
         """End the process with what runs in it, and wait for that. Repeatable."""
@@ -134,6 +145,8 @@ class WarmProcess:
                 if message is None and not has_begun:
                     raise Stale
                 has_begun = True
+                if message and "pid" in message:
+                    self._begun.add(number)
                 if message and "ended" in message and signal.SIGKILL in told:
                     guard.end({}, f"{self._mark}_{number}=1".encode(), _SPARED, quiet=0.0)
                 if _is_end(message, told):
@@ -147,7 +160,9 @@ class WarmProcess:
             elif told == [signal.SIGINT] and now >= kill_at:
                 told.append(signal.SIGKILL)
                 self._send(number, signal=signal.SIGKILL)
-            elif told and now >= gone_at:  # it has not begun yet, and will be killed at once
+            elif told and now >= gone_at:  # it has not begun yet, and would be killed at once
+                if not has_begun:
+                    self._is_over = self._is_stuck = True
                 raise Unrecoverable("cancelled before its process began")
 
     def _send(self, number: int, **what: Any) -> None:

@@ -132,4 +132,5 @@ class WarmProcesses:
         idle = [place for place, process in self._by_place.items() if process.is_idle]
         if len(self._by_place) > MOST and len(idle) > 1:
             oldest = min(idle, key=lambda place: self._by_place[place].used_at)
-            threading.Thread(target=self._by_place.pop(oldest).close, daemon=True).start()
+            if self._by_place[oldest].retire():  # a job may have come to it meanwhile
+                threading.Thread(target=self._by_place.pop(oldest).close, daemon=True).start()

@@ -1,6 +1,7 @@
 """What the imported code was made of, and whether that has changed since.
 
 Python tells an audit hook of every file that it opens and every folder that it lists, whichever library asks.
+Whether a path exists is asked by ``os.stat``, which is replaced meanwhile.
 What native code reads by itself is not seen; libraries that do so start threads, and such a location is not
 imported in the process that forks (``hazards``). What an import got from a server or another program cannot
 be compared: such code serves one run only.
@@ -15,7 +16,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ _ELSEWHERE: Final = frozenset(
 _IMPORTS: Final = "<frozen importlib._bootstrap_external>"
 
 _register: Final = atexit.register
+_stat: Final = os.stat
 
 Stamp = list[int] | None
 
@@ -51,6 +53,8 @@ class Sources:
         self.at_exit: list[str] = []
         self._files: dict[str, Stamp] = {}
         self._folders: dict[tuple[str, str], list[str] | None] = {}
+        self._there: dict[str, bool] = {}  # what was only looked for
+        self._asked: set[str] = set()
         self._written: set[str] = set()
         self._is_on = False
         self._inside = threading.local()
@@ -62,16 +66,22 @@ class Sources:
     def recording(self) -> Iterator[None]:
         """Note what is read in the block, also by its other threads; then the modules that are imported."""
         self._is_on = True
-        register: Any = atexit.register
-        atexit.register = self._registered  # type: ignore[assignment]  # no audit hook tells of it
-        try:
-            yield
-        finally:
-            self._is_on, atexit.register = False, register
-            for file in self._written & self._files.keys():  # a cache of the code's own
-                self._files[file] = _stamp(file)
-            self._written.clear()
-            self._note_modules()
+        with _in_place_of(atexit, "register", self._registered), _in_place_of(os, "stat", self._looked_at):
+            try:
+                yield
+            finally:
+                self._is_on = False
+                for path in self._asked - self._files.keys():
+                    self._there[path] = _is_there(path)
+                self._asked.clear()
+                self._note_what_was_written()
+
+    def _note_what_was_written(self) -> None:
+        """Note the modules, and again what the import itself has written: a cache of the code's own."""
+        for file in self._written & self._files.keys():
+            self._files[file] = _stamp(file)
+        self._written.clear()
+        self._note_modules()
 
     def note(self, file: str) -> None:
         """Note a file as it is now; one that was noted before stays as it was."""
@@ -84,22 +94,25 @@ class Sources:
         """Whether what was noted is another now, or has gone.
 
         Args:
-            for_another_run: Also whether folders have other entries now. A step may write into them, which
-                changes nothing for its own run.
+            for_another_run: Also whether folders have other entries now, or there is what was looked for. A
+                step may write there, which changes nothing for its own run.
         """
         if any(_stamp(file) != known for file, known in self._files.items()):
             return True
-        return for_another_run and any(
-            _entries(folder, kind) != known for (folder, kind), known in self._folders.items()
+        return for_another_run and (
+            any(_entries(folder, kind) != known for (folder, kind), known in self._folders.items())
+            or any(_is_there(path) != known for path, known in self._there.items())
         )
 
     def packed(self) -> dict[str, Any]:
         """What was noted, as JSON."""
-        return {"files": self._files, "folders": [[*key, known] for key, known in self._folders.items()]}
+        folders = [[*key, known] for key, known in self._folders.items()]
+        return {"files": self._files, "folders": folders, "there": self._there}
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
         """Take over what another process has noted."""
         self._files |= packed["files"]
+        self._there |= packed["there"]
         self._folders |= {(folder, kind): known for folder, kind, known in packed["folders"]}
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
@@ -128,6 +141,12 @@ class Sources:
             self.at_exit.append(getattr(function, "__qualname__", type(function).__name__))
         return _register(function, *args, **named)
 
+    def _looked_at(self, path: Any, *args: Any, **named: Any) -> os.stat_result:
+        if self._is_on and not isinstance(path, int) and named.get("dir_fd") is None:
+            with suppress(TypeError, ValueError):  # an odd path
+                self._asked |= {file} if (file := _absolute(path)) is not None else set()
+        return _stat(path, *args, **named)
+
     def _opened(self, path: Any, flags: int) -> None:
         if isinstance(path, int) or (file := _absolute(path)) is None or file.endswith(".pyc"):
             return
@@ -152,6 +171,17 @@ class Sources:
                 self._files[file] = _stamp(file)
 
 
+@contextmanager
+def _in_place_of(owner: Any, name: str, other: Callable[..., Any]) -> Iterator[None]:
+    """Replace a function for as long as the block lasts."""
+    before = getattr(owner, name)
+    setattr(owner, name, other)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
 def modules_of_code() -> Iterator[ModuleType]:
     """The modules that are imported and are not of the installation."""
     for module in list(sys.modules.values()):
@@ -169,12 +199,16 @@ def _absolute(path: Any) -> str | None:
 def _stamp(file: str) -> Stamp:
     """What tells the contents of a file apart; of a folder, when an entry has come or gone."""
     try:
-        found = os.stat(file)  # noqa: PTH116  for each step
+        found = _stat(file)
     except (OSError, ValueError):
         return None
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         return []
     return [found.st_mtime_ns, found.st_size, found.st_ino]
+
+
+def _is_there(path: str) -> bool:
+    return os.path.lexists(path)
 
 
 def _entries(folder: str, kind: str) -> list[str] | None:
