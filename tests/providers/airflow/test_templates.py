@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
-from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, GlideMQOperator
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import Fallback, FlowNode, FlowSpec, JobOptions, Ordering, Worker
@@ -144,6 +146,27 @@ class TestRendering:
         task.resolve_template_files()
         task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
         assert task.flow_id == "nightly-2026-01-01.json"
+
+    @pytest.mark.parametrize(
+        ("made", "expected"),
+        [
+            (lambda one, two: one.map(lambda n: n * 2), [2, 4, 6]),
+            (lambda one, two: one.map(str), ["1", "2", "3"]),
+            (lambda one, two: one.zip(two), [[1, "x"], [2, "y"]]),
+            (lambda one, two: one.zip(two, fillvalue=0), [[1, "x"], [2, "y"], [3, 0]]),
+            (lambda one, two: one.concat(two), [1, 2, 3, "x", "y"]),
+        ],
+    )
+    def test_what_is_made_of_outputs_is_made_of_each_item(
+        self, made: Callable[..., Any], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known = {"one": [1, 2, 3], "two": ["x", "y"]}
+        monkeypatch.setattr(PlainXComArg, "resolve", lambda self, _: known[self.operator.task_id])
+        with DAG("d", schedule=None) as dag:
+            outputs = [EmptyOperator(task_id=name).output for name in known]
+            task = GlideMQOperator(task_id="t", queue_name=QUEUE, job="echo", data={"made": made(*outputs)})
+        task.render_template_fields({**DAY, "dag": dag})  # type: ignore[typeddict-item]
+        assert json.loads(json.dumps(task.data)) == {"made": expected}
 
     @pytest.mark.parametrize("mapped", [False, True])
     def test_what_another_task_gives_is_not_rendered_again(self, *, mapped: bool) -> None:

@@ -68,12 +68,10 @@ class TemplatedOperator(BaseOperator):
             return compiled[key]
 
         def other(value: Any) -> Any:
-            found = super(TemplatedOperator, self).render_template(value, context, env, seen)
-            # What mapped tasks have returned is read from the server when it is used.
-            return list(found[:]) if isinstance(found, Sequence) and not isinstance(found, _READY) else found
+            return _ready(super(TemplatedOperator, self).render_template(value, context, env, seen))
 
         return Rendered(
-            native=lambda text: self._render(template(env, text), context),
+            native=lambda text: _ready(self._render(template(env, text), context)),
             text=lambda text: render_template_to_string(template(texts, text), context),
             other=other,
             marks=self._marks(),
@@ -83,3 +81,16 @@ class TemplatedOperator(BaseOperator):
     def _marks(self) -> Collection[str]:
         """What begins a template in the DAG."""
         return marks_of(self.dag.jinja_environment_kwargs) if self.has_dag() else MARKS  # type: ignore[no-untyped-call]
+
+
+def _ready(value: Any) -> Any:
+    """The value, read from Airflow where it is a sequence that is read when it is used.
+
+    What mapped tasks have returned is read in one call. A slice of another one, such as of ``output.map(f)``,
+    is not what its items are.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, _READY):
+        return value
+    from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence  # noqa: PLC0415  in a task only
+
+    return list(value[:] if isinstance(value, LazyXComSequence) else value)
