@@ -150,6 +150,11 @@ def readable(text: str) -> str:
     return text if is_utf8(text) else _SURROGATES.sub("\ufffd", text)
 
 
+def sendable(text: str) -> str:
+    """A text that can be sent: half characters, as in names of files, are escaped."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def _unpack(text: str) -> bytes:
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     data = unpacker.decompress(base64.b64decode(text[len(_GZIP_MARK) :]), MAX_PAYLOAD_BYTES)

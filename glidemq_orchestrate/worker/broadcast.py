@@ -21,7 +21,7 @@ from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike, decode, encode
+from glidemq_orchestrate.codec import JsonLike, decode, encode, sendable
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
@@ -383,7 +383,7 @@ class _Speaker(Unheard):
         self._send(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
-        self._send(changes.add_log(self._queue, self._job_id, line))
+        self._send(changes.add_log(self._queue, self._job_id, sendable(line)))
 
 
 async def _awaited(made: Any) -> Any:

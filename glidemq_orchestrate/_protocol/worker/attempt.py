@@ -8,6 +8,7 @@ from typing import Final
 
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, function
+from glidemq_orchestrate.codec import sendable
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
@@ -25,7 +26,7 @@ def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Cal
 def add_log(attempt: Attempt, queue: QueueKeys, line: str) -> Call[str]:
     """Append a line to the log of the job. Not repeatable."""
     keys = [queue.job(attempt.job_id), queue.log(attempt.job_id)]
-    return function("gmo_append", keys, (0, *proof(attempt), "log", line), replies.text)
+    return function("gmo_append", keys, (0, *proof(attempt), "log", sendable(line)), replies.text)
 
 
 def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) -> Call[str]:

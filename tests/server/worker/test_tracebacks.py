@@ -143,3 +143,28 @@ def test_a_run_that_timed_out_shows_where_it_waited(
     assert "glidemq_orchestrate/worker" not in line
     assert line.endswith("TimeoutError: still running after 0:00:00.100000")
     assert queue.logs(job_ids[1]).lines == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_line_with_half_characters_is_not_lost(
+    is_async: bool,  # noqa: FBT001
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+) -> None:
+    """As names of files have that are not UTF-8: it cannot be sent as it is."""
+
+    def work(ctx: Any) -> None:
+        ctx.log("caf\udce9.csv")
+        ctx.log("next")
+        raise ValueError("caf\udce9.csv")
+
+    async def on_loop(ctx: Any) -> None:
+        work(ctx)
+
+    job_id = queue.add("work")
+    run_worker(["etl"], {"work": on_loop if is_async else work})
+    eventually(lambda: queue.get_job(job_id).state is JobState.FAILED, 20)
+    first, second, traceback = queue.logs(job_id).lines
+    assert (first, second) == ("caf\\udce9.csv", "next")
+    assert traceback.endswith("ValueError: caf\\udce9.csv")
