@@ -188,6 +188,24 @@ async def test_while_a_trigger_runs_the_flows_of_others_are_looked_after(
     watching.cancel()
 
 
+async def test_one_about_which_airflow_cannot_be_asked_keeps_no_other(
+    producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a task group that the latest version of its DAG does not have: that is an error."""
+    refused = await begun(producer, "r1", "renamed")
+    flows = [await begun(producer, "r1", f"t{number}") for number in range(8)]
+    airflow |= {(f"t{number}", -1, "r1"): "failed" for number in range(8)}
+
+    async def answer(task: Any, *args: Any) -> Any:
+        if task.task_id == "renamed":
+            raise RuntimeError("Task group etl not found")
+        return await states_of(task, *args)
+
+    monkeypatch.setattr(module, "states_of", answer)
+    await Reconciler(producer, set).look()
+    assert await states(refused, *flows) == ["running", *["cancelled"] * 8]
+
+
 async def test_without_an_answer_of_airflow_nothing_is_cancelled_and_the_look_is_repeated(
     producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from airflow_provider_glidemq.attempt import began
@@ -30,6 +31,7 @@ FIRST_SECONDS: Final = 15.0
 EACH_SECONDS: Final = 60.0
 PAGE: Final = 1_000
 MOST: Final = 200  # other triggerers watch most of the flows that are not watched here
+MOST_FAILED: Final = 3  # looks one after the other: Airflow is away
 
 
 class Reconciler:
@@ -61,18 +63,22 @@ class Reconciler:
     async def look(self) -> None:
         """Cancel each running flow whose task has ended."""
         flows: dict[Task, dict[str, FlowStatus]] = defaultdict(dict)
+        looks: list[Callable[[], Awaitable[None]]] = []
         for status in await self._unwatched():
             labels = status.labels
             if (by := began(status)) and by.seen.get("group") and GROUP_LABEL in labels:
-                await self._look_at_group(status)
+                looks.append(partial(self._look_at_group, status))
                 continue
             task = Task(labels["dag_id"], labels["task_id"], int(labels.get("map_index", "-1")))
             flows[task][labels["run_id"]] = status
-        for task, of_runs in flows.items():
-            states = await states_of(task, list(of_runs))
-            for run_id, status in of_runs.items():
-                if (state := states.get(run_id)) in ENDED and status.id not in self._watched():
-                    await self._cancel(status, state)
+        looks += [partial(self._look_at_task, task, of_runs) for task, of_runs in flows.items()]
+        await _each(looks)
+
+    async def _look_at_task(self, task: Task, of_runs: Mapping[str, FlowStatus]) -> None:
+        states = await states_of(task, list(of_runs))
+        for run_id, status in of_runs.items():
+            if (state := states.get(run_id)) in ENDED and status.id not in self._watched():
+                await self._cancel(status, state)
 
     async def _look_at_group(self, status: FlowStatus) -> None:
         """End the nodes of a task group that would outlive it: their tasks have failed or were skipped.
@@ -127,6 +133,26 @@ class Reconciler:
             logger.warning("flow %s could not be cancelled: %s", status.id, exc)
         else:
             logger.info("flow %s is cancelled: %s", status.id, reason)
+
+
+async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
+    """Take all looks, in any order: one that fails, as for a group that the DAG has no more, stops no other.
+
+    Raises:
+        Exception: Several fail one after the other.
+    """
+    failed = 0
+    random.shuffle(looks)
+    for look in looks:
+        try:
+            await look()
+        except Exception as exc:
+            failed += 1
+            if failed == MOST_FAILED:
+                raise
+            logger.debug("a flow was not compared with its task: %s", exc)
+        else:
+            failed = 0
 
 
 async def _check_owned(flow: AsyncFlow, status: FlowStatus) -> None:
