@@ -35,13 +35,18 @@ def step(name: str, *after: str) -> dict[str, Any]:
 TWENTY = [step("n0")] + [step(f"n{number}", f"n{(number - 1) // 2}") for number in range(1, 20)]
 
 with DAG("twenty", schedule=None, catchup=False):
-    GlideMQFlowOperator(task_id="flow", flow={"name": "twenty", "nodes": TWENTY}, result="none")
+    GlideMQFlowOperator(
+        task_id="flow",
+        flow={"name": "twenty", "nodes": TWENTY},
+        result="none",
+        defer_after=60,  # without a retry: a busy scheduler may take one that resumes for lost
+    )
 
 with DAG("sixteen", schedule=None, catchup=False), GlideMQTaskGroup("etl", queue_name=QUEUE):
     parts: Any = task(counted).override(task_id="parts").expand(name=[f"p{number}" for number in range(16)])
     parts >> task(counted).override(task_id="total")("total")
 
 with DAG("mapped", schedule=None, catchup=False):
-    GlideMQOperator.partial(task_id="one", queue_name=QUEUE, job="python").expand(
+    GlideMQOperator.partial(task_id="one", queue_name=QUEUE, job="python", defer_after=60).expand(
         data=[step(f"m{number}")["data"] for number in range(3)]
     )
