@@ -119,6 +119,18 @@ async def test_it_does_not_fire_before_it_may(valkey: Valkey, worker: Worker) ->
     assert time.time() >= earliest
 
 
+async def test_the_clock_of_the_worker_does_not_delay_it(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be minutes ahead of that of the triggerer."""
+    monkeypatch.setattr("airflow_provider_glidemq.triggers.waiting.SECONDS_DEFERRED", 0.5)
+    with valkey.producer() as producer:
+        producer.submit(chain(), flow_id="f").wait()
+    async with asyncio.timeout(10):
+        told = await fired(GlideMQFlowTrigger(flow_id="f", not_before=time.time() + 600))
+    assert told["status"] == "completed"
+
+
 async def test_it_fires_when_the_flow_fails(valkey: Valkey, worker: Worker) -> None:
     submit(valkey, chain("fail"), "f")
     payload = await fired(GlideMQFlowTrigger(flow_id="f"))
@@ -310,7 +322,7 @@ async def test_a_kill_cancels_unless_the_task_goes_on(
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        ("failed", "was ended by Airflow: its DAG run had timed out (dagrun_timeout)"),
+        ("failed", "was ended by Airflow: its DAG run has failed (dagrun_timeout, or fail_fast)"),
         ("running", "was skipped by Airflow or a user"),
         (None, "was skipped by Airflow or a user"),
     ],

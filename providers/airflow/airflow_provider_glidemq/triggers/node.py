@@ -50,7 +50,7 @@ from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
 from airflow_provider_glidemq.triggers.told import Quiet, Reporter
-from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module
+from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.log_text import in_text
@@ -183,8 +183,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
         payload = await self._payload()
-        if self.not_before is not None:
-            await asyncio.sleep(max(self.not_before - time.time(), 0.0))
+        await rest_until(self.not_before)
         is_told = self.resumes_failed and payload["status"] not in _ENDS
         if self.ends_task and not (is_told or self._is_cleared):
             yield _ENDS.get(payload["status"], TaskFailedEvent)()

@@ -95,7 +95,7 @@ async def reason_of(dag_id: str, run_id: str, what: str, state: str | None) -> s
         with suppress(Exception):  # by release; then it stays open who did it
             run = await ask(RuntimeTaskInstance.get_dagrun_state, dag_id, run_id)
             if str(getattr(run, "value", run)) == "failed":
-                return f"{what} was ended by Airflow: its DAG run had timed out (dagrun_timeout)"
+                return f"{what} was ended by Airflow: its DAG run has failed (dagrun_timeout, or fail_fast)"
         return f"{what} was skipped by Airflow or a user"
     return f"{what} was ended by a user (state: {state or 'none'})"
 

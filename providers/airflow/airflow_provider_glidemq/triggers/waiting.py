@@ -57,8 +57,7 @@ class WaitingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
         payload = await self._payload()
-        if self.not_before is not None:
-            await asyncio.sleep(max(self.not_before - time.time(), 0.0))
+        await rest_until(self.not_before)
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def _prepare(self) -> None:
@@ -102,6 +101,12 @@ class WaitingTrigger(BaseTrigger):
                 except GlideMQError:
                     return self._told("error", f"{type(exc).__name__}: {exc}")
             await asyncio.sleep(pause)
+
+
+async def rest_until(not_before: float | None) -> None:
+    """Wait until a task may resume. The time is by the worker's clock, which may be ahead of this."""
+    if not_before is not None:
+        await asyncio.sleep(min(max(not_before - time.time(), 0.0), SECONDS_DEFERRED))
 
 
 async def module(name: str) -> Any:
