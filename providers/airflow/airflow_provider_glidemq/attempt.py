@@ -143,27 +143,32 @@ class Note:
     Attributes:
         request: Of the try that wrote it.
         runs: How often the generation had begun again by then: more, and somebody else has done it since.
+        number: The number of that try.
         is_shown: The task has succeeded with it.
     """
 
     request: str
     runs: int
+    number: int = 0
     is_shown: bool = False
 
     @property
     def text(self) -> str:
         """As it is stored."""
-        return f"{self.request} {self.runs}{' shown' if self.is_shown else ''}"
+        return f"{self.request} {self.runs} try {self.number}{' shown' if self.is_shown else ''}"
 
     @classmethod
     def of(cls, status: FlowStatus) -> Self | None:
         """The note of a generation; that of the task that began it where it has none; None: a person did."""
         if found := _NOTE.fullmatch(status.note):
-            return cls(found["request"], int(found["runs"]), found["shown"] is not None)
+            number = int(found["number"] or 0)
+            return cls(found["request"], int(found["runs"]), number, is_shown=found["shown"] is not None)
         return cls(status.request, 0) if status.request.startswith("airflow:") else None
 
 
-_NOTE: Final = re.compile(r"(?P<request>airflow:\S+) (?P<runs>[0-9]{1,9})(?P<shown> shown)?")
+_NOTE: Final = re.compile(
+    r"(?P<request>airflow:\S+) (?P<runs>[0-9]{1,9})(?: try (?P<number>[0-9]{1,9}))?(?P<shown> shown)?"
+)
 _STATE: Final = re.compile(r"\(state: (\w+)\)")
 
 
@@ -235,6 +240,12 @@ def _has_more(status: FlowStatus) -> bool:
 
 def _is_by_hand(status: FlowStatus) -> bool:
     return Note.of(status) is None
+
+
+def is_waited_for_by_later(status: FlowStatus, now: Attempt) -> bool:
+    """Whether a later try of the same task waits for a generation: this one was given up for lost."""
+    note = Note.of(status)
+    return note is not None and note.request.startswith(f"airflow:{now.task}/") and note.number > now.number
 
 
 def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> bool:

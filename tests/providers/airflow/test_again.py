@@ -420,6 +420,23 @@ class TestKill:
             made.execute(context())
         assert generations(flows, "shared") == ["running"]
 
+    @pytest.mark.parametrize("how", ["kill", "time-out"])
+    def test_of_a_process_that_was_given_up_leaves_the_flow_to_the_retry(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, how: str
+    ) -> None:
+        """It was stopped for minutes, and is ended when it goes on: its retry waits for the flow by then."""
+        given_up, retry = operator(load("wait")), operator(load("wait"))
+        waiting(given_up, context(), flows)
+        waiting(retry, context(**RETRIED), flows)
+        if how == "kill":
+            given_up.on_kill()
+        else:
+            with pytest.raises(GlideMQFlowTimeout, match="It goes on: a later try of this task waits for"):
+                given_up.resume_execution("__fail__", {"error": "Trigger timeout"}, context())
+        assert generations(flows) == ["running"]
+        retry.on_kill()
+        assert generations(flows) == ["cancelled"]
+
     def test_after_resuming_cancels_too(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
         deferred(operator(load("wait")), context())
         resumed = operator(load("wait"), deferrable=True)

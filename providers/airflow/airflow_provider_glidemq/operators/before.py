@@ -45,4 +45,4 @@ def note_shown(flow: Flow, status: FlowStatus, attempt: Attempt) -> None:
     one = began(status)
     if one is not None and one.task == attempt.task:
         with suppress(FlowNotFound):  # removed meanwhile
-            flow.note(Note(attempt.request, status.runs, is_shown=True).text)
+            flow.note(Note(attempt.request, status.runs, attempt.number, is_shown=True).text)

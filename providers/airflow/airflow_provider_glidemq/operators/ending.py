@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
+from airflow_provider_glidemq.attempt import Attempt, is_waited_for_by_later
 from airflow_provider_glidemq.exceptions import GlideMQFlowSuperseded, GlideMQFlowTimeout, again
 from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.ownership import NotOwned, check_owned
@@ -34,6 +35,7 @@ class EndingTask(LineageTask):
 
     cancel_on_kill: bool
     _owner: Owner | None = None
+    _try: Attempt | None = None
 
     def _find(self, context: Context, producer: FlowProducer, flow_id: str) -> Flow:
         """The current generation, unless a later try of this task has begun it."""
@@ -74,10 +76,17 @@ class EndingTask(LineageTask):
                 self._cancel_generation(flow, flow.generation, reason)
 
     def _cancel_generation(self, flow: Flow, generation: int, reason: str) -> FlowStatus:
-        """Raises NotOwned: It was begun, or set running again, by somebody else."""
+        """Cancel it, for this task; returns the status before.
+
+        Raises:
+            NotOwned: It was begun, or set running again, by somebody else; or a later try of the task waits
+                for it: this process was silent for so long that Airflow has given it up.
+        """
         status = flow.status()
         if not status.state.is_terminal:
             check_owned(flow.id, "" if self._owner is None else self._owner.name, flow.owners())
+            if self._try is not None and is_waited_for_by_later(status, self._try):
+                raise NotOwned(f"a later try of this task waits for flow {flow.id}")
         flow.cancel(reason, generation=generation)
         self.log.info("Flow %s was %s and is cancelled: %s", flow.id, status.state.value, reason)
         return status

@@ -178,7 +178,8 @@ class FlowTask(EndingTask):
     def _attempt(self, context: Context) -> Attempt:
         ti = context["ti"]
         before = runs_before(ti, self.upstream_task_ids) if self.shows_end else ""
-        return Attempt.of(ti, context["dag_run"], self.retries, before)
+        self._try = Attempt.of(ti, context["dag_run"], self.retries, before)
+        return self._try
 
     def _spec(self, context: Context, attempt: Attempt) -> FlowSpec:
         ti = context["ti"]
@@ -231,7 +232,7 @@ class FlowTask(EndingTask):
             if self.on_existing is None and attempt.number > 1:
                 flow.retry_failed()
         elif history and how != "restart":
-            flow.note(Note(request, flow.status().runs).text)
+            flow.note(Note(request, flow.status().runs, attempt.number).text)
         self.log.info(
             "Flow %s: %d nodes, home queue %s, %s%s. Watch it with: glidemq flow watch %s",
             flow_id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
