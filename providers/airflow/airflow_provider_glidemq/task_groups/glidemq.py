@@ -175,6 +175,7 @@ class GlideMQTaskGroup(TaskGroup):
             **{name: self._watch[name] for name in ("glidemq_conn_id", "cancel_on_kill", "lapse")},
             **{"trigger_rule": rule, **self._launch_args},
         )
+        reader.check_params(tasks, launch.params)
         for task_id in sorted(outside):
             waited = self.dag.get_task(task_id)
             waited.downstream_task_ids.difference_update(ids)

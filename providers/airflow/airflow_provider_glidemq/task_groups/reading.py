@@ -27,6 +27,7 @@ from glidemq_orchestrate.flows.expansion import ARGUMENTS, FIELDS, NODE_FIELDS
 from glidemq_orchestrate.flows.rules import Rule
 
 if TYPE_CHECKING:
+    from airflow.sdk.definitions.param import ParamsDict
     from airflow.sdk.types import Operator
 
 SPARK_QUEUE: Final = "spark"  # of GlideMQSparkOperator
@@ -113,6 +114,25 @@ class Reader:
                 what to do.
         """
         return [self._read(operator) for operator in self._operators]
+
+    def check_params(self, tasks: Sequence[Mapping[str, Any]], params: ParamsDict | dict[Any, Any]) -> None:
+        """Refuse templates about params of a task that are not those of launch, which renders them.
+
+        Raises:
+            ConfigurationError: They would be rendered with other values.
+        """
+        known = _values(params)
+        for operator, task in zip(self._operators, tasks, strict=True):
+            if _values(operator.params) == known:
+                continue
+            if text := next(
+                (one for one in _leaves(task) if isinstance(one, str) and _names_params(one)), ""
+            ):
+                raise ConfigurationError(
+                    f"task {operator.task_id}: the template {text[:80]!r} names params of the task. "
+                    "Templates of a group are rendered in its task launch: give params to the DAG, or to the "
+                    "group, default_args={'params': ...}, or write the value"
+                )
 
     def _read(self, operator: Operator) -> dict[str, Any]:
         try:
@@ -384,13 +404,25 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def _values(params: ParamsDict | dict[Any, Any]) -> dict[str, Any]:
+    return params if isinstance(params, dict) else {name: params.get_param(name).value for name in params}
+
+
+def _names_params(text: str) -> bool:
+    return is_template(text) and "params" in _named(text)
+
+
+def _named(text: str) -> set[str]:
+    """What a template names; nothing where it is none that can be read: rendering says so."""
+    try:
+        return meta.find_undeclared_variables(Environment(autoescape=True).parse(text))
+    except TemplateSyntaxError:  # or the DAG has other marks
+        return set()
+
+
 def _check_template(text: str) -> None:
     """Refuse templates about the task itself: they are rendered in launch, before it runs."""
-    try:
-        named = meta.find_undeclared_variables(Environment(autoescape=True).parse(text))
-    except TemplateSyntaxError:
-        return  # rendering says so, or the DAG has other marks
-    if wrong := sorted(named & _OF_TASK):
+    if wrong := sorted(_named(text) & _OF_TASK):
         raise ConfigurationError(
             f"the template {text[:80]!r} names {wrong[0]}. Templates of a group are rendered in its task "
             "launch, before its tasks run: pass results as arguments, such as other.output"

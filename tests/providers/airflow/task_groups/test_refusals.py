@@ -143,6 +143,18 @@ def test_launch_takes_arguments_of_its_own() -> None:
     assert (launch.trigger_rule, launch.retries, launch.pool) == ("all_done", 2, "db")
 
 
+def test_params_of_a_task_that_launch_would_not_know_are_refused() -> None:
+    """They were rendered with those of the DAG: another region, without a word."""
+    own: dict[str, Any] = {"data": {"region": "{{ params.region }}"}, "params": {"region": "eu"}}
+    why = refusal(lambda: job(**own))
+    assert "task etl.job: the template '{{ params.region }}' names params of the task" in why
+    assert "names params" in refusal(
+        lambda: clean.override(params=own["params"]).expand(rows=["{{ params.x }}"])
+    )
+    closed(lambda: job(data=own["data"]), default_args={"params": {"region": "eu"}})
+    closed(lambda: job(**{**own, "data": "plain"}))
+
+
 def test_an_error_in_the_with_block_is_not_hidden() -> None:
     def build() -> None:
         BashOperator(task_id="a", bash_command="ls")
