@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,21 +35,21 @@ def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID
     Example:
         >>> acknowledge(triggering_asset_events[orders])  # doctest: +SKIP
     """
-    found: dict[str, dict[str, datetime | None]] = {}
+    found: dict[str, dict[str, _Seen]] = {}
     for event in events:
         extra = getattr(event, "extra", None) or {}
         payload = extra.get("payload")
         if isinstance(payload, dict) and {"queue", "messages"} <= payload.keys():
-            ids, at = found.setdefault(str(payload["queue"]), {}), getattr(event, "timestamp", None)
+            of_queue = found.setdefault(str(payload["queue"]), {})
             for message in payload["messages"]:
-                known = ids.get(str(message["id"]))
-                ids[str(message["id"])] = max(known, at) if known and at else known or at
+                seen = of_queue.setdefault(str(message["id"]), _Seen())
+                seen.add(message.get("added_at"), getattr(event, "timestamp", None))
     removed, conflicts = 0, list[JobStateConflict]()
-    for name, ids in found.items():
+    for name, of_queue in found.items():
         with GlideMQHook(glidemq_conn_id).get_queue(name) as queue:
-            for job_id, at in ids.items():
+            for job_id, seen in of_queue.items():
                 try:
-                    removed += _removed(queue, job_id, at)
+                    removed += _removed(queue, job_id, seen)
                 except JobStateConflict as exc:
                     conflicts.append(exc)
     if conflicts:
@@ -56,11 +57,33 @@ def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID
     return removed
 
 
-def _removed(queue: Queue, job_id: str, at: datetime | None) -> bool:
-    """Remove a message, unless it was added after the time of its event: it is another one then."""
+@dataclass(slots=True)
+class _Seen:
+    """What the events of a run tell of the messages of one id."""
+
+    added: set[str] = field(default_factory=set)
+    latest: datetime | None = None
+
+    def add(self, added_at: str | None, at: datetime | None) -> None:
+        """One more event has it: when its job was added, and when the event was stored."""
+        if added_at:
+            self.added.add(added_at)
+        self.latest = max(self.latest, at) if self.latest and at else self.latest or at
+
+    def is_of(self, created_at: datetime | None) -> bool:
+        """Whether a job that was added at this time is one of them.
+
+        The times of jobs and of events are of several clocks: they tell only where nothing else does.
+        """
+        if self.added:
+            return created_at is not None and created_at.isoformat() in self.added
+        return self.latest is None or created_at is None or created_at <= self.latest
+
+
+def _removed(queue: Queue, job_id: str, seen: _Seen) -> bool:
+    """Remove a message, unless it was added under the id of another one."""
     with suppress(JobNotFound):  # acknowledged before
-        added_at = queue.get_job(job_id).created_at
-        if at is None or added_at is None or added_at <= at:
+        if seen.is_of(queue.get_job(job_id).created_at):
             queue.remove(job_id)
             return True
     return False

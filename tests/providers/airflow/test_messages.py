@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from airflow.triggers.base import BaseEventTrigger
 from airflow_provider_glidemq.acknowledgement import acknowledge
 from airflow_provider_glidemq.triggers import consumer, messages
@@ -86,6 +87,29 @@ async def test_a_message_comes_again_until_a_run_has_acknowledged_it(queue: Queu
         for one in has:
             with pytest.raises(JobNotFound):
                 queue.get_job(one)
+
+
+async def test_the_clock_of_whoever_adds_a_message_decides_nothing(valkey: Valkey, queue: Queue) -> None:
+    """That of a producer, or of the server, may be an hour ahead of Airflow's: it came again for ever."""
+    ids = add(queue, 1, 2)
+    with redis.Redis.from_url(valkey.url.replace("valkey://", "redis://")) as client:
+        key = f"{valkey.prefix}:{{{QUEUE}}}:job:{ids[0]}"
+        ahead = int(client.hget(key, "timestamp")) + 3_600_000
+        client.hset(key, "timestamp", ahead)
+    async with consuming(Source("glidemq_default", QUEUE), ["order"], Terms(10, 0, 30.0)) as inbox:
+        seen = list[Any]()
+        async with asyncio.timeout(20):
+            while len(seen) < 2:
+                batch = await inbox.next()
+                seen += batch.payload["messages"]
+                inbox.stored(batch)
+        await until_states(queue, ids, {JobState.DELAYED})
+        assert all(one.keys() == {"id", "job", "data", "added_at"} for one in seen)
+        payload = {"queue": QUEUE, "messages": json.loads(json.dumps(seen))}
+        event = SimpleNamespace(extra={"payload": payload}, timestamp=datetime.now(UTC))
+        assert await asyncio.to_thread(acknowledge, [event]) == 2
+        queue.add("order", 3, options=JobOptions(job_id=ids[1]))
+        assert await asyncio.to_thread(acknowledge, [event]) == 0, "another message of the same id"
 
 
 def test_an_acknowledgement_removes_no_other_message(valkey: Valkey, queue: Queue) -> None:

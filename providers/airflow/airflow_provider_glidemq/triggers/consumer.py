@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.triggers.events import start
 from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
-from glidemq_orchestrate import Context, Handlers, RetryLater, Worker
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate import AsyncQueue, Context, Handlers, RetryLater, Worker
+from glidemq_orchestrate.errors import ConfigurationError, JobNotFound
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.handler import Registered
 
@@ -70,6 +70,7 @@ class QueueConsumer:
         queue = source.queue
         self._queue, self._settings, self._conn_id = queue, settings, source.conn_id
         self._has_moved = False
+        self._jobs = AsyncQueue(queue, settings)
         self._inboxes: dict[Inbox, Sequence[str]] = {}
         self._worker = Worker(
             settings,
@@ -107,7 +108,7 @@ class QueueConsumer:
                 "one of them only; give them equal arguments, and all of them get it",
                 self._queue, ", ".join(both),
             )  # fmt: skip
-        inbox = Inbox(self._queue, *terms)
+        inbox = Inbox(self._queue, *terms, added_at=self._added_at)
         self._inboxes[inbox] = jobs
         return inbox
 
@@ -120,6 +121,8 @@ class QueueConsumer:
             self._worker.stop()
             with contextlib.suppress(Exception):
                 await asyncio.shield(self._serving)
+            with contextlib.suppress(Exception):
+                await self._jobs.close()
 
     async def take(self, ctx: Context) -> None:
         """Hold the job until its message is stored: the handler of all jobs."""
@@ -129,6 +132,15 @@ class QueueConsumer:
         delivery = Delivery.of(ctx)
         inbox.put(delivery)
         await delivery.outcome
+
+    async def _added_at(self, job_ids: Sequence[str]) -> Sequence[str | None]:
+        async def read(job_id: str) -> str | None:
+            with contextlib.suppress(JobNotFound):  # removed meanwhile
+                if (at := (await self._jobs.get_job(job_id)).created_at) is not None:
+                    return at.isoformat()
+            return None
+
+        return await asyncio.gather(*map(read, job_ids))
 
     async def _serve(self) -> None:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate import Context, RetryLater, Unrecoverable
 from glidemq_orchestrate.codec import Json, encode
@@ -19,6 +19,7 @@ MOST_DEPTH: Final = 50
 MOST_FAILURES: Final = 5
 LINGER_SECONDS: Final = 0.1
 _INTEGERS: Final = range(-(2**63), 2**63)
+AddedAt: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str | None]]]
 
 
 @dataclass(eq=False, slots=True)
@@ -76,11 +77,19 @@ class Inbox:
         interval: Seconds from one event to the next, at least; what comes meanwhile is in one event.
         until_run: Seconds after which a message comes again that no run has acknowledged; None: it is
             completed when its event is stored.
+        added_at: Reads when jobs were added, which tells a message from a later one of the same id.
     """
 
-    def __init__(self, queue: str, size: int, interval: float, until_run: float | None = None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        size: int,
+        interval: float,
+        until_run: float | None = None,
+        added_at: AddedAt | None = None,
+    ) -> None:
         self._queue, self._size, self._interval = queue, size, interval
-        self._until_run = until_run
+        self._until_run, self._added_at = until_run, added_at
         self._waiting: deque[Delivery] = deque()
         self._open: set[Delivery] = set()
         self._failures: dict[str, int] = {}
@@ -116,6 +125,9 @@ class Inbox:
             batch = self._taken()
         self._next_at = loop.time() + self._interval
         self._open.update(batch)
+        if self._until_run is not None and self._added_at is not None:
+            for one, at in zip(batch, await self._added_at([one.job_id for one in batch]), strict=True):
+                one.message["added_at"] = at
         return Batch(self._queue, batch)
 
     def stored(self, batch: Batch) -> None:

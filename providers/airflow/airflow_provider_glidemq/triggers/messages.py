@@ -42,7 +42,8 @@ class GlideMQMessageTrigger(BaseEventTrigger):
     """Makes asset events of the jobs of a queue: for an ``AssetWatcher``, or ``MessageQueueTrigger``.
 
     The payload of an event is ``{"queue": ..., "messages": [{"id", "job", "data"}, ...]}``, oldest first;
-    ``id`` is the job's, the same each time the message comes. A job is held as a worker holds it, and is
+    ``id`` is the job's, the same each time the message comes; with ``until_run`` they also have ``added_at``,
+    by which ``acknowledge`` knows them. A job is held as a worker holds it, and is
     completed when Airflow has stored its event. If the triggerer dies before, the message comes again half a
     minute later: consumers must stand a message that comes twice. Before Airflow 3.3 a trigger is not told
     what was stored: there a job is completed 15 seconds after its event was handed over.
