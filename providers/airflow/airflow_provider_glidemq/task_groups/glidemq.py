@@ -153,6 +153,17 @@ class GlideMQTaskGroup(TaskGroup):
             raise ConfigurationError(f"{where} has no tasks")
         if any(isinstance(group, GlideMQTaskGroup | MappedTaskGroup) for group in _inside(self)):
             raise ConfigurationError(f"{where}: a group inside it must be a plain TaskGroup, not expanded")
+        taken: str = self.child_id(LAUNCH)  # type: ignore[no-untyped-call]
+        if taken in self.dag.task_ids:
+            raise ConfigurationError(
+                f"{where} adds a task {taken}, and there is one already: rename that one; two groups with "
+                "prefix_group_id=False cannot be in one DAG"
+            )
+        if self._eager and getattr(self.dag, "fail_fast", False):
+            raise ConfigurationError(
+                f"{where}: tasks of an eager group have the trigger rule one_success, which Airflow does "
+                "not allow in a fail_fast DAG: leave eager out"
+            )
         ids = {operator.task_id for operator in operators}
         prefix = f"{self.group_id}." if self.prefix_group_id else ""
         reader = Reader(

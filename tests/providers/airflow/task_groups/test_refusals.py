@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import task
+from airflow.sdk import DAG, task
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, GlideMQOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 
@@ -141,6 +141,20 @@ def test_launch_takes_arguments_of_its_own() -> None:
     dag = closed(load, launch_args={"trigger_rule": "all_done", "retries": 2, "pool": "db"})
     launch: Any = dag.get_task("etl.launch")
     assert (launch.trigger_rule, launch.retries, launch.pool) == ("all_done", 2, "db")
+
+
+def test_a_second_task_of_the_name_of_launch_and_an_eager_group_that_fails_fast_are_refused() -> None:
+    assert "adds a task etl.launch, and there is one already" in refusal(lambda: job("launch"))
+    with DAG("d", schedule=None):
+        with GlideMQTaskGroup("one", prefix_group_id=False, queue_name="etl"):
+            job("a")
+        refused = pytest.raises(ConfigurationError, match="two groups with prefix_group_id=False")
+        with refused, GlideMQTaskGroup("two", prefix_group_id=False, queue_name="etl"):
+            job("b")
+    with DAG("d", schedule=None, fail_fast=True):
+        refused = pytest.raises(ConfigurationError, match="leave eager out")
+        with refused, GlideMQTaskGroup("etl", queue_name="etl", eager=True):
+            job("a") >> job("b")
 
 
 def test_params_of_a_task_that_launch_would_not_know_are_refused() -> None:
