@@ -39,7 +39,7 @@ def refusal(build: Build, **kwargs: Any) -> str:
         ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
         ({"pool": "db"}, "pools={'db': 4}"),
         (
-            {"retries": 9, "retry_exponential_backoff": 2, "max_retry_delay": timedelta(hours=1)},
+            {"retries": 9, "retry_exponential_backoff": True, "max_retry_delay": timedelta(hours=1)},
             "max_retry_delay=1:00:00 cannot be carried over",
         ),
         ({"retries": 1, "retry_exponential_backoff": 3}, "retry_exponential_backoff"),
