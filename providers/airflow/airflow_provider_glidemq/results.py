@@ -69,6 +69,11 @@ def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what:
         raise GlideMQResultTooLarge(flow_id, size, MAX_RESULT_BYTES, sizes, advice, what)
 
 
+def longest_map() -> int:
+    """How many tasks of Airflow may be made of one result."""
+    return int(configuration().getint("core", "max_map_length", fallback=1024))
+
+
 def has_object_storage() -> bool:
     """Whether ``[core] xcom_backend`` is another than the default, which stores all in Airflow's database.
 

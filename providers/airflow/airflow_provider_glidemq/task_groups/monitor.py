@@ -163,6 +163,7 @@ class GlideMQNodeMonitor(BaseOperator):
             "group": self.group,
             "pushes": "none" if not self.do_xcom_push else "keys" if self.multiple_outputs else "value",
             "is_needed": bool(outside),
+            "is_mapped_over": bool(outside) and next(self.iter_mapped_dependants(), None) is not None,
         }
 
     def _check_edges(self) -> None:

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 600.0
+_REFUSED: Final = frozenset({400, 404, 422})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
     """Repeat a call that fails for some minutes: Airflow's database may be busy, or away. All are repeatable.
 
     Raises:
-        Exception: It kept failing; of several classes, by release.
+        Exception: It kept failing, or would fail each time; of several classes, by release.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_SECONDS
@@ -115,8 +116,14 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
         try:
             return await call()
         except Exception as exc:
-            if loop.time() + pause > until:
+            if _is_answer(exc) or loop.time() + pause > until:
                 raise
             logger.warning("Airflow did not answer, asking again in %.1f s: %s", pause, exc)
         await asyncio.sleep(pause)
     raise AssertionError
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether Airflow refuses what it was asked, however often: there is no such group, or it is invalid."""
+    detail = getattr(getattr(error, "error", None), "detail", None)
+    return isinstance(detail, dict) and detail.get("status_code") in _REFUSED

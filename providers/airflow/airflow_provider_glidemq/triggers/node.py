@@ -37,7 +37,7 @@ from airflow_provider_glidemq.ownership import (
     seconds_of,
 )
 from airflow_provider_glidemq.patience import Patience
-from airflow_provider_glidemq.results import check_size
+from airflow_provider_glidemq.results import check_size, longest_map
 from airflow_provider_glidemq.task_groups.ends import (
     Seen,
     end_of,
@@ -97,6 +97,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             ``none``.
         is_needed: Whether a task outside of the group waits for this one, so that a result that is too large
             for XCom fails it.
+        is_mapped_over: Whether one of those is expanded over the result.
         cancel_on_kill: Whether marking the task ends its nodes, while the flow runs for its group.
         poll_interval: Seconds after which the state is read again even if no event came.
         logging_interval: Seconds between log lines about progress.
@@ -121,6 +122,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         resumes_failed: bool = False,
         pushes: str = "value",
         is_needed: bool = False,
+        is_mapped_over: bool = False,
         cancel_on_kill: bool = True,
         poll_interval: float = 10.0,
         logging_interval: float = 10.0,
@@ -141,6 +143,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.resumes_failed = resumes_failed
         self.pushes = pushes
         self.is_needed = is_needed
+        self.is_mapped_over = is_mapped_over
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
         self.logging_interval = logging_interval
@@ -169,6 +172,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                 "resumes_failed": self.resumes_failed,
                 "pushes": self.pushes,
                 "is_needed": self.is_needed,
+                "is_mapped_over": self.is_mapped_over,
                 "cancel_on_kill": self.cancel_on_kill,
                 "poll_interval": self.poll_interval,
                 "logging_interval": self.logging_interval,
@@ -345,8 +349,22 @@ class GlideMQNodeTrigger(BaseTrigger):
             for key, part in value.items():
                 await task.push(key, part)
         if value is not None:
-            length = len(value) if self.is_needed and isinstance(value, dict | list) else None
+            length = self._length(value) if self.is_mapped_over else None
             await task.push(RETURN_VALUE, value, length=length)
+
+    def _length(self, value: Any) -> int:
+        """How many tasks are made of a result that a task outside is expanded over."""
+        if not isinstance(value, dict | list):
+            raise _Ended(
+                "failed", f"{self.node} returned {type(value).__name__}, and a task is expanded over it"
+            )
+        if len(value) > (most := longest_map()):
+            raise _Ended(
+                "failed",
+                f"{self.node} returned {len(value):,} items, and a task is expanded over them: "
+                f"[core] max_map_length allows {most:,}. Expand inside the group, or return fewer",
+            )
+        return len(value)
 
     async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
         """What the node has logged, or the first nodes that failed; never fails."""

@@ -300,7 +300,20 @@ def test_a_task_outside_that_waits_for_one_inside_makes_its_result_needed() -> N
             inside: Any = load()
         merge(inside)
     monitor: Any = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("etl.load")
-    assert started_with(monitor)["is_needed"] is True
+    found = started_with(monitor)
+    assert (found["is_needed"], found["is_mapped_over"]) == (True, False)
+
+
+def test_a_task_outside_that_is_expanded_over_one_inside_is_known() -> None:
+    with DAG("d", schedule=None) as dag:
+        with GlideMQTaskGroup("etl", queue_name="etl"):
+            inside: Any = load()
+            again: Any = clean.expand(rows=[1, 2])
+        merge.expand(parts=inside)
+        merge.override(task_id="other").expand(parts=again.map(lambda one: one))
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    for name in ("load", "clean"):
+        assert started_with(stored.get_task(f"etl.{name}"))["is_mapped_over"] is True
 
 
 def test_an_edge_that_comes_too_late_is_an_import_error() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTaskEndEvent, TriggerEvent
 from airflow_provider_glidemq import silence
@@ -43,6 +45,7 @@ class AirflowSays:
     xcoms: dict[tuple[str, str], Any] = field(default_factory=dict)
     lengths: dict[str, int | None] = field(default_factory=dict)
     refusals: int = 0
+    refuses: Exception = field(default_factory=lambda: RuntimeError("database is locked"))
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> AirflowSays:
         def get_one(*, key: str, task_id: str, **_: Any) -> Any:
             if says.refusals:
                 says.refusals -= 1
-                raise RuntimeError("database is locked")
+                raise says.refuses
             return says.xcoms.get((task_id, key))
 
         @staticmethod
@@ -132,6 +135,7 @@ def test_its_form_is_pinned() -> None:
         "resumes_failed": False,
         "pushes": "value",
         "is_needed": False,
+        "is_mapped_over": False,
         "cancel_on_kill": True,
         "poll_interval": 10.0,
         "logging_interval": 10.0,
@@ -171,7 +175,31 @@ async def test_multiple_outputs_and_lists_that_mapped_tasks_expand_over(
     assert (airflow.xcoms["etl.a", "x"], airflow.xcoms["etl.a", "y"]) == (1, 2)
     assert await fired(trigger("b", is_expanded=True, is_needed=True)) == "success"
     assert airflow.xcoms["etl.b", "return_value"] == [5, 6]
+    assert airflow.lengths["etl.b"] is None, "Airflow would refuse a length of more than 1,024"
+    assert await fired(trigger("b", is_expanded=True, is_needed=True, is_mapped_over=True)) == "success"
     assert airflow.lengths["etl.b"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(list(range(1025)), "1,025 items, and a task is expanded over them: [core] max_map_length allows 1,024"),
+     ("text", "a returned str, and a task is expanded over it")],
+)  # fmt: skip
+async def test_a_result_that_airflow_cannot_map_fails_the_task_at_once(
+    submit: Submit, airflow: AirflowSays, capsys: pytest.CaptureFixture[str], value: Any, why: str
+) -> None:
+    submit(job("a", data=value))
+    assert await fired(trigger(is_needed=True)) == "success"
+    assert await fired(trigger(is_needed=True, is_mapped_over=True)) == "failed"
+    assert why in capsys.readouterr().out
+
+
+async def test_what_airflow_refuses_is_not_asked_again(submit: Submit, airflow: AirflowSays) -> None:
+    submit(job("a"))
+    airflow.refusals, airflow.refuses = 10, AirflowRuntimeError(ErrorResponse(detail={"status_code": 400}))
+    with pytest.raises(AirflowRuntimeError):
+        await fired(trigger())
+    assert airflow.refusals == 9
 
 
 @pytest.mark.parametrize(("is_needed", "state"), [(True, "failed"), (False, "success")])
