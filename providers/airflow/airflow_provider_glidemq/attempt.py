@@ -191,6 +191,14 @@ def began(status: FlowStatus) -> Began | None:
     return Began(task, number, start, most, seen)
 
 
+def begun_by(status: FlowStatus) -> str:
+    """Who began a generation, for a log."""
+    labels = status.labels
+    if began(status) is None:
+        return "another client"
+    return f"Airflow task {labels['dag_id']}.{labels['task_id']} of run {labels['run_id']}"
+
+
 def decide(now: Attempt, history: Sequence[FlowStatus], *, shows_end: bool = True) -> Decision:
     """What this try does with a flow, from the status of each of its generations, oldest first.
 

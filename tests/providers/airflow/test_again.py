@@ -459,6 +459,20 @@ class TestAFlowOfSomebodyElse:
             assert made.execute(context(**now)) == {"extract": 1, "load": "repaired"}
         assert (valkey.ran, generations(flows, "shared")) == (["extract"], ["completed"])
 
+    def test_one_that_has_ended_before_is_told(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where each DAG run is given the same id: the second one runs nothing, and shows the first."""
+        made, told = operator(flow_id="nightly"), list[str]()
+        monkeypatch.setattr(made.log, "warning", lambda text, *args: told.append(text % args))
+        first = made.execute(context())
+        assert (made.execute(context(run_id="r2")), valkey.ran) == (first, ["extract", "load"])
+        (line,) = told
+        assert line.startswith(
+            "Flow nightly had ended before (completed), and was begun by Airflow task d.t of "
+        )
+        assert "of run r1: nothing runs" in line
+
     @pytest.mark.parametrize("now", [{}, RETRIED, CLEARED])
     def test_it_is_never_changed(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, now: dict[str, Any]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import KILLED, Attempt, Decision, Note, decide
+from airflow_provider_glidemq.attempt import KILLED, Attempt, Decision, Note, begun_by, decide
 from airflow_provider_glidemq.callbacks import Kind, event_of, tell
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
@@ -231,6 +231,12 @@ class FlowTask(EndingTask):
         if decision is Decision.JOIN:
             if self.on_existing is None and attempt.number > 1:
                 flow.retry_failed()
+            elif how == "attach" and state is not None and state.is_terminal:
+                self.log.warning(
+                    "Flow %s had ended before (%s), and was begun by %s: nothing runs. If each DAG run is to "
+                    "run it, put {{ run_id }} into flow_id; on_existing='restart' runs it anew",
+                    flow_id, state.value, begun_by(history[-1]),
+                )  # fmt: skip
         elif history and how != "restart":
             flow.note(Note(request, flow.status().runs, attempt.number).text)
         self.log.info(
