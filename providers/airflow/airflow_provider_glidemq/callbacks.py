@@ -8,8 +8,10 @@ of the task, Airflow's own ``on_failure_callback`` and its like are told: their 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -61,7 +63,7 @@ class FlowEvent:
 class GlideMQFlowCallback:
     """The base of callbacks: override what you need. Methods may also be ``async``.
 
-    A method that raises, or takes more than 30 seconds in the triggerer, is logged and changes nothing. Each
+    A method that raises, or takes more than 30 seconds, is logged and changes nothing. Each
     try of a task tells what it sees: after a process has died, an event may come again.
     """
 
@@ -117,11 +119,42 @@ def tell(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> Non
     """Call the callbacks, in a worker of Airflow; never fails."""
     for path in paths:
         try:
-            found = _call(path, kind, event)
-            if inspect.iscoroutine(found):
-                asyncio.run(found)
+            _briefly(partial(_run, path, kind, event))
         except OF_USERS as exc:
             _warn(log, path, kind, exc)
+
+
+def _run(path: str, kind: Kind, event: FlowEvent) -> None:
+    found = _call(path, kind, event)
+    if inspect.iscoroutine(found):
+        asyncio.run(found)
+
+
+def _briefly(call: Callable[[], None]) -> None:
+    """Make a call in a thread of its own, and wait for a while only: meanwhile nobody renews the lease.
+
+    Raises:
+        TimeoutError: It has not returned; it goes on.
+        BaseException: Whatever it raises.
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as exc:  # noqa: BLE001  whoever waits decides
+            raised.append(exc)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(run,), name="glidemq-callback", daemon=True)
+    thread.start()
+    thread.join(LONGEST.total_seconds())
+    if raised:
+        raise raised[0]
+    if thread.is_alive():
+        raise TimeoutError(
+            f"not returned after {LONGEST.total_seconds():g} seconds, and waited for no longer"
+        )
 
 
 async def tell_from_loop(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -55,7 +56,13 @@ def kinds() -> list[str]:
 
 
 def test_a_task_that_waits_tells_all(valkey: Valkey, worker: Worker, context: Contexts) -> None:
-    threading.Timer(0.6, valkey.gate.set).start()
+    def open_gate() -> None:
+        until = time.monotonic() + 15
+        while "async progress" not in kinds() and time.monotonic() < until:
+            time.sleep(0.02)
+        valkey.gate.set()
+
+    threading.Thread(target=open_gate, daemon=True).start()
     operator(SLOWLY, callbacks=[*NOTING, f"{HERE}:Async"]).execute(context(map_index=2, try_number=3))
     assert kinds() == ["submitted", "progress", "async progress", "end", "async end"]
     (first, last) = (told.events[0][1], told.events[-1][1])
@@ -180,6 +187,23 @@ class TestWhatEndsAProcess:
         out = capsys.readouterr().out
         assert "Exiting.on_end failed: SystemExit: 3" in out
         assert "exits:X cannot be called here: SystemExit: 4" in out
+        assert kinds() == ["submitted", "end"]
+
+    def test_one_that_hangs_in_a_task_is_not_waited_for(
+        self,
+        valkey: Valkey,
+        worker: Worker,
+        context: Contexts,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(callbacks, "LONGEST", timedelta(seconds=0.2))
+        made = operator(chain(), callbacks=[f"{HERE}:HangingInTask", *NOTING])
+        try:
+            assert made.execute(context()) == {"last": {"rows": 3}}
+        finally:
+            told.let_go.set()
+        assert "on_submitted failed: TimeoutError: not returned after 0.2 seconds" in capsys.readouterr().out
         assert kinds() == ["submitted", "end"]
 
     async def test_an_exit_in_a_triggerer_ends_no_loop(self, valkey: Valkey, worker: Worker) -> None:

@@ -92,6 +92,16 @@ class Hanging(GlideMQFlowCallback):
         let_go.wait()
 
 
+class HangingInTask(GlideMQFlowCallback):
+    @staticmethod
+    def on_submitted(event: FlowEvent) -> None:
+        let_go.wait(20)
+
+    @staticmethod
+    async def on_end(event: FlowEvent) -> None:
+        let_go.wait(20)
+
+
 class Stubborn(GlideMQFlowCallback):
     @staticmethod
     async def on_progress(event: FlowEvent) -> None:
