@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from glidemq_orchestrate._ops import logs as job_logs
 from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._ops.queue import logs as job_logs
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.claim import claimed
