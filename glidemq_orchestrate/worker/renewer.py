@@ -5,8 +5,9 @@ leases: this is a process of its own. While its worker renews its leases itself,
 imported nothing but the interpreter.
 
 It reads from its standard input, which only the worker holds open: a line of settings, with the secrets of
-the connection, then a byte whenever the worker has renewed its leases. When none comes for some time and the
-worker is alive and not stopped, it renews them, for a bounded time. When the worker has ended it ends, too.
+the connection, then a line whenever the worker has renewed its leases: the milliseconds for which it may be
+silent from then on. When none comes for that time and the worker is alive and not stopped, it renews them,
+for a bounded time. When the worker has ended it ends, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 16
 LOOK_SECONDS = 0.2
+HURRIED_SECONDS = 3.0
+"""With less patience there is no time to import what it needs when it is needed."""
 
 
 def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None:
@@ -36,19 +39,22 @@ def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None
     """
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # meant for the worker, which ends this process
-    settings, heard, step = _first_line(owner), time.monotonic(), patience / 2
+    settings, signs = _first_line(owner)
+    heard, patience = time.monotonic(), _patience(signs, patience)
     renewal, is_over = None, False
     if is_hurried:
         renewal = _renewal(settings, owner)
         renewal.renew(0.0)  # connects
     os.write(1, b".")
     while os.getppid() == owner:
-        if select.select([0], [], [], min(step, 1.0))[0]:
-            if not os.read(0, MOST_BYTES):
+        if select.select([0], [], [], min(patience / 2, 1.0))[0]:
+            if not (signs := os.read(0, MOST_BYTES)):
                 return
-            heard = time.monotonic()
+            heard, patience = time.monotonic(), _patience(signs, patience)
             if renewal is not None:
                 renewal.rest(is_over)
+            elif patience < HURRIED_SECONDS:
+                renewal = _renewal(settings, owner)
             is_over = False
             continue
         silent = time.monotonic() - heard
@@ -71,14 +77,21 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _first_line(owner: int) -> bytes:
+def _patience(signs: bytes, before: float) -> float:
+    """The seconds in the last whole line."""
+    *lines, _ = signs.split(b"\n")
+    return int(lines[-1]) / 1000 if lines and lines[-1].isdigit() else before
+
+
+def _first_line(owner: int) -> tuple[bytes, bytes]:
     line = b""
     while b"\n" not in line:
         more = os.read(0, MOST_BYTES)
         if not more or os.getppid() != owner:
             sys.exit()
         line += more
-    return line.partition(b"\n")[0]  # the rest are signs of life
+    settings, _, signs = line.partition(b"\n")
+    return settings, signs
 
 
 def _renewal(settings: bytes, owner: int) -> Renewal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import os
 import select
 import subprocess
@@ -27,6 +28,8 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 _PROGRAM: Final = Path(__file__).with_name("renewer.py")
 _SOURCES: Final = str(Path(__file__).parents[2])
 MOST_PATIENCE: Final = 10.0
+SHARE: Final = 0.45
+"""Of a lease: for so long it may be silent."""
 LEASES: Final = 10
 LEAST_LIMIT: Final = 60.0
 HURRIED: Final = 3.0
@@ -55,7 +58,7 @@ class Renewer:
         group: str = GROUP,
     ) -> None:
         self._worker, self._queues, self._settings, self._group = worker, list(queues), settings, group
-        patience = min(lock_seconds * 0.45, MOST_PATIENCE)
+        self._patience = patience = min(lock_seconds * SHARE, MOST_PATIENCE)
         self._is_hurried = patience < HURRIED
         limit = max(LEASES * lock_seconds, LEAST_LIMIT)
         self._words = (f"{patience:.3f}", f"{limit:.3f}", str(int(self._is_hurried)))
@@ -92,14 +95,17 @@ class Renewer:
                 extra={"action": "renewer_missing", "worker": self._worker},
             )
 
-    def heard(self) -> bool:
-        """Tell the process that the worker has renewed its leases itself; False if it must be started."""
+    def heard(self, shortest: float = math.inf) -> bool:
+        """Tell the process that the worker has renewed its leases itself; False if it must be started.
+
+        ``shortest``: the seconds of the shortest lease that it holds, as jobs may have leases of their own.
+        """
         if not self._lock.acquire(blocking=False):
             return True  # it is being started, or ended
         try:
             if self.pid is None:
                 return False
-            os.write(self._pipe, b".")
+            os.write(self._pipe, b"%d\n" % (min(self._patience, shortest * SHARE) * 1000))
         except BlockingIOError:  # it is stopped, and has enough to read
             return True
         except OSError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import secrets
 import socket
@@ -242,7 +243,13 @@ class Worker(Service):
             clock,
         )
         return JobRunner(
-            judge, self._slots, report=self._report, wake=self._wake, stop=self.stop, tell=self._tell
+            judge,
+            self._slots,
+            report=self._report,
+            wake=self._wake,
+            stop=self.stop,
+            tell=self._tell,
+            note_lease=self._note_lease,
         )
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
@@ -316,7 +323,7 @@ class Worker(Service):
 
     # --- chores of a queue; each returns in how many seconds to repeat it ---
 
-    async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> None:
+    async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
         began = time.monotonic()
         if began - self._renewed.get(keys.queue, began) > 2 * self._beat_seconds:
@@ -330,12 +337,23 @@ class Worker(Service):
                     jobs.cancel(attempt, revoked=beat == 0)
         self._renewed[keys.queue] = began
         await self._report_renewal(began)
+        shortest = self._shortest_lease()
+        return None if math.isinf(shortest) else shortest / 3
+
+    def _shortest_lease(self) -> float:
+        """The seconds of the shortest lease that a job which it holds has of its own."""
+        own = (attempt.options.lock_duration for attempt in self._slots.held.values())
+        return min((lease.total_seconds() for lease in own if lease is not None), default=math.inf)
+
+    def _note_lease(self) -> None:
+        """Tell the renewer at once: the next handler may block the loop."""
+        self._renewer.heard(self._shortest_lease())
 
     async def _report_renewal(self, now: float) -> None:
         """Tell the renewer that there is nothing to do for it, if the leases of every queue were renewed."""
         if now - min(self._renewed.get(name, 0.0) for name in self._queues) > 2 * self._beat_seconds:
             return
-        if not self._renewer.heard():
+        if not self._renewer.heard(self._shortest_lease()):
             await asyncio.to_thread(self._renewer.start)
 
     async def _announce(self, keys: QueueKeys) -> None:

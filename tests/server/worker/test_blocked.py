@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, JobState, Queue
+from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, JobOptions, JobState, Queue, Worker
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.renewing import Renewer
 from tests.processes import end, runs, spawn
@@ -74,16 +74,16 @@ def is_logged(log: Path, pattern: str) -> bool:
 @pytest.fixture
 def start(
     url: str, redis_client: Any, eventually: Eventually, tmp_path: Path
-) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts a worker of the command line with a lease of a second."""
     (tmp_path / "app.py").write_text(textwrap.dedent(APP))
     started = []
 
-    def one() -> subprocess.Popen[bytes]:
+    def one(lock: int = 1) -> subprocess.Popen[bytes]:
         before = redis_client.zcard("glide:{etl}:gmo:workers")
         program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
         with (tmp_path / "log").open("ab") as log:
-            process = spawn([*program, "--url", url, "--lock", "1"], cwd=tmp_path, stderr=log)
+            process = spawn([*program, "--url", url, "--lock", str(lock)], cwd=tmp_path, stderr=log)
         started.append(process)
         eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
         eventually(lambda: renewers(process), timeout=30)
@@ -114,6 +114,20 @@ def test_only_the_culprit_is_named_and_nobody_is_run_twice(
     log = (tmp_path / "log").read_text()
     assert "was lost" not in log
     assert "stale" not in log
+
+
+def test_a_job_with_a_short_lease_of_its_own_keeps_it(
+    start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
+) -> None:
+    worker = start(30)
+    keep = queue.add("sleep", 15, options=JobOptions(lock_duration=timedelta(seconds=2)))
+    eventually(lambda: queue.get_job(keep).state is JobState.ACTIVE, 20)
+    (renewer,) = renewers(worker)
+    eventually(lambda: renewer.memory_info().rss > 20 * 1024 * 1024, 20)  # it has imported what it needs
+    blocks = queue.add("on_loop", 1)
+    with Worker(url, queues=["etl"], lock_duration=timedelta(seconds=3), only_known=True).running():
+        eventually(partial(has_completed, queue, [keep, blocks]), 60)
+    assert queue.get_job(keep).lost_runs == 0
 
 
 def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
