@@ -44,7 +44,7 @@ class JobRunner:
         wake: Called when there is room.
         stop: Stops the worker.
         tell: Tells the server that the handler of an attempt begins; whether it still owns its job.
-        note_lease: Called when it holds a job with a lease of its own.
+        note_lease: Called with the seconds of the lease that a job has of its own.
     """
 
     def __init__(  # noqa: PLR0913  what a runner needs of its worker
@@ -56,7 +56,7 @@ class JobRunner:
         wake: Callable[[], None],
         stop: Callable[[], None],
         tell: Callable[[Attempt], Awaitable[bool]],
-        note_lease: Callable[[], None],
+        note_lease: Callable[[float], None],
     ) -> None:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
         self._report, self._wake, self._stop, self._tell = report, wake, stop, tell
@@ -89,8 +89,8 @@ class JobRunner:
             if earlier is not None:  # no heartbeat will tell of it any more
                 self.cancel(earlier, revoked=False)
             self._slots.take(attempt)
-            if attempt.options.lock_duration is not None:
-                self._note_lease()
+            if (lease := attempt.options.lock_duration) is not None:
+                self._note_lease(lease.total_seconds())
             registered = self._handlers.get(attempt.name)
             if registered is not None and registered.batch_size and attempt.suspect is None:
                 self._collect(attempt, registered)

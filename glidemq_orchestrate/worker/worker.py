@@ -162,6 +162,7 @@ class Worker(Service):
         self._processes: Processes | None = None
         self._threads = Threads("glidemq")
         self._renewer = Renewer(self.id, queues, self._settings, lock_duration.total_seconds())
+        self._known_lease = math.inf  # the shortest that the renewer knows of
         self._renewed: dict[str, float] = {}
         self._woken: dict[str, float] = {}
         self._watch_loop: Watch | None = None
@@ -345,15 +346,18 @@ class Worker(Service):
         own = (attempt.options.lock_duration for attempt in self._slots.held.values())
         return min((lease.total_seconds() for lease in own if lease is not None), default=math.inf)
 
-    def _note_lease(self) -> None:
-        """Tell the renewer at once: the next handler may block the loop."""
-        self._renewer.heard(self._shortest_lease())
+    def _note_lease(self, seconds: float) -> None:
+        """Tell the renewer of a shorter lease at once: the next handler may block the loop."""
+        if seconds < self._known_lease:
+            self._known_lease = seconds
+            self._renewer.heard(seconds)
 
     async def _report_renewal(self, now: float) -> None:
         """Tell the renewer that there is nothing to do for it, if the leases of every queue were renewed."""
         if now - min(self._renewed.get(name, 0.0) for name in self._queues) > 2 * self._beat_seconds:
             return
-        if not self._renewer.heard(self._shortest_lease()):
+        self._known_lease = self._shortest_lease()
+        if not self._renewer.heard(self._known_lease):
             await asyncio.to_thread(self._renewer.start)
 
     async def _announce(self, keys: QueueKeys) -> None:

@@ -57,7 +57,22 @@ local function count_children(prefix, job_id, v)
   return found
 end
 
--- Why a job that asks to wait for its children would wait for nobody, or nil. The field gmo:waited: how many it had when it
+-- A child that waits for the only place of an ordering key, which the job that would wait for the child keeps; or nil.
+local function held_up(prefix, job_id)
+  local group_key = redis.call('HGET', prefix .. 'job:' .. job_id, 'groupKey')
+  if not group_key or redis.call('HGET', prefix .. 'group:' .. group_key, 'maxConcurrency') ~= '1' then
+    return nil
+  end
+  for _, member in ipairs(redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MOST)) do
+    local queue, child_id = L.record.split(member)
+    local v = queue == prefix and redis.call('HMGET', prefix .. 'job:' .. child_id, 'groupKey', 'state') or {}
+    if v[1] == group_key and v[2] and not ENDED[v[2]] then
+      return 'WaitForChildren: child ' .. child_id .. ' would never run: this job keeps the place of ordering key ' .. group_key
+    end
+  end
+end
+
+-- Why a job that asks to wait for its children would wait for nobody, or for ever, or nil. The field gmo:waited: how many it had when it
 -- waited last; it goes when an attempt fails or is lost, or a child runs again.
 function L.children.refusal(prefix, job_id)
   local key = prefix .. 'job:' .. job_id
@@ -69,6 +84,8 @@ function L.children.refusal(prefix, job_id)
   elseif not has_open and found <= L.numbers.int(v[1], 0) then
     return 'WaitForChildren: all its children have ended, and it has added no more'
   end
+  local why = held_up(prefix, job_id)
+  if why then return why end
   redis.call('HSET', key, 'gmo:waited', found)
 end
 

@@ -16,6 +16,7 @@ from glidemq_orchestrate import (
     FlowSpec,
     JobOptions,
     JobRef,
+    Ordering,
     Queue,
     Unrecoverable,
     WaitForChildren,
@@ -148,6 +149,22 @@ def test_a_job_without_children_does_not_wait_for_ever(
     job_id = queue.add("alone", {})
     eventually(lambda: queue.get_job(job_id).state == "failed", timeout=30)
     assert queue.get_job(job_id).failed_reason == "WaitForChildren: it has added no children"
+
+
+def test_a_job_does_not_wait_for_ever_for_a_child_behind_its_own_ordering_key(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    def parent(ctx: Any) -> None:
+        mine = JobOptions(parent=JobRef("etl", ctx.job_id), job_id="child", ordering=Ordering("k"))
+        queue.add("child", options=mine)
+        raise WaitForChildren
+
+    run_worker(["etl"], {"parent": parent, "child": lambda ctx: 1})
+    job_id = queue.add("parent", options=JobOptions(ordering=Ordering("k")))
+    eventually(lambda: queue.get_job(job_id).state == "failed", timeout=30)
+    why = "child child would never run: this job keeps the place of ordering key k"
+    assert queue.get_job(job_id).failed_reason == f"WaitForChildren: {why}"
+    eventually(lambda: queue.get_job("child").state == "completed", timeout=30)
 
 
 @pytest.mark.parametrize("path", REACHES)
