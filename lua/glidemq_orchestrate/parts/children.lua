@@ -3,7 +3,7 @@
 --   <prefix>gmo:awaiting   zset: id of a job that waits -> when its children are looked at again, as Node workers and
 --                          glide-mq's functions tell nobody of a failure
 L.children = {}
-local PAUSE, EACH, PARENTS, MOST, FEW = 3000, 10, 20, 1000, 50
+local PAUSE, EACH, PARENTS, MOST, MANY, FEW = 3000, 10, 20, 1000, 100, 20
 local ENDED = { completed = true, failed = true }
 
 -- Calls visit(prefix, id, ref) for the jobs in this slot that have the job as a child.
@@ -107,9 +107,13 @@ local function part(prefix, job_id, member)
   return true
 end
 
--- Parts a job that is removed from its children, the first thousand of them.
+-- Parts a job that is removed from its children, a thousand at most, if one has not ended.
 function L.children.leave(prefix, job_id)
-  for _, member in ipairs(redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MOST)) do
+  local deps, done = prefix .. 'deps:' .. job_id, redis.call('HGET', prefix .. 'job:' .. job_id, 'depsCompleted')
+  if redis.call('SCARD', deps) <= L.numbers.int(done, 0) then
+    return
+  end
+  for _, member in ipairs(redis.call('SRANDMEMBER', deps, MOST)) do
     part(prefix, job_id, member)
   end
 end
@@ -120,7 +124,7 @@ function L.children.forget(prefix, job_id)
   local deps, key = prefix .. 'deps:' .. job_id, prefix .. 'job:' .. job_id
   local count = redis.call('SCARD', deps)
   local has_waited = count > FEW and redis.call('HEXISTS', key, 'gmo:waited') == 1
-  if count > MOST and not has_waited then
+  if count > MANY and not has_waited then
     return
   end
   for _, member in ipairs(redis.call('SMEMBERS', deps)) do
