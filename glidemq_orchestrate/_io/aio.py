@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import BusyLoadingError, ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
-from glidemq_orchestrate._io.connect import async_pool, opened_async
+from glidemq_orchestrate._io.connect import abort, async_pool, opened_async
 from glidemq_orchestrate._io.packing import outcome, pieces, put_back, sort_out
 from glidemq_orchestrate._io.pool import Link, Pool
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered, is_timeout
 from glidemq_orchestrate._io.topology import (
+    DOUBT_SECONDS,
     Parcel,
     Received,
     Replies,
@@ -29,6 +31,34 @@ from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 T = TypeVar("T")
+
+
+class Doubt:
+    """Looks now and then, while a reply does not come, whether its server has been replaced.
+
+    Args:
+        look: Ends the wait if so.
+        longer: Seconds for which the server may block on purpose.
+    """
+
+    def __init__(self, look: Callable[[], Coroutine[Any, Any, None]], longer: float) -> None:
+        self._look_now, self._loop = look, asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(DOUBT_SECONDS + longer, self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            await self._look_now()
+            await asyncio.sleep(DOUBT_SECONDS)
+
+    def end(self) -> None:
+        """Stop: the reply is there, or nobody waits for it any more."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 class AsyncDriver:
@@ -153,6 +183,7 @@ class AsyncDriver:
         settings = self._settings
         limit = settings.socket_timeout + sum(call.blocks_for or 0 for call in parcel.calls)
         replies: Replies = []
+        doubt = self._doubt(connection, parcel) if self._topology.may_doubt(parcel) else None
         try:
             async with asyncio.timeout(limit):
                 await connection.send_packed_command(pieces(parcel.calls))
@@ -162,7 +193,18 @@ class AsyncDriver:
             return [*replies, *loading(len(parcel.calls) - len(replies), exc)]
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
+        finally:
+            if doubt is not None:
+                doubt.end()
         return replies
+
+    def _doubt(self, connection: AbstractConnection, parcel: Parcel) -> Doubt:
+        async def end_if_replaced() -> None:
+            with suppress(GlideMQError):
+                if await self._drive(self._topology.is_replaced(parcel.place)):
+                    abort(connection)
+
+        return Doubt(end_if_replaced, sum(call.blocks_for or 0.0 for call in parcel.calls))
 
     async def _reply(self, connection: AbstractConnection) -> Any:
         try:

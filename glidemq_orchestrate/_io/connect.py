@@ -46,6 +46,12 @@ class _Abrupt(aio.AbstractConnection):
         await super().disconnect(nowait, *args, **options)
 
 
+def abort(connection: aio.AbstractConnection) -> None:
+    """Cut a connection: whoever waits for a reply on it learns that it broke."""
+    if connection._writer is not None:  # noqa: SLF001
+        connection._writer.transport.abort()  # noqa: SLF001
+
+
 class _Tcp(_Abrupt, aio.Connection): ...
 
 

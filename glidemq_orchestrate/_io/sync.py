@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from redis.connection import AbstractConnection
 from redis.exceptions import BusyLoadingError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import opened, sync_pool
@@ -16,6 +19,8 @@ from glidemq_orchestrate._io.packing import outcome, pieces, put_back, sort_out
 from glidemq_orchestrate._io.pool import Link, Pool
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered, is_timeout
 from glidemq_orchestrate._io.topology import (
+    DOUBT_SECONDS,
+    REPLACED,
     Parcel,
     Received,
     Replies,
@@ -150,12 +155,26 @@ class SyncDriver:
         try:
             connection.send_packed_command(pieces(parcel.calls))  # type: ignore[no-untyped-call]
             for call in parcel.calls:  # what came before an error counts
+                if self._topology.may_doubt(parcel):
+                    self._await_reply(connection, parcel, call)
                 replies.append(self._reply(connection, call))
         except BusyLoadingError as exc:
             return [*replies, *loading(len(parcel.calls) - len(replies), exc)]
         except Exception as exc:
             raise broken(self._settings, parcel.place, exc) from exc
         return replies
+
+    def _await_reply(self, connection: AbstractConnection, parcel: Parcel, call: Call[Any]) -> None:
+        """Wait for the first bytes of a reply, unless the server has been replaced meanwhile."""
+        limit = self._settings.socket_timeout + (call.blocks_for or 0.0)
+        until, pause = time.monotonic() + limit, DOUBT_SECONDS + (call.blocks_for or 0.0)
+        while not connection.can_read(min(pause, max(until - time.monotonic(), 0.0))):
+            if time.monotonic() >= until:
+                raise RedisTimeoutError("Timeout reading from socket")
+            pause = DOUBT_SECONDS
+            with suppress(GlideMQError):
+                if self._drive(self._topology.is_replaced(parcel.place)):
+                    raise RedisConnectionError(REPLACED)
 
     def _reply(self, connection: AbstractConnection, call: Call[Any]) -> Any:
         try:

@@ -6,7 +6,8 @@ call is sent a second time only after the server refused it (MOVED, ASK), never 
 ``repeats`` decides about that.
 
 Primaries and slots are looked up on first use, and again after a connection broke, a server replied READONLY
-or the like, or a slot moved. Threads may share a topology: its knowledge is replaced, not changed.
+or the like, or a slot moved, and while a server does not reply: its machine may be gone, and another one has
+taken over. Threads may share a topology: its knowledge is replaced, not changed.
 """
 
 from __future__ import annotations
@@ -45,8 +46,12 @@ Replies: TypeAlias = list[Any]
 Received: TypeAlias = "Replies | GlideMQError"
 Delivery: TypeAlias = Generator[list[Parcel], list[Received], Replies]
 Lookup: TypeAlias = Generator[list[Parcel], list[Received], tuple[Endpoint, ...]]
+Doubt: TypeAlias = Generator[list[Parcel], list[Received], bool]
 
 ASKING: Final = command("ASKING", decode=str)
+DOUBT_SECONDS: Final = 2.0
+"""After so long without a reply others are asked whether the server has been replaced."""
+REPLACED: Final = "another server has taken over"
 
 
 class Topology(Protocol):
@@ -57,6 +62,12 @@ class Topology(Protocol):
 
     def primaries(self) -> Lookup:
         """Every server that holds a part of the data."""
+
+    def may_doubt(self, parcel: Parcel) -> bool:
+        """Whether others know if the server of a parcel, which does not reply, has been replaced."""
+
+    def is_replaced(self, place: Endpoint) -> Doubt:
+        """Whether another server has taken over from this one. Raises what prevents the question."""
 
 
 def topology_of(settings: ConnectionSettings) -> Topology:
@@ -85,6 +96,15 @@ class Single:
         """See ``Topology``."""
         yield from ()
         return (self._place,)
+
+    def may_doubt(self, parcel: Parcel) -> bool:  # noqa: ARG002  nobody else knows
+        """See ``Topology``."""
+        return False
+
+    def is_replaced(self, place: Endpoint) -> Doubt:  # noqa: ARG002  as above
+        """See ``Topology``."""
+        yield from ()
+        return False
 
 
 class Sentinel:
@@ -122,6 +142,14 @@ class Sentinel:
         """See ``Topology``."""
         return (self._primary or (yield from self._look_up()),)
 
+    def may_doubt(self, parcel: Parcel) -> bool:
+        """See ``Topology``."""
+        return not parcel.sentinel
+
+    def is_replaced(self, place: Endpoint) -> Doubt:
+        """See ``Topology``."""
+        return (yield from self._look_up()) != place
+
     def _look_up(self) -> Generator[list[Parcel], list[Received], Endpoint]:
         """Ask one sentinel after the other for the primary; the one that knows it comes first next time."""
         name = self._settings.service
@@ -154,6 +182,15 @@ class Cluster:
     def primaries(self) -> Lookup:
         """See ``Topology``."""
         return (self._map or (yield from self._look_up())).primaries
+
+    def may_doubt(self, parcel: Parcel) -> bool:
+        """See ``Topology``."""
+        return parcel.calls[0].words[0] != "CLUSTER"  # a look-up, which asks several servers
+
+    def is_replaced(self, place: Endpoint) -> Doubt:
+        """See ``Topology``."""
+        self._forget(place)
+        return place not in (yield from self._look_up()).primaries
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """See ``Topology``. In a batch, an error takes the place of a reply that did not come."""

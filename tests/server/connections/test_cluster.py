@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections import Counter
@@ -393,19 +394,22 @@ def _is_up(primaries: Primaries) -> bool:
     return all(one["cluster_state"] == "ok" for one in infos)
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
-    run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+    run_worker: RunWorker, eventually: Eventually, tmp_path: Path, how: signal.Signals
 ) -> None:
+    """If it is frozen, calls have no reply and connections stay open."""
     with running_primaries(tmp_path) as primaries:  # its own: it has lost a node afterwards
-        dying = primaries.owner("c")
-        with primaries.replica_of(dying, tmp_path) as replica, Queue("c", primaries.url) as queue:
+        dying, settings = primaries.owner("c"), ConnectionSettings(primaries.url, socket_timeout=120)
+        assert dying.process is not None
+        with primaries.replica_of(dying, tmp_path) as replica, Queue("c", settings) as queue:
             ids = queue.add_many([NewJob("work", n) for n in range(100)])
             dying.client.set("{c}", "1")
             assert dying.client.wait(1, 5000) == 1
             options: dict[str, Any] = {"concurrency": 4, "lock_duration": SECOND}
-            running = run_worker(["b", "c"], {"work": slowly}, url=primaries.url, **options)
+            running = run_worker(["b", "c"], {"work": slowly}, url=settings, **options)
             eventually(lambda: queue.counts()[JobState.COMPLETED] > 10, timeout=20)
-            dying.kill()
+            dying.process.send_signal(how)
             eventually(lambda: replica.client.role()[0] == "master", timeout=60)
             eventually(lambda: _is_done(queue, len(ids)), timeout=40)
             assert queue.add_and_wait("work", timeout=LONG) is None
