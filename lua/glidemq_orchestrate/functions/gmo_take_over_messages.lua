@@ -4,9 +4,10 @@
 --       7 1 if one of them may be a suspect
 -- REPLY rows as those of gmo_begin_messages
 -- ERROR NOGROUP
--- EFFECTS none for four seconds after nobody has asked for six, see lease.lua. Else no more are taken than are begun. The loss of a worker counts against what it had begun, see
---       parts/lost_messages.lua; what stalled too often has failed in this subscription. A Node worker lives as long as
---       the job has heartbeats, ours as long as it renews the entry.
+-- EFFECTS none for four seconds after nobody has asked for lock_ms, see lease.lua. Else no more are taken than are begun.
+--       The loss of a worker counts against what it had begun, see parts/lost_messages.lua; what stalled too often has
+--       failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
+--       the entry.
 -- EVENT stalled {subscription} or failed {failedReason, subscription}
 local PAGE, OURS = 100, '^gmo%-'
 
@@ -41,7 +42,7 @@ local function take_over(keys, args)
   local h, rows = L.handling.of(keys, args), {}
   local lock_ms, wanted = tonumber(args[4]), tonumber(args[6])
   h.lock_ms, h.most, h.lost, h.takes_suspect = lock_ms, tonumber(args[5]), {}, args[7] == '1'
-  local may_end = L.lease.may_end(h.prefix, h.now)
+  local may_end = L.lease.may_end(h.prefix, h.now, lock_ms)
   local silent = wanted > 0 and may_end and redis.call('XPENDING', h.stream, h.group, 'IDLE', lock_ms, '-', '+', PAGE) or {}
   for _, row in ipairs(silent) do
     if #rows >= wanted then

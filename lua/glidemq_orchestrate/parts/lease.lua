@@ -3,25 +3,26 @@
 -- Node workers: they write processedOn when they take a job over, but no token.
 -- Proof in ARGS of gmo_append, gmo_progress, gmo_grow, gmo_report_usage and gmo_write_messages: 2 job id   3 stream entry id   4 group   5 token   6 processedOn
 L.lease = {}
-local AWAY, GRACE, NOTED = 6000, 4000, 1000
+local GRACE, NOTED, APART = 4000, 1000, 60000
 
 -- The name of an attempt, of its token and the time of its activation.
 function L.lease.attempt(token, processed_on)
   return token .. ' ' .. processed_on
 end
 
--- Whether leases may be ended now. If nobody has asked for a while, the server was out of reach or there was no worker:
--- the leases of all have run out meanwhile, and those that are alive renew them first.
+-- Whether leases may be ended now. If nobody has asked for as long as one lasts, the server was out of reach or there was
+-- no worker: the leases of all have run out meanwhile, and those that are alive renew them first. Once in a minute: there
+-- are leases that are shorter than the time between two who ask.
 -- <prefix>gmo:supervised: `looked` is when somebody asked last, `spared` until when no lease is ended.
-function L.lease.may_end(prefix, now)
+function L.lease.may_end(prefix, now, lock_ms)
   local place, int, text = prefix .. 'gmo:supervised', L.numbers.int, L.numbers.text
   local v = redis.call('HMGET', place, 'looked', 'spared')
   local looked, spared = int(v[1], now), int(v[2], 0)
-  if now - looked > AWAY then
+  if now - looked > lock_ms and now - spared > APART then
     spared = now + GRACE
     redis.call('HSET', place, 'spared', text(spared))
   end
-  if not v[1] or math.abs(now - looked) >= NOTED then
+  if not v[1] or math.abs(now - looked) >= math.min(NOTED, lock_ms / 4) then
     redis.call('HSET', place, 'looked', text(now))
   end
   return now >= spared or spared - now > GRACE -- a clock was set back

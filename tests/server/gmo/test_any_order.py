@@ -126,6 +126,7 @@ class World:
         return QueueKeys("glide", attempt.queue)
 
     def reclaim(self, queue: QueueKeys) -> None:
+        self.client.hdel(f"{queue.base}:gmo:supervised", "looked", "spared")  # somebody asks all the time
         args = (self.clock.now, GROUP, "w", 0, LOCK_MS, MAX_LOST)
         self.call(function("gmo_reclaim", [queue.key("stream")], args, list))
 
