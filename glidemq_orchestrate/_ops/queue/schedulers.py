@@ -64,9 +64,8 @@ def upsert(
         texts = ("", "", stored.text)
     else:
         texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
-    if (
-        texts != seen or stored.is_finished
-    ):  # a service that starts changes nothing; what has finished stays longer
+    # A service that starts again changes nothing; what has finished stays from now on.
+    if texts != seen or stored.is_finished:
         yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
     return stored.entry(name, python_only=schedule.is_ours)
 
