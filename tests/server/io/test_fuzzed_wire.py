@@ -231,6 +231,7 @@ def test_jobs_of_the_dead(raw: Any, queue: Queue, url: str) -> None:
             raw.hset(key(job_id), mapping={"state": "active"} | fields)
         raw.hset(key(good), mapping={"state": "active", "processedOn": 1, "lastActive": 1})
         now = int(time.time() * 1000) + 10**6
+        raw.hdel(P + b"gmo:supervised", "looked", "spared")  # somebody has asked all the time
         raw.fcall("gmo_reclaim", 1, P + b"stream", now, "workers", "other", 0, 0, 9)
         assert raw.hget(key(good), "state") == b"waiting"
         raw.fcall("gmo_expire_due", 1, P + b"gmo:due", now)
