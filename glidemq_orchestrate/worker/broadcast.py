@@ -48,6 +48,7 @@ _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the s
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
 CROWDED_SECONDS: Final = 0.1
+LEAST_MS: Final = 20
 MOST_UNSENT: Final = 1_000
 
 
@@ -111,7 +112,7 @@ class BroadcastWorker(Service):
         self._held: dict[str, tuple[Attempt, JobTask]] = {}
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
-        self._taking = asyncio.Lock()
+        self._taking, self._has_retry = asyncio.Lock(), asyncio.Event()
         lock_seconds = lock_duration.total_seconds()
         self._renewer = Renewer(self.id, [name], self._settings, lock_seconds, group=subscription)
         self._watch: Watch | None = None
@@ -131,7 +132,7 @@ class BroadcastWorker(Service):
         self._watch.start()
         self._keep(f"messages of queue {name}", self._fetch_for_ever)
         self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
-        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain)
+        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain, woken=self._has_retry)
 
     async def _drain(self) -> None:
         tasks = [task for _, task in self._held.values()]
@@ -204,9 +205,10 @@ class BroadcastWorker(Service):
                     extra={"action": "lease_lost", "worker": self.id, "job_id": attempt.job_id},
                 )
 
-    async def _maintain(self) -> None:
-        await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
+    async def _maintain(self) -> float | None:
+        due_ms = await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
         await self._take_over()
+        return max(due_ms - self._clock.now_ms(), LEAST_MS) / 1000 if due_ms >= 0 else None
 
     async def _take_over(self) -> None:
         """Run messages of dead workers, as many as there is room for; the others wait for another worker."""
@@ -322,6 +324,8 @@ class BroadcastWorker(Service):
                 await asyncio.sleep(next(pauses))
             else:
                 self._failures.clear(what)
+                if verdict == "retrying":
+                    self._has_retry.set()
                 if verdict == "stale" and not was_sent:  # a repeat is stale where the first one was accepted
                     logger.warning(
                         "the outcome of message %s came too late: another worker has taken it over",

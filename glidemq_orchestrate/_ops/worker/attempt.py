@@ -293,11 +293,11 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
         for flow_id in flow_ids:
             ref = staged.FlowRef(queue, flow_id)
             yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
-    due = yield from _expire(queues, clock)
+    due = yield from expire(queues, clock)
     return min((at for at in due if at >= 0), default=-1)
 
 
-def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
+def expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
     """Do what is due in slices. Returns when something is due next in each queue, or -1."""
     replies: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):

@@ -8,12 +8,11 @@ from typing import Final
 
 from glidemq_orchestrate._ops.queue import adding as queue_ops
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
-from glidemq_orchestrate._ops.worker.attempt import clean_up
+from glidemq_orchestrate._ops.worker.attempt import clean_up, expire
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import broadcast as calls
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
-from glidemq_orchestrate._protocol.queue import due
 from glidemq_orchestrate._protocol.queue.broadcast import Begun, Member, Result
 from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate.clock import Clock
@@ -176,14 +175,18 @@ def report(subscription: Subscription, consumer: str, result: Result, clock: Clo
     return verdict
 
 
-def upkeep(subscription: Subscription, lock_ms: int, clock: Clock) -> Op[None]:
-    """Release due messages and retries, forget dead workers, write dead letters, and clean up."""
+def upkeep(subscription: Subscription, lock_ms: int, clock: Clock) -> Op[int]:
+    """Release due messages and retries, forget dead workers, write dead letters, and clean up.
+
+    Returns when something is due next, or -1.
+    """
     queue, group = subscription.queue, subscription.group
-    yield from ask(due.promote(queue, clock.now_ms()))
+    (due_ms,) = yield from expire([queue], clock)
     yield from ask(workers.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
     yield from clean_up([queue], clock)
     if (yield from ask(letters.count(queue))):
         yield from write_noted([queue], clock)
+    return due_ms
 
 
 def renew(subscription: Subscription, consumer: str, held: Sequence[Attempt], clock: Clock) -> Op[list[int]]:

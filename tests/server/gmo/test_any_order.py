@@ -23,7 +23,6 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, ask, function
 from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.queue import due
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
@@ -248,7 +247,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(QUEUES))
     def time_passes(self, queue: QueueKeys) -> None:
         self.world.clock.now += 50
-        self.world.call(due.promote(queue, self.world.clock.now))
+        keys = queue.keys("scheduled", "stream", "events")
+        self.world.call(function("glidemq_promote", keys, (self.world.clock.now,), int))
 
     @rule()
     def somebody_cancels(self) -> None:

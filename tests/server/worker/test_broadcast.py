@@ -347,3 +347,19 @@ def test_a_message_that_is_being_reported_was_not_taken_over(  # noqa: PLR0917  
         news.publish("a")
     assert reported.wait(20)
     assert "taken over" not in caplog.text
+
+
+def test_the_retries_of_a_message_are_on_time(url: str, start: Any, eventually: Eventually) -> None:
+    began: list[float] = []
+
+    def fail(ctx: Any) -> None:
+        began.append(time.monotonic())
+        if ctx.attempt < 6:
+            raise ValueError("again")
+
+    start(fail, "s")
+    with Broadcast("news", url) as news:
+        backoff = Backoff("fixed", timedelta(milliseconds=20))
+        news.publish("a", options=JobOptions(attempts=6, backoff=backoff))
+        eventually(lambda: len(began) == 6)
+    assert began[5] - began[0] < 2.4  # each waited for half a second or more
