@@ -41,6 +41,8 @@ def let_steps_share_it() -> None:
     if not is_spark_3():  # which does not tell the jobs of a tag
         contexts.cancelJobGroup = _in_step(contexts.cancelJobGroup, _cancel_some("getJobIdsForGroup"))
         contexts.cancelJobsWithTag = _in_step(contexts.cancelJobsWithTag, _cancel_some("getJobIdsForTag"))
+    contexts.setJobGroup = _in_step(contexts.setJobGroup, _set_group)
+    contexts.setInterruptOnCancel = _in_step(contexts.setInterruptOnCancel, lambda *_, **__: None)
     contexts.setCheckpointDir = _in_step(contexts.setCheckpointDir, _set_checkpoints)
     contexts.getCheckpointDir = _in_step(contexts.getCheckpointDir, _get_checkpoints)
     sets.checkpoint = _in_step(sets.checkpoint, _checkpoint_set)
@@ -94,6 +96,19 @@ def _without_its_own(clear: Method) -> Method:
             self.addJobTag(step.tag)
 
     return cleared
+
+
+def _set_group(
+    _step: Current,
+    method: Method,
+    context: Any,
+    groupId: str,  # noqa: N803
+    description: str,
+    interruptOnCancel: bool = False,  # noqa: FBT001, FBT002, N803
+) -> None:
+    """No task is interrupted; see ``watch.watched``."""
+    del interruptOnCancel
+    method(context, groupId, description, interruptOnCancel=False)
 
 
 def _cancel_all(step: Current, _method: Method, context: Any) -> None:

@@ -95,6 +95,7 @@ class SparkSettings:
             "spark.ui.port": "0",  # a free one: there may be several sessions
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
+            "spark.python.task.killTimeout": "100ms",  # of a task that was cancelled, in place of 2 s
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -31,6 +31,8 @@ LOOK_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
 END_SECONDS: Final = 10.0
 TELL_SECONDS: Final = 10.0
+MOST_JOBS: Final = 100
+"""Of a step that has failed, so many jobs are asked for tasks that still run."""
 WHY: Final = (
     "other applications hold all cores of the cluster, or it has no worker with the memory and the cores "
     "that spark.executor.memory and spark.executor.cores ask for"
@@ -159,7 +161,7 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
     then ``has_given_up`` of what is yielded is true, and before, ``ctx.progress`` gets
     ``waiting_for_executors_s``.
     Afterwards the thread has none of these properties, and nothing runs in the background: ``calls`` of
-    threads that the block has started have ended.
+    threads that the block has started have ended, and the tasks of jobs that failed or were cancelled too.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()
@@ -168,15 +170,19 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
     watcher = threading.Thread(
         target=_watch, args=(spark, ctx, done, starvation), name=f"watch-{tag}", daemon=True
     )
+    has_failed = True
     with _pool_names.lend() as pool:
         try:
-            context.setJobGroup(tag, asked.description(ctx), interruptOnCancel=True)
+            # Interrupting the thread of a task that waits for its Python worker would end those of all tasks:
+            # Spark (4.3) takes it for the end of the process that starts them, and starts another one.
+            context.setJobGroup(tag, asked.description(ctx), interruptOnCancel=False)
             for name, value in asked.identity.items():
                 context.setLocalProperty(name, value)
             context.setLocalProperty("spark.scheduler.pool", pool)
             context.addJobTag(tag)
             watcher.start()
             yield starvation
+            has_failed = False
         finally:
             done.set()
             if watcher.ident is not None:
@@ -184,23 +190,40 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
             with suppress(
                 Exception
             ):  # a dead JVM has no properties to remove, and the error of the block is more useful
-                _end(context, tag, calls)
+                _end(context, tag, calls, may_have_left=has_failed)
                 context.removeJobTag(tag)
                 for name in (*_THREAD_PROPERTIES, *asked.identity):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
 
 
-def _end(context: SparkContext, tag: str, calls: Calls) -> None:
-    """End what threads of a step still do, and wait for it: what comes next must not meet it."""
+def _end(context: SparkContext, tag: str, calls: Calls, *, may_have_left: bool) -> None:
+    """End what a step still does, and wait for it: what comes next must not meet it.
+
+    Args:
+        context: Of the step.
+        tag: Of its jobs.
+        calls: Of its threads.
+        may_have_left: Whether tasks may go on although their jobs have ended, as these failed.
+    """
     calls.end()
     tracker, until = context.statusTracker(), time.monotonic() + END_SECONDS
     while time.monotonic() < until:
         is_idle = not calls.are_running  # before the jobs that these have begun are looked for
         context.cancelJobsWithTag(tag)
-        if is_idle and set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(tag)):
+        if not set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(tag)):
+            may_have_left = True
+        elif is_idle and not (may_have_left and _has_tasks(tracker, tag)):
             return
         time.sleep(LOOK_SECONDS / 4)
     logger.warning("Spark still runs something of a step that has ended, after %g s", END_SECONDS)
+
+
+def _has_tasks(tracker: StatusTracker, tag: str) -> bool:
+    """Whether a task of the last jobs that have not succeeded runs: Spark ends a job before its tasks."""
+    last = sorted(tracker.getJobIdsForGroup(tag))[-MOST_JOBS:]
+    jobs = [job for number in last if (job := tracker.getJobInfo(number)) and job.status != "SUCCEEDED"]
+    stages = {stage for job in jobs for stage in job.stageIds}
+    return any(info.numActiveTasks > 0 for stage in stages if (info := tracker.getStageInfo(stage)))
 
 
 def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation: Starvation) -> None:

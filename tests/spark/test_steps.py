@@ -4,14 +4,16 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from glidemq_orchestrate.spark import handlers
 from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.step import StepCancelled, run_step
+from glidemq_orchestrate.spark.step import StepCancelled, StepFailed, run_step
 from glidemq_orchestrate.spark.steps import run_python_step as registered_step
 from glidemq_orchestrate.spark.watch import PoolNames
 from glidemq_orchestrate.worker.context import Context
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 STEPS = """
     from glidemq_orchestrate.spark import publish
-    import threading, time
+    from pyspark.sql import functions
+    import os, threading, time
 
     both = threading.Barrier(2, timeout=60)
 
@@ -53,6 +56,25 @@ STEPS = """
                 pass
             if ctx.cancelled.is_set() and spark.conf.get("spark.app.name"):
                 return slow(spark, ctx, parts=40)
+
+    def held(spark, ctx, *, go):
+        def wait(_):
+            while not os.path.exists(go):
+                time.sleep(0.05)
+            yield 1
+        return spark.sparkContext.parallelize([1], 1).mapPartitions(wait).count()
+
+    def writes(spark, ctx, *, file, fails):
+        @functions.udf("int")
+        def write(row):
+            for _ in range(400):
+                if row:
+                    with open(file, "a") as lines:
+                        lines.write(".")
+                elif fails and os.path.exists(file):
+                    raise ValueError("row 0 is broken")
+                time.sleep(0.05)
+        return spark.range(0, 2, 1, 2).select(write("id")).collect()
 
     def meet(spark, ctx, *, name):
         context = spark.sparkContext
@@ -264,6 +286,54 @@ def test_cancelling_ends_the_spark_jobs_of_the_step_and_of_no_other(
     _eventually(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
+def test_a_cancel_while_a_python_worker_starts_takes_none_from_another_step(
+    spark: SparkSession, module: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment: Any = spark.sparkContext.environment
+    monkeypatch.setitem(environment, "GLIDEMQ_TRIAL", module)  # by which Spark starts workers for this test
+    go, before = tmp_path / "go", _daemons()
+    other = make_run({"callable": f"{module}:held", "arguments": {"go": str(go)}}, node="other")
+    doomed = make_run({"callable": f"{module}:slow", "arguments": {"parts": 1}}, node="doomed")
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(run_python_step, other.ctx)
+        _eventually(lambda: [one for one in _daemons() - before if one.children()])
+        (daemon,) = _daemons() - before
+        daemon.suspend()  # a busy machine, on which it takes its time
+        try:
+            first = pool.submit(run_python_step, doomed.ctx)
+            tracker = spark.sparkContext.statusTracker()
+            _eventually(lambda: len(tracker.getActiveStageIds()) == 2)
+            time.sleep(1)  # its task asks for a worker
+            doomed.cancelled.set()
+            time.sleep(1)
+        finally:
+            daemon.resume()
+        with pytest.raises(StepCancelled):
+            first.result(timeout=30)
+        go.touch()
+        assert second.result(timeout=30) == 1
+    assert daemon in _daemons()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("fails", [True, False])
+def test_functions_of_a_step_that_has_ended_run_no_more(
+    module: str, make_run: MakeRun, tmp_path: Path, *, fails: bool
+) -> None:
+    file = tmp_path / "lines"
+    run = make_run({"callable": f"{module}:writes", "arguments": {"file": str(file), "fails": fails}})
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(run_python_step, run.ctx)
+        _eventually(file.exists)
+        if not fails:
+            run.cancelled.set()
+        with pytest.raises(StepFailed if fails else StepCancelled):
+            step.result(timeout=30)
+    written = file.stat().st_size
+    time.sleep(0.5)
+    assert file.stat().st_size == written
+
+
 def test_steps_at_the_same_time_have_their_own_pool_tag_and_views(
     spark: SparkSession, module: str, make_run: MakeRun
 ) -> None:
@@ -304,6 +374,16 @@ def test_pool_names_are_used_again() -> None:
         assert (first, second) == ("glidemq-0", "glidemq-1")
     with names.lend() as again:
         assert again == "glidemq-0"
+
+
+def _daemons() -> set[psutil.Process]:
+    """Those that start the Python workers of this session."""
+    found = set()
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in one.cmdline() and "java" in (one.parent() or one).name():
+                found.add(one)
+    return found
 
 
 def _eventually(holds: Any, seconds: float = 30) -> None:
