@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.current import Current, current
+from glidemq_orchestrate.spark.files import add_archive, add_file, add_py_file
 from glidemq_orchestrate.spark.release import is_spark_3
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def let_steps_share_it() -> None:
         contexts.cancelJobsWithTag = _in_step(contexts.cancelJobsWithTag, _cancel_some("getJobIdsForTag"))
     contexts.setJobGroup = _in_step(contexts.setJobGroup, _set_group)
     contexts.setInterruptOnCancel = _in_step(contexts.setInterruptOnCancel, lambda *_, **__: None)
+    contexts.addFile = _in_step(contexts.addFile, add_file)
+    contexts.addPyFile = _in_step(contexts.addPyFile, add_py_file)
+    contexts.addArchive = _in_step(contexts.addArchive, add_archive)
     contexts.setCheckpointDir = _in_step(contexts.setCheckpointDir, _set_checkpoints)
     contexts.getCheckpointDir = _in_step(contexts.getCheckpointDir, _get_checkpoints)
     sets.checkpoint = _in_step(sets.checkpoint, _checkpoint_set)

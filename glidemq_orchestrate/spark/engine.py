@@ -37,6 +37,10 @@ class SessionClosed(SessionGone):
     """The session of this step was closed, and no other: it was no loss of a driver, which would be free."""
 
 
+class SessionUnfit(SessionGone):
+    """This step cannot go on in a session that others have used; in another one it can."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is known of a step before it runs.

@@ -91,10 +91,14 @@ class Sessions:
         return made
 
     def clear(self, spark: SparkSession) -> None:
-        """Release what a session has cached. Repeatable; nothing is raised, also without a JVM."""
-        if self._shared is not None:
-            sessions: Any = spark
-            with suppress(Exception):  # half a dozen unrelated classes of py4j
+        """Release what a session has cached, and its views: threads that Spark keeps have started in it.
+
+        Repeatable; nothing is raised, also without a JVM.
+        """
+        sessions: Any = spark
+        with suppress(Exception):  # half a dozen unrelated classes of py4j
+            sessions._jsparkSession.sessionState().catalog().clearTempTables()  # noqa: SLF001
+            if self._shared is not None:
                 sessions._jsparkSession.sharedState().cacheManager().clearCache()  # noqa: SLF001
 
 

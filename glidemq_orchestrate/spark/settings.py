@@ -95,7 +95,10 @@ class SparkSettings:
             "spark.ui.port": "0",  # a free one: there may be several sessions
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
+            "spark.files.overwrite": "true",  # of one step that is over, on the executors
             "spark.python.task.killTimeout": "100ms",  # of a task that was cancelled, in place of 2 s
+            "spark.sql.shuffleExchange.maxThreadThreshold": "128",  # each keeps the session it began in,
+            "spark.sql.resultQueryStage.maxThreadThreshold": "128",  # a quarter of a megabyte; else 1,024
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -23,7 +23,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, Queue
 from glidemq_orchestrate.errors import JavaMissing, LeaseLost
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.engine import SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts import child, pool
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
@@ -140,6 +140,14 @@ STEPS = """
         os.system("sleep 60 &")
         os._exit(3)
 
+    def adds(spark, ctx, *, path):
+        spark.sparkContext.addPyFile(path)
+        os.environ["HOST_STEPS"] = path
+        return os.environ["HOST_STEPS"]
+
+    def left_in_the_process(spark, ctx):
+        return os.environ.get("HOST_STEPS")
+
     def left(spark, ctx):
         storage = spark.sparkContext._jsc.sc().getRDDStorageInfo()
         views = [table.name for table in spark.catalog.listTables("global_temp")]
@@ -201,6 +209,23 @@ def run(hosts: Hosts, one: Run, **how: Any) -> Any:
 
 
 class TestOneHost:
+    def test_a_step_that_needs_another_session_takes_none_from_others(
+        self, shared: Hosts, make: Make, tmp_path: Path
+    ) -> None:
+        paths = [tmp_path / folder / "added_by_steps.py" for folder in "ab"]
+        for path in paths:
+            path.parent.mkdir()
+            path.write_text(str(path))
+        before = shared.pids
+        assert run(shared, make("adds", path=str(paths[0]))) == str(paths[0])
+        with pytest.raises(SessionUnfit, match=r"another file added_by_steps\.py while it ran step"):
+            run(shared, make("adds", path=str(paths[1])))
+        own = make("adds", path=str(paths[1]), data={"session": "own"})
+        assert run(shared, own) == str(paths[1])
+        own = make("left_in_the_process", data={"session": "own"})
+        assert run(shared, own) is None, "what another one has left"
+        assert run(shared, make("about"))["pid"] in before
+
     def test_a_step_runs_in_a_process_of_its_own_with_its_session(self, shared: Hosts, make: Make) -> None:
         found = run(shared, make("about", data={"user": "Ana of sales"}))
         assert found["pid"] in shared.pids

@@ -15,6 +15,7 @@ import pytest
 
 from glidemq_orchestrate.spark import isolation
 from glidemq_orchestrate.spark.steps import run_python_step
+from glidemq_orchestrate.worker.signals import RetryLater
 from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 STEPS = """
     import threading
     from pathlib import Path
-    from pyspark import StorageLevel
+    from pyspark import SparkFiles, StorageLevel
 
     goes = {}  # name: the event that lets a step go on
 
@@ -121,6 +122,13 @@ STEPS = """
         assert frame.count() == 3
         assert len(list(Path(here.removeprefix("file:")).iterdir())) == 2
         return here
+
+    def adds(spark, go, *, path, code=False):
+        context, name = spark.sparkContext, Path(path).name
+        context.addPyFile(path) if code else context.addFile(path)
+        if go:
+            _pause(go)
+        return context.parallelize([1], 1).map(lambda _: Path(SparkFiles.get(name)).read_text()).first()
 
     def where(spark, go):
         return spark.sparkContext.getCheckpointDir()
@@ -274,3 +282,36 @@ def test_each_step_has_a_directory_of_checkpoints(
         assert step("where") == before
     assert str(tmp_path / "a") in result[0]
     assert spark.sparkContext.getCheckpointDir() == before
+
+
+class TestFiles:
+    """Spark has those of ``addFile`` once for a context, and fails all of its tasks when two differ."""
+
+    @pytest.fixture
+    def two(self, tmp_path: Path) -> list[str]:
+        paths = [tmp_path / folder / f"{tmp_path.name}.py" for folder in "ab"]
+        for path in paths:
+            path.parent.mkdir()
+            path.write_text(f"from = {path.parent.name!r}")
+        return [str(path) for path in paths]
+
+    def test_a_file_ends_with_the_step_that_has_added_it(self, step: Step, two: list[str]) -> None:
+        assert step("adds", path=two[0]) == "from = 'a'"
+        Path(two[0]).write_text("changed")
+        assert step("adds", path=two[1]) == "from = 'b'"
+        assert step("adds", path=two[0]) == "changed"
+
+    def test_two_steps_may_add_the_same_and_not_another_of_its_name(
+        self, step: Step, beside: Any, two: list[str]
+    ) -> None:
+        with beside("adds", path=two[0]) as result:
+            assert step("adds", path=two[0]) == "from = 'a'"
+            with pytest.raises(RetryLater, match=r"has added another file .*; it runs again"):
+                step("adds", path=two[1])
+        assert result == ["from = 'a'"]
+
+    def test_code_of_a_name_that_was_there_needs_another_python(self, step: Step, two: list[str]) -> None:
+        assert step("adds", path=two[0], code=True) == "from = 'a'"
+        with pytest.raises(RetryLater, match=r'ask for "session": "own"'):
+            step("adds", path=two[1], code=True)
+        assert step("adds", path=two[0], code=True) == "from = 'a'"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import glidemq_orchestrate
 from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.spark.engine import SessionClosed, SessionGone
+from glidemq_orchestrate.spark.engine import SessionClosed, SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.settings import SparkSettings
@@ -261,6 +261,8 @@ class Host:
         what, explanation = message.value
         if message.kind == "closed":
             return SessionClosed(what, explanation)
+        if message.kind == "unfit":
+            return SessionUnfit(f"{what} while it {when}", explanation)
         self.is_retired = True  # its JVM has ended, or all of it
         return SessionGone(f"{what} while it {when}", explanation)
 

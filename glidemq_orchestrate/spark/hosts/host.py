@@ -24,7 +24,7 @@ from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.engine import Engine, SessionClosed, SessionGone
+from glidemq_orchestrate.spark.engine import Engine, SessionClosed, SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.version import Publication
@@ -108,6 +108,8 @@ class _Host:
             kind, value = "done", self._outcome(message, speaker)
         except SessionClosed as exc:
             kind, value = "closed", (str(exc), exc.explanation)
+        except SessionUnfit as exc:
+            kind, value = "unfit", (str(exc), exc.explanation)
         except SessionGone as exc:
             kind, value = "lost", (str(exc), exc.explanation)
         except BaseException as exc:  # noqa: BLE001  a step harms its job only

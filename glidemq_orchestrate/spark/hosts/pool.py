@@ -33,7 +33,7 @@ SILENT_SECONDS: Final = 60.0
 KILL_SECONDS: Final = 300.0
 """So long a session, in the middle of collecting garbage say, may not reply; its steps then run again."""
 IDLE_SECONDS: Final = 300.0
-"""So long after its last step a session with settings of its own, or of one step's own, is kept."""
+"""So long after its last step a session with settings of its own is kept."""
 TELL_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 60.0
 START_TRIES: Final = 3
@@ -217,7 +217,6 @@ class Hosts:
             for place in self._places
             if place.wanted == wanted
             and not (place.is_over or place.is_for_once)
-            and not (wanted.is_own and place.users)
             and not (wanted != SHARED and self._is_worn(place))
         ]
         return min(fits, key=lambda place: not place.is_ready, default=None)
@@ -237,7 +236,7 @@ class Hosts:
                 if surplus is None:
                     return None, None
                 surplus.host.is_retired = True
-        place = Place(self._host(wanted), wanted, is_for_once=is_for_once)
+        place = Place(self._host(wanted), wanted, is_for_once=is_for_once or wanted.is_own)
         self._places.append(place)
         return place, surplus
 

@@ -2,7 +2,7 @@
 
 In the payload of a step, ``conf`` may hold, beside settings of Spark SQL for the step alone, settings of a
 session, such as ``spark.driver.memory``: it then runs in one that has them. ``"session": "own"`` asks for one
-that no other step uses at the same time.
+that no other step has used or will use.
 
 Settings can name files, classes and commands, so a payload may hold only those of ``RESOURCES``, and what the
 worker's ``GLIDEMQ_SPARK_STEP_CONF`` allows: names and patterns, separated by commas, such as
@@ -60,7 +60,7 @@ class Wanted:
 
     Attributes:
         conf: Settings in which it differs from the worker's, sorted by name.
-        is_own: Whether no other step may use it at the same time.
+        is_own: Whether no other step may use it.
     """
 
     conf: tuple[tuple[str, str], ...] = ()

@@ -11,7 +11,8 @@ from worker  value                                                    answered b
 ``look``     None                                                     ``done``, or ``lost``, or nothing
 ===========  =======================================================  ======================================
 
-The end of a step without an outcome: ``closed`` is that of its session, ``lost`` that of all sessions here.
+The end of a step without an outcome: ``closed`` is that of its session, ``lost`` that of all sessions here,
+and ``unfit``: none ends, and the step needs another.
 A host says ``call`` for what a step asks of its worker (progress, a line of its log, ...), with the method
 and its arguments, and ``logged`` with a record of its own logging. Every message has the number of what it
 belongs to. The end of either side is the end of the connection; a host ends with its worker.

@@ -145,16 +145,16 @@ def test_a_step_with_its_own_waits_for_another_and_is_told_so(
             third.result(5)
         go.set()
         other.set()
-        assert first.result(5) is second.result(5)  # kept warm for the next
-        assert len(FakeHost.made) == 2
+        assert first.result(5) is not second.result(5)  # which would find what the first has left
+        assert len(FakeHost.made) == 3
 
 
 def test_an_idle_session_makes_room_for_one_with_other_settings(hosts: Hosts, eventually: Eventually) -> None:
     with limits(hosts, sessions=2):
         big = run(hosts, BIG)
-        own = run(hosts, OWN)
+        other = run(hosts, Wanted((("spark.driver.memory", "8g"),)))
         assert big.has_ended
-        assert not own.has_ended
+        assert not other.has_ended
         assert run(hosts).has_started
 
 
