@@ -37,11 +37,13 @@ def active(spark: SparkSession, calls: Calls | None = None, tag: str = "") -> It
     """
     step = Current(spark, calls or Calls(), tag)
     token = current.set(step)
+    _be_active(step)
     try:
         yield
     finally:
         current.reset(token)
         step.calls.end()
+        _be_active(step, over=True)
         for undo in reversed(list(step.undo.values())):
             with suppress(Exception):  # the step has done it, or the JVM has ended
                 undo()
@@ -116,9 +118,29 @@ def _in_context(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(contextvars.copy_context().run, run)
 
 
+def _be_active(step: Current, *, over: bool = False) -> None:
+    """Let Java take the session of a step for that of this thread, or none any more.
+
+    By its settings types are read there, as in ``schema("at timestamp")``; without one by those of the context.
+    """
+    if not step.tag:
+        return
+    with suppress(Exception):  # the JVM has ended
+        session: Any = step.spark
+        sessions = getattr(session._jvm, session._jsparkSession.getClass().getName())  # noqa: SLF001
+        sessions.clearActiveSession() if over else sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+
 def _inherited(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
     """With the properties of the thread of Java too."""
     from pyspark import inheritable_thread_target
+
+    begun = run
+
+    @functools.wraps(begun)
+    def run(*given: Any, **named: Any) -> Any:
+        _be_active(step)
+        return begun(*given, **named)
 
     with suppress(Exception):  # without a JVM, or after the end of the step, there is nothing to inherit
         inherits: Any = inheritable_thread_target

@@ -1,7 +1,7 @@
 """Groups the Spark jobs of one step: a pool and a tag of their own, progress, cancellation.
 
 A worker runs several steps in parallel, in threads of one session. Spark's job properties belong to the
-thread, so each step sets its own and removes them afterwards: the thread returns to the worker's pool.
+thread, so each step sets its own, and afterwards the thread has those of before: it may return to a pool.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.calls import Calls
 from glidemq_orchestrate.spark.context import stop_streams
@@ -38,12 +38,6 @@ WHY: Final = (
     "that spark.executor.memory and spark.executor.cores ask for"
 )
 """Why there are no executors."""
-_THREAD_PROPERTIES: Final = (
-    "spark.scheduler.pool",
-    "spark.jobGroup.id",
-    "spark.job.description",
-    "spark.job.interruptOnCancel",
-)
 
 
 class PoolNames:
@@ -160,7 +154,7 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
     and its streams are stopped. So they are when no executor has run anything for ``asked.patience`` seconds;
     then ``has_given_up`` of what is yielded is true, and before, ``ctx.progress`` gets
     ``waiting_for_executors_s``.
-    Afterwards the thread has none of these properties, and nothing runs in the background: ``calls`` of
+    Afterwards the thread has no property or tag that it, or the block, has set, and nothing runs in the background: ``calls`` of
     threads that the block has started have ended, and the tasks of jobs that failed or were cancelled too.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
@@ -170,7 +164,8 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
     watcher = threading.Thread(
         target=_watch, args=(spark, ctx, done, starvation), name=f"watch-{tag}", daemon=True
     )
-    has_failed = True
+    java: Any = context._jsc.sc()  # noqa: SLF001  what PySpark's own methods call
+    before, has_failed = java.getLocalProperties().clone(), True
     with _pool_names.lend() as pool:
         try:
             # Interrupting the thread of a task that waits for its Python worker would end those of all tasks:
@@ -191,9 +186,7 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
                 Exception
             ):  # a dead JVM has no properties to remove, and the error of the block is more useful
                 _end(context, tag, calls, may_have_left=has_failed)
-                context.removeJobTag(tag)
-                for name in (*_THREAD_PROPERTIES, *asked.identity):
-                    context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
+                java.setLocalProperties(before)
 
 
 def _end(context: SparkContext, tag: str, calls: Calls, *, may_have_left: bool) -> None:

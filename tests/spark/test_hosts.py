@@ -35,7 +35,7 @@ from tests.processes import runs
 from tests.spark.conftest import MakeRun, Run
 
 STEPS = """
-    import collections, logging, multiprocessing, os, sys, threading, time
+    import collections, decimal, logging, multiprocessing, os, sys, threading, time
     from datetime import timedelta
     from pathlib import Path
     from glidemq_orchestrate import FlowNode, RetryLater
@@ -145,6 +145,11 @@ STEPS = """
         os.environ["HOST_STEPS"] = path
         return os.environ["HOST_STEPS"]
 
+    def rounds(spark, ctx):
+        third = str(decimal.Decimal(1) / 3)
+        decimal.getcontext().prec = 3
+        return third
+
     def left_in_the_process(spark, ctx):
         return os.environ.get("HOST_STEPS")
 
@@ -236,6 +241,9 @@ class TestOneHost:
         assert found["memory"] == "1g"
         assert found["description"] == "spark: step (job-step, attempt 1, Ana of sales)"
         assert found["told"] == ["spark", "job-step", "step", "Ana of sales"] * 2
+
+    def test_what_libraries_keep_for_a_thread_is_that_of_a_step(self, shared: Hosts, make: Make) -> None:
+        assert [len(run(shared, make("rounds"))) for _ in range(2)] == [30, 30]
 
     def test_a_step_reads_jobs_without_registering_the_data_source(
         self, shared: Hosts, make: Make, url: str

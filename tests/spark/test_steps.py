@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STEPS = """
     from glidemq_orchestrate.spark import publish
+    from concurrent.futures import ThreadPoolExecutor
     from pyspark.sql import functions
     import os, threading, time
 
@@ -91,6 +92,18 @@ STEPS = """
     def settings(spark, ctx):
         names = ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled", "spark.sql.session.timeZone")
         return [spark.conf.get(name) for name in names]
+
+    def types(spark, ctx, *, file):
+        def read():
+            return spark.read.schema("at timestamp").csv(file)
+        with ThreadPoolExecutor(1) as pool:
+            frames = [read(), spark.range(1).selectExpr("id").select(functions.lit("").cast("timestamp"))]
+            frames.append(pool.submit(read).result())
+        return [frame.schema.fields[0].dataType.typeName() for frame in frames]
+
+    def marks(spark, ctx):
+        spark.sparkContext.addJobTag("mine")
+        spark.sparkContext.setLocalProperty("mine", "left")
 
     def copies(spark, ctx, *, folder):
         spark.range(5).write.parquet(folder + "/raw")
@@ -198,6 +211,14 @@ def test_settings_are_for_one_step_alone(module: str, make_run: MakeRun) -> None
     for name in ("spark.driver.memory", "spark.nothing"):
         with pytest.raises(InvalidCall, match=f"{name} is not a setting .*GLIDEMQ_SPARK_CONF"):
             run_python_step(make_run({**named, "conf": {name: "1"}}).ctx)
+
+
+def test_types_are_those_of_the_settings_of_the_step(module: str, make_run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").touch()
+    named = {"callable": f"{module}:types", "arguments": {"file": str(tmp_path / "rows.csv")}}
+    conf = {"spark.sql.timestampType": "TIMESTAMP_NTZ"}
+    assert run_python_step(make_run({**named, "conf": conf}).ctx) == ["timestamp_ntz"] * 3
+    assert run_python_step(make_run(named).ctx) == ["timestamp"] * 3
 
 
 def test_the_registry_has_the_handlers_and_hooks() -> None:
@@ -355,8 +376,10 @@ def test_a_thread_is_clean_after_a_step_and_no_watcher_stays(
     run_python_step(make_run({"callable": f"{module}:count", "arguments": {"rows": 1}, "location": "/"}).ctx)
     with pytest.raises(KeyError):
         run_python_step(make_run({"callable": f"{module}:fail"}).ctx)
+    run_python_step(make_run({"callable": f"{module}:marks"}).ctx)
     context = spark.sparkContext
     assert not list(context.getJobTags())
+    assert context.getLocalProperty("mine") is None
     for name in (
         "scheduler.pool",
         "jobGroup.id",

@@ -1,6 +1,7 @@
-"""A session host: holds one Spark session, and runs the steps that its worker sends, each in a thread.
+"""A session host: holds one Spark session, and runs the steps that its worker sends.
 
-It ends with its worker, also when that is killed, and its JVM ends with it.
+Each has a thread of its own, as libraries keep for a thread what a step sets there, such as the precision of
+``decimal``. A host ends with its worker, also when that is killed, and its JVM ends with it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, Final
@@ -33,7 +33,6 @@ from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Cancelled, Context
 from glidemq_orchestrate.worker.running_flow import MapsOver
 
-MOST_THREADS: Final = 10_000
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -85,7 +84,6 @@ class _Host:
     def __init__(self, wire: Wire, engine: Engine) -> None:
         self._wire, self._engine, self._owner = wire, engine, os.getpid()
         self._steps: dict[int, _Speaker] = {}
-        self._threads = ThreadPoolExecutor(MOST_THREADS, "step")
 
     def serve(self) -> None:
         """Until the worker ends the connection."""
@@ -93,13 +91,16 @@ class _Host:
             speaker = self._steps.get(message.number)
             if message.kind == "step":
                 speaker = self._steps[message.number] = _Speaker(self._wire, message.number)
-                self._threads.submit(self._run, message, speaker)
+                self._begin("step", self._run, message, speaker)
             elif message.kind in ("publish", "look"):
-                self._threads.submit(self._publish if message.kind == "publish" else self._look, message)
+                self._begin(message.kind, self._publish if message.kind == "publish" else self._look, message)
             elif speaker is not None and message.kind == "cancel":
                 speaker.cancelled.set()
             elif speaker is not None:
                 speaker.answers.put(message.value)
+
+    def _begin(self, name: str, function: Callable[..., None], *given: Any) -> None:
+        threading.Thread(target=function, args=given, name=f"{name}-{given[0].number}", daemon=True).start()
 
     def _run(self, message: Message, speaker: _Speaker) -> None:
         kind: str
