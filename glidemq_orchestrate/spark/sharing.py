@@ -52,7 +52,8 @@ def active(spark: SparkSession, calls: Calls | None = None, tag: str = "") -> It
 @functools.cache
 def install() -> None:
     """Replace the methods of PySpark and of threads; repeatable."""
-    from py4j.java_gateway import GatewayClient  # noqa: PLC0415  of an extra
+    from py4j.clientserver import ClientServerConnection  # noqa: PLC0415  of an extra
+    from py4j.java_gateway import GatewayClient  # noqa: PLC0415
     from pyspark.sql import SparkSession
 
     threads: Any = threading.Thread
@@ -61,6 +62,8 @@ def install() -> None:
     pools: Any = ThreadPoolExecutor
     pools.submit = _submitting(_inherited, pools.submit)
     GatewayClient.send_command = _counted(GatewayClient.send_command)
+    connections: Any = ClientServerConnection
+    connections.connect_to_java_server = _patient(connections.connect_to_java_server)
     let_steps_share_it()
 
 
@@ -121,7 +124,7 @@ def _in_context(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
 def _be_active(step: Current, *, over: bool = False) -> None:
     """Let Java take the session of a step for that of this thread, or none any more.
 
-    By its settings types are read there, as in ``schema("at timestamp")``; without one by those of the context.
+    By its settings Java reads types, as in ``schema("at timestamp")``; without one by those of the context.
     """
     if not step.tag:
         return
@@ -135,17 +138,16 @@ def _inherited(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
     """With the properties of the thread of Java too."""
     from pyspark import inheritable_thread_target
 
-    begun = run
-
-    @functools.wraps(begun)
-    def run(*given: Any, **named: Any) -> Any:
+    @functools.wraps(run)
+    def begun(*given: Any, **named: Any) -> Any:
         _be_active(step)
-        return begun(*given, **named)
+        return run(*given, **named)
 
+    inheriting: Callable[..., Any] = begun
     with suppress(Exception):  # without a JVM, or after the end of the step, there is nothing to inherit
         inherits: Any = inheritable_thread_target
-        run = inherits(run) if is_spark_3() else inherits(step.spark)(run)
-    return _in_context(step, run)
+        inheriting = inherits(begun) if is_spark_3() else inherits(step.spark)(begun)
+    return _in_context(step, inheriting)
 
 
 def _counted(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,6 +161,18 @@ def _counted(send: Callable[..., Any]) -> Callable[..., Any]:
         return step.calls.run(lambda: send(self, *given, **named))
 
     return sent
+
+
+def _patient(connect: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A connection waits for the end of a call, whatever a step has made the time-out of new sockets."""
+
+    @functools.wraps(connect)
+    def connected(self: Any) -> None:
+        connect(self)
+        if not self.java_parameters.read_timeout:
+            self.socket.settimeout(None)
+
+    return connected
 
 
 def _of_step(get: Callable[[Any], Any]) -> Callable[[Any], Any]:

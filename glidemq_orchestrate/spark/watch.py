@@ -154,8 +154,9 @@ def watched(spark: SparkSession, ctx: Context, asked: Asked, calls: Calls) -> It
     and its streams are stopped. So they are when no executor has run anything for ``asked.patience`` seconds;
     then ``has_given_up`` of what is yielded is true, and before, ``ctx.progress`` gets
     ``waiting_for_executors_s``.
-    Afterwards the thread has no property or tag that it, or the block, has set, and nothing runs in the background: ``calls`` of
-    threads that the block has started have ended, and the tasks of jobs that failed or were cancelled too.
+    Afterwards the thread has no property or tag that it, or the block, has set, and nothing runs in the
+    background: ``calls`` of threads that the block has started have ended, and the tasks of jobs that failed
+    or were cancelled too.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()

@@ -1,13 +1,18 @@
-"""What a function logs by ``logging``, in its own thread, goes to the log of its job too."""
+"""What a function logs by ``logging``, in its own thread, goes to the log of its job too.
+
+A handler would be gone as soon as another function sets up the logging of the process, by ``dictConfig`` or
+``basicConfig(force=True)``: so what calls handlers is replaced.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate.worker.context import Context
 
@@ -39,12 +44,37 @@ class _ToJob(logging.Handler):
             self.handleError(record)
 
 
+_jobs: Final[dict[int, _ToJob]] = {}
+"""By the thread in which the function of a job runs."""
+
+
 @contextmanager
 def captured(ctx: Context) -> Iterator[None]:
     """Store what this thread logs in the block, from INFO on, with the job. The worker logs it as before."""
-    handler, root = _ToJob(ctx), logging.getLogger()
-    root.addHandler(handler)
+    _listen()
+    thread = threading.get_ident()
+    before = _jobs.get(thread)
+    _jobs[thread] = _ToJob(ctx)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        del _jobs[thread]
+        if before is not None:
+            _jobs[thread] = before
+
+
+@functools.cache
+def _listen() -> None:
+    loggers: Any = logging.Logger
+    loggers.callHandlers = _heard(loggers.callHandlers)
+
+
+def _heard(call: Callable[[Any, logging.LogRecord], None]) -> Callable[[Any, logging.LogRecord], None]:
+    @functools.wraps(call)
+    def called(self: Any, record: logging.LogRecord) -> None:
+        call(self, record)
+        job = _jobs.get(threading.get_ident())
+        if job is not None and record.levelno >= job.level:
+            job.handle(record)
+
+    return called

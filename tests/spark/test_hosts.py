@@ -150,6 +150,15 @@ STEPS = """
         decimal.getcontext().prec = 3
         return third
 
+    def sets_up_logging(spark, ctx, *, go=None):
+        if go:
+            Path(go + ".begun").touch()
+            while not Path(go).exists():
+                time.sleep(0.05)
+            logging.getLogger("mine").warning("as before")
+        else:
+            logging.basicConfig(level=logging.WARNING, force=True, handlers=[logging.NullHandler()])
+
     def left_in_the_process(spark, ctx):
         return os.environ.get("HOST_STEPS")
 
@@ -270,6 +279,26 @@ class TestOneHost:
         (record,) = [record for record in caplog.records if record.name == "mine"]
         assert (record.getMessage(), record.levelno) == ("by logging", logging.WARNING)
         assert record.__dict__["action"] == "tried"
+
+    def test_what_a_step_does_to_logging_takes_no_line_from_another(
+        self,
+        shared: Hosts,
+        make: Make,
+        tmp_path: Path,
+        eventually: Eventually,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        beside, go = make("sets_up_logging", go=str(tmp_path / "go")), tmp_path / "go"
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(run, shared, beside)
+            eventually((tmp_path / "go.begun").exists, timeout=30)
+            run(shared, make("sets_up_logging"))
+            go.touch()
+            running.result(30)
+        assert beside.recorder.lines == ["WARNING as before"]
+        run(shared, later := make("sets_up_logging", go=str(go)))
+        assert later.recorder.lines == ["WARNING as before"]
+        assert "as before" in caplog.text
 
     def test_errors_travel_both_ways_with_their_classes(
         self, shared: Hosts, make: Make, monkeypatch: pytest.MonkeyPatch

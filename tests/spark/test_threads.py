@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import textwrap
 import time
@@ -63,6 +64,11 @@ STEPS = """
         rows = spark.sparkContext.parallelize(range(1000), 100)
         return pool.submit(lambda: rows.map(slow).count()).result()
 
+    def counts_slowly_in_a_thread(spark, ctx):
+        rows = spark.sparkContext.parallelize([1], 1).map(lambda row: time.sleep(2) or row)
+        with ThreadPoolExecutor(1) as own:
+            return own.submit(rows.count).result()
+
     def counts_in_a_pool_of_another_kind(spark, ctx):
         if not pools:
             pools.append(ThreadPool(1))
@@ -95,6 +101,16 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def begun(run: Run) -> Any:
     """Run a step in a thread."""
     return ThreadPoolExecutor(1).submit(run_python_step, run.ctx)
+
+
+def test_a_time_out_that_another_step_has_given_all_sockets_ends_no_call(
+    steps: Any, make_run: MakeRun
+) -> None:
+    socket.setdefaulttimeout(1)
+    try:
+        assert run_python_step(make_run({"callable": f"{steps.__name__}:counts_slowly_in_a_thread"}).ctx) == 1
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

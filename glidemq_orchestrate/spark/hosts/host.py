@@ -45,7 +45,7 @@ def main() -> None:
         return
     opening: Opening = message.value
     sys.path[:] = opening.path
-    log = _log_to(wire, opening.levels)
+    log = _Log(wire, opening.levels)
     engine = engine_for(opening.settings)
     try:
         engine.start()
@@ -65,7 +65,7 @@ def main() -> None:
     os.register_at_fork(after_in_child=_default_signals)
     with suppress(OSError):
         wire.send("done", message.number)
-    _Host(wire, engine).serve()
+    _Host(wire, engine, log).serve()
     with suppress(Exception):
         engine.stop()
         log.stop()
@@ -81,8 +81,8 @@ def _is_of_a_killed_jvm(exc: BaseException) -> bool:
 class _Host:
     """The steps of this process."""
 
-    def __init__(self, wire: Wire, engine: Engine) -> None:
-        self._wire, self._engine, self._owner = wire, engine, os.getpid()
+    def __init__(self, wire: Wire, engine: Engine, log: _Log) -> None:
+        self._wire, self._engine, self._log, self._owner = wire, engine, log, os.getpid()
         self._steps: dict[int, _Speaker] = {}
 
     def serve(self) -> None:
@@ -105,6 +105,7 @@ class _Host:
     def _run(self, message: Message, speaker: _Speaker) -> None:
         kind: str
         value: Any
+        self._log.restore()
         try:
             kind, value = "done", self._outcome(message, speaker)
         except SessionClosed as exc:
@@ -264,15 +265,29 @@ def _plain(value: object) -> object:
     return value if value is None or type(value) in (str, int, float, bool) else str(value)
 
 
-def _log_to(wire: Wire, levels: Mapping[str, int]) -> QueueListener:
-    """Log to the worker, by a thread: whoever logs may be in the middle of a message to it."""
-    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    listener = QueueListener(records, _ToWorker(wire))
-    listener.start()
-    logging.getLogger().addHandler(_ToQueue(records))
-    for name, level in {"py4j": logging.WARNING, **levels}.items():  # it tells of each connection
-        logging.getLogger(name or None).setLevel(level)
-    return listener
+class _Log:
+    """Logs to the worker, by a thread: whoever logs may be in the middle of a message to it."""
+
+    def __init__(self, wire: Wire, levels: Mapping[str, int]) -> None:
+        records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._listener = QueueListener(records, _ToWorker(wire))
+        self._listener.start()
+        self._handler, self._levels = _ToQueue(records), {"": logging.WARNING, **levels}
+        for name, level in {"py4j": logging.WARNING, **levels}.items():  # it tells of each connection
+            logging.getLogger(name or None).setLevel(level)
+        self.restore()
+
+    def restore(self) -> None:
+        """Undo what a step has changed for others: the level of the worker counts, and all goes there."""
+        root = logging.getLogger()
+        root.setLevel(self._levels[""])
+        logging.disable(logging.NOTSET)
+        if self._handler not in root.handlers:
+            root.addHandler(self._handler)
+
+    def stop(self) -> None:
+        """Send what is left."""
+        self._listener.stop()
 
 
 def _default_signals() -> None:
