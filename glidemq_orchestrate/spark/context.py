@@ -6,6 +6,7 @@ has it only for the moment in which something is marked to be checkpointed.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import logging
 import threading
@@ -53,6 +54,7 @@ def let_steps_share_it() -> None:
     frames.checkpoint = _in_step(frames.checkpoint, _checkpoint_frame)
     sets.persist = _noting(sets.persist, _note_cached)
     sets.unpersist = _noting(sets.unpersist, _forget_cached)
+    streams.foreachBatch = _in_step(streams.foreachBatch, _for_each_batch)
     for name in ("start", "toTable"):
         setattr(streams, name, _noting(getattr(streams, name), _note_stream))
 
@@ -196,6 +198,19 @@ def _forget_cached(step: Current, data: Any) -> None:
 
 def _note_stream(step: Current, _writer: Any) -> None:
     step.undo["streams", 0] = functools.partial(stop_streams, step.spark)
+
+
+def _for_each_batch(
+    _step: Current, method: Method, writer: Any, func: Callable[..., Any], *given: Any, **named: Any
+) -> Any:
+    """Java calls the function, in a thread that is of no step."""
+    about = contextvars.copy_context()
+
+    @functools.wraps(func)
+    def called(*batch: Any) -> Any:
+        return about.copy().run(func, *batch)
+
+    return method(writer, called, *given, **named)
 
 
 def _frame_class() -> Any:

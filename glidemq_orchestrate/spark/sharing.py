@@ -94,15 +94,21 @@ Bind = Callable[[Current, Callable[..., Any]], Callable[..., Any]]
 
 
 def _with(bind: Bind, start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Threads that a step starts are a part of it."""
+    """Threads that a step starts are a part of it, but those by which Java calls functions of all steps."""
 
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
-        if (step := current.get()) is not None:
+        step = current.get()
+        if step is not None and not _is_of_py4j(self):
             self.run = bind(step, self.run)  # type: ignore[method-assign]
         start(self)
 
     return started
+
+
+def _is_of_py4j(thread: threading.Thread) -> bool:
+    functions = (thread.run, vars(thread).get("_target"))
+    return any(str(getattr(one, "__module__", "")).startswith("py4j.") for one in functions)
 
 
 def _submitting(bind: Bind, submit: Callable[..., Any]) -> Callable[..., Any]:

@@ -74,6 +74,16 @@ STEPS = """
             pools.append(ThreadPool(1))
         return pools[0].apply(lambda: spark.range(3).count())
 
+    def streams_by_batches(spark, ctx):
+        seen = []
+        def each(frame, number):
+            seen.append([frame.count(), _session(spark)])
+            frame.sparkSession.sparkContext.cancelAllJobs()
+        source = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+        query = source.writeStream.foreachBatch(each).trigger(once=True).start()
+        query.awaitTermination(30)
+        return seen
+
     def streams(spark, ctx, *, waits):
         query = spark.readStream.format("rate").load().writeStream.format("noop").start()
         told.append(query)
@@ -111,6 +121,17 @@ def test_a_time_out_that_another_step_has_given_all_sockets_ends_no_call(
         assert run_python_step(make_run({"callable": f"{steps.__name__}:counts_slowly_in_a_thread"}).ctx) == 1
     finally:
         socket.setdefaulttimeout(None)
+
+
+def test_each_step_may_have_functions_that_java_calls(
+    steps: Any, make_run: MakeRun, eventually: Eventually, spark: SparkSession
+) -> None:
+    beside = begun(make_run({"callable": f"{steps.__name__}:counts_slowly_in_a_thread"}))
+    eventually(lambda: spark.sparkContext.statusTracker().getActiveJobsIds(), timeout=30)
+    for _ in range(2):  # the first one starts the server of Py4J
+        step = {"callable": f"{steps.__name__}:streams_by_batches"}
+        assert run_python_step(make_run(step).ctx) == [[0, True]]
+    assert beside.result(30) == 1
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
