@@ -1,4 +1,4 @@
-"""What Spark has once for a context, and each step for itself: jobs, checkpoints, cached RDDs, streams.
+"""What Spark has once for a context, and each step for itself: jobs, checkpoints, cached RDDs, streams, ...
 
 A step that cancels jobs cancels its own. The directory of checkpoints that it sets is its own: the context
 has it only for the moment in which something is marked to be checkpointed.
@@ -10,8 +10,10 @@ import contextvars
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.current import Current, current
@@ -52,6 +54,7 @@ def let_steps_share_it() -> None:
     contexts.getCheckpointDir = _in_step(contexts.getCheckpointDir, _get_checkpoints)
     sets.checkpoint = _in_step(sets.checkpoint, _checkpoint_set)
     frames.checkpoint = _in_step(frames.checkpoint, _checkpoint_frame)
+    contexts.broadcast = _in_step(contexts.broadcast, _broadcast)
     sets.persist = _noting(sets.persist, _note_cached)
     sets.unpersist = _noting(sets.unpersist, _forget_cached)
     streams.foreachBatch = _in_step(streams.foreachBatch, _for_each_batch)
@@ -198,6 +201,20 @@ def _forget_cached(step: Current, data: Any) -> None:
 
 def _note_stream(step: Current, _writer: Any) -> None:
     step.undo["streams", 0] = functools.partial(stop_streams, step.spark)
+
+
+def _broadcast(step: Current, method: Method, context: Any, value: Any) -> Any:
+    """A variable whose file, which PySpark keeps as long as the context, goes with the step."""
+    made = method(context, value)
+    step.undo[f"broadcast {made._path}", 0] = functools.partial(_release, weakref.ref(made), made._path)  # noqa: SLF001
+    return made
+
+
+def _release(made: Callable[[], Any], path: str) -> None:
+    if (variable := made()) is not None:
+        with suppress(Exception):  # the step has done it
+            variable.destroy()
+    Path(path).unlink(missing_ok=True)
 
 
 def _for_each_batch(

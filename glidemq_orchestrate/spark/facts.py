@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,13 +26,14 @@ _SUMS: Final = {
 }
 
 
-def facts_of(spark: SparkSession, group: str, since: float) -> dict[str, Any]:
+def facts_of(spark: SparkSession, group: str, since: float, known: Iterable[int] = ()) -> dict[str, Any]:
     """The facts of the jobs in a group; an empty object if there is none, or Spark does not tell.
 
     Args:
         spark: A session of its context.
         group: The group.
         since: A time of this machine before the first of its jobs, in seconds since 1970.
+        known: Jobs of it that were seen; Spark may have forgotten them.
 
     Returns:
         ``spark_jobs``, their ids in Spark; ``input_bytes``, ``output_bytes``, ``shuffle_read_bytes``,
@@ -42,7 +43,7 @@ def facts_of(spark: SparkSession, group: str, since: float) -> dict[str, Any]:
     """
     context = spark.sparkContext
     tracker = context.statusTracker()
-    jobs = sorted(tracker.getJobIdsForGroup(group))
+    jobs = sorted({*known, *tracker.getJobIdsForGroup(group)})
     if not jobs:
         return {}
     infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]

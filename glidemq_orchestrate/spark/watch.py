@@ -71,17 +71,21 @@ class StageProgress:
     """Counts the stages and tasks of the Spark jobs in one group.
 
     The totals grow while a step submits more jobs; the done counts never shrink. Stages that Spark skipped,
-    because their output existed, count as done without tasks once their job has succeeded.
+    because their output existed, count as done without tasks once their job has succeeded. Jobs that Spark
+    forgets, as it keeps a thousand of all steps of a session, count as they were last seen.
     """
 
     def __init__(self, context: SparkContext, group: str) -> None:
         self._tracker = context.statusTracker()
         self._group = group
         self._ended: dict[int, tuple[int, int, int]] = {}
+        self._seen: dict[int, tuple[int, int, int, int]] = {}
 
     def read(self) -> dict[str, int]:
         """Return ``stages_done``, ``stages``, ``tasks_done`` and ``tasks`` as they are now."""
-        counts = [self._job(number) for number in self._tracker.getJobIdsForGroup(self._group)]
+        for number in self._tracker.getJobIdsForGroup(self._group):
+            self._seen[number] = self._job(number)
+        counts = list(self._seen.values())
         return {
             "stages_done": sum(count[0] for count in counts),
             "stages": sum(count[1] for count in counts),
@@ -89,13 +93,18 @@ class StageProgress:
             "tasks": sum(count[3] for count in counts),
         }
 
+    @property
+    def jobs(self) -> list[int]:
+        """Those that were ever seen."""
+        return sorted(self._seen)
+
     def _job(self, number: int) -> tuple[int, int, int, int]:
         if number in self._ended:
             stages_done, stages, tasks = self._ended[number]
             return stages_done, stages, tasks, tasks
         job = self._tracker.getJobInfo(number)
         if job is None:
-            return 0, 0, 0, 0
+            return self._seen.get(number, (0, 0, 0, 0))
         infos = [self._tracker.getStageInfo(stage) for stage in job.stageIds]
         started = [info for info in infos if info is not None]
         tasks_done = sum(info.numCompletedTasks for info in started)
@@ -242,7 +251,7 @@ def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation:
                     if "waiting_for_executors_s" not in shown:
                         ctx.log(f"no executor runs anything of this session for {waiting:.0f} s: {WHY}")
                     counts["waiting_for_executors_s"] = int(waiting)
-                facts = facts_of(spark, tag, since) if ended else {}
+                facts = facts_of(spark, tag, since, progress.jobs) if ended else {}
                 if facts:
                     facts["duration_ms"] = int((time.monotonic() - began) * 1000)
                 if facts or counts != shown:

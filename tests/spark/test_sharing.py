@@ -130,6 +130,15 @@ STEPS = """
             _pause(go)
         return context.parallelize([1], 1).map(lambda _: Path(SparkFiles.get(name)).read_text()).first()
 
+    def broadcasts(spark, go):
+        context = spark.sparkContext
+        one, other = context.broadcast(b"1" * 100_000), context.broadcast(2)
+        other.destroy()
+        assert context.parallelize([1], 1).map(lambda _: len(one.value)).first() == 100_000
+        if go:
+            _pause(go)
+        return context.parallelize([1], 1).map(lambda _: len(one.value)).first()
+
     def where(spark, go):
         return spark.sparkContext.getCheckpointDir()
 """
@@ -315,3 +324,14 @@ class TestFiles:
         with pytest.raises(RetryLater, match=r'ask for "session": "own"'):
             step("adds", path=two[1], code=True)
         assert step("adds", path=two[0], code=True) == "from = 'a'"
+
+
+def test_broadcast_variables_end_with_their_step(step: Step, beside: Any, spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    folder = Path(context._temp_dir)
+    before = set(folder.iterdir())
+    with beside("broadcasts") as result:
+        assert step("broadcasts") == 100_000
+        assert len(set(folder.iterdir()) - before) == 1
+    assert result == [100_000]
+    assert set(folder.iterdir()) <= before

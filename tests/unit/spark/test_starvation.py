@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from glidemq_orchestrate.spark.watch import Starvation
+from glidemq_orchestrate.spark.watch import StageProgress, Starvation
 
 
 @dataclass
@@ -50,3 +50,26 @@ def test_a_step_without_a_job_waits_for_nothing() -> None:
     for _ in range(3):
         now[0] += 100
         assert (starvation.look(), starvation.has_given_up) == (0, False)
+
+
+def test_progress_stays_when_spark_has_forgotten_the_jobs_of_a_step_beside_those_of_others() -> None:
+    class Tracker:
+        known = (1, 2)
+
+        def getJobIdsForGroup(self, _: str) -> list[int]:  # noqa: N802  Spark's
+            return list(self.known)
+
+        def getJobInfo(self, number: int) -> Any:  # noqa: N802
+            return SimpleNamespace(stageIds=[number], status="SUCCEEDED" if number == 1 else "RUNNING")
+
+        def getStageInfo(self, number: int) -> Any:  # noqa: N802
+            return SimpleNamespace(numCompletedTasks=number, numTasks=4)
+
+    tracker: Any = Tracker()
+    context: Any = SimpleNamespace(statusTracker=lambda: tracker)
+    progress = StageProgress(context, "step")
+    before = progress.read()
+    assert before == {"stages_done": 1, "stages": 2, "tasks_done": 3, "tasks": 5}
+    tracker.known = ()
+    assert progress.read() == before
+    assert progress.jobs == [1, 2]
