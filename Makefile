@@ -102,7 +102,7 @@ dagster-matrix: postgres .matrix/dagster-1.12/.installed  ## Run the tests of th
 	@echo "Setting up .matrix/dagster-1.12 ..."
 	@rm -rf .matrix/dagster-1.12
 	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/dagster-1.12
-	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test dagster-postgres \
+	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test dagster-postgres numpy pyarrow \
 		-e '.[embedded,hiredis]' -e providers/dagster
 	@$(BIN)/uv pip check --quiet --python .matrix/dagster-1.12/bin/python
 	@.matrix/dagster-1.12/bin/python -c 'from importlib.metadata import version as v; assert v("dagster").startswith("1.12."), v("dagster")'

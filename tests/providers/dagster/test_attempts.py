@@ -22,7 +22,9 @@ from dagster_glidemq.attempts import Attempts
 from dagster_glidemq.step_job import RunJob, StepJob
 from dagster_glidemq.warm.attempt import StepAttempt
 from dagster_glidemq.warm.ended import EndedRuns
+from dagster_glidemq.warm.execution import Execution
 from dagster_glidemq.warm.processes import WarmProcesses
+from dagster_glidemq.warm.sources import Sources
 
 from glidemq_orchestrate.worker.context import Cancelled
 from tests.providers.dagster.stepping import wait_for
@@ -142,6 +144,18 @@ def test_a_run_ends_with_its_process_unless_it_is_resumed(
     assert run.status.value == expected
     if expected == "FAILURE":
         assert "ended by SIGKILL" in str(instance.all_logs(RUN)[-1].message)
+
+
+def test_a_run_that_was_terminated_as_it_started_is_not_running_again(make: Callable[..., Any]) -> None:
+    instance, execution = make("STARTING"), Execution(Sources())
+    started = DagsterEvent(DagsterEventType.RUN_START.value, "job")
+    execution._heard(RUN, started)
+    for end in ("STARTED", "CANCELING"):
+        instance.report_run_canceling(instance.get_run_by_id(RUN))
+        write(instance, started)
+        if end == "CANCELING":
+            execution._heard(RUN, started)
+        assert instance.get_run_by_id(RUN).status.value == end
 
 
 @pytest.mark.parametrize(("job", "is_lost"), [(f"run.{RUN}.1", False), (JOB, True)])

@@ -252,17 +252,21 @@ class Execution:
 
     def _whole_run(self, job: RunJob) -> int:
         body = _resume_run_command_body if job.resume else _execute_run_command_body
-        return body(job.run_id, self._instance, _ignore, True)
+        return body(job.run_id, self._instance, lambda event: self._heard(job.run_id, event), True)
+
+    def _heard(self, run_id: str, event: dg.DagsterEvent) -> None:
+        """The start of a run makes it ``STARTED`` also when it was to be terminated by then: say so again."""
+        if event.event_type is not DagsterEventType.RUN_START:
+            return
+        run = self._instance.get_run_by_id(run_id)
+        if run is not None and self._instance.all_logs(run_id, of_type=DagsterEventType.RUN_CANCELING):
+            self._instance.report_run_canceling(run, "The run was to be terminated when it started.")
 
 
 def _origin(run: dg.DagsterRun) -> JobPythonOrigin:
     if run.job_code_origin is None:
         raise NotPrepared(f"run {run.run_id} does not name its code: it was not launched from a location")
     return run.job_code_origin
-
-
-def _ignore(_event: object) -> None:
-    """The events are in the log."""
 
 
 @contextmanager
