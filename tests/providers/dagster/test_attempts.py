@@ -158,6 +158,16 @@ def test_a_run_that_was_terminated_as_it_started_is_not_running_again(make: Call
         assert instance.get_run_by_id(RUN).status.value == end
 
 
+@pytest.mark.parametrize(("status", "end"), [("CANCELING", "CANCELED"), ("STARTED", "FAILURE")])
+def test_a_run_that_is_to_be_terminated_does_not_fail(
+    make: Callable[..., Any], status: str, end: str
+) -> None:
+    instance, execution = make(status), Execution(Sources())
+    execution.cancel_instead()
+    execution._instance.report_run_failed(instance.get_run_by_id(RUN), "the worker was restarted")
+    assert instance.get_run_by_id(RUN).status.value == end
+
+
 @pytest.mark.parametrize(("job", "is_lost"), [(f"run.{RUN}.1", False), (JOB, True)])
 def test_a_run_that_another_process_has_is_killed_and_writes_nothing(
     make: Callable[..., dg.DagsterInstance],

@@ -251,8 +251,25 @@ class Execution:
         return 0
 
     def _whole_run(self, job: RunJob) -> int:
+        self.cancel_instead()
         body = _resume_run_command_body if job.resume else _execute_run_command_body
         return body(job.run_id, self._instance, lambda event: self._heard(job.run_id, event), True)
+
+    def cancel_instead(self) -> None:
+        """Let a run that is to be terminated end as canceled where Dagster would end it as failed.
+
+        Dagster does so itself while a run executes, but not before: it takes one that is ``CANCELING`` when
+        it begins for a run whose worker was restarted.
+        """
+        instance, fail = self._instance, self._instance.report_run_failed
+
+        def end(run: dg.DagsterRun, *args: Any, **named: Any) -> Any:
+            now = instance.get_run_by_id(run.run_id)
+            if now is not None and now.status is dg.DagsterRunStatus.CANCELING:
+                return instance.report_run_canceled(run, "The run was terminated before it began.")
+            return fail(run, *args, **named)
+
+        instance.report_run_failed = end  # type: ignore[assignment, method-assign]
 
     def _heard(self, run_id: str, event: dg.DagsterEvent) -> None:
         """The start of a run makes it ``STARTED`` also when it was to be terminated by then: say so again."""
