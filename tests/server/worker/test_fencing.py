@@ -113,3 +113,29 @@ def test_an_async_handler_may_not_block_its_loop(queue: Queue, run_worker: RunWo
 
     run_worker(["etl"], {"work": work})
     assert "await check_owner_async" in str(queue.add_and_wait("work"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_lost"), [("gmo:token", "another", True), ("revoked", "1", False)]
+)
+def test_a_handler_is_told_whether_its_job_is_another_attempt_s(  # noqa: PLR0917  fixtures
+    queue: Queue,
+    run_worker: RunWorker,
+    redis_client: Any,
+    field: str,
+    value: str,
+    is_lost: bool,  # noqa: FBT001
+) -> None:
+    told: list[bool] = []
+    ended = threading.Event()
+
+    def work(ctx: Context) -> None:
+        redis_client.hset(KEY, field, value)
+        if ctx.cancelled.wait(20):
+            told.append(ctx.cancelled.is_lost)
+        ended.set()
+
+    run_worker(["etl"], {"work": work}, lock_duration=timedelta(seconds=2))
+    queue.add("work", options=JobOptions(job_id="j"))
+    assert ended.wait(30)
+    assert told == [is_lost]
