@@ -114,7 +114,7 @@ def test_a_process_writes_no_end_of_an_attempt_that_was_given_up(make: Callable[
     with dg.DagsterInstance.from_ref(instance.get_ref()) as executor:
         write(executor, event("STEP_UP_FOR_RETRY", EXECUTOR))
         assert StepAttempt(executor, job_of_step(1)).may_begin()
-        write(instance, event("STEP_OUTPUT", FIRST), event("STEP_FAILURE", FIRST))
+        write(instance, event("STEP_SUCCESS", FIRST), event("STEP_FAILURE", FIRST))
         assert StepAttempt(executor, job_of_step(1)).may_begin()
         write(executor, event("STEP_RESTARTED", SECOND))
         assert not StepAttempt(executor, job_of_step(1)).may_begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from dagster_glidemq.step_job import StepJob
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
+LOOK_SECONDS: Final = 1.0
 _FENCED: Final = ENDS | {DagsterEventType.STEP_OUTPUT}
 
 
@@ -43,13 +45,24 @@ class StepAttempt:
         return False
 
     def fence(self) -> None:
-        """Let this process write no output or end of the attempt after it was given up."""
-        store, before = self._instance.handle_new_event, self._given_up()
+        """Let this process write no output or end of the attempt after it was given up.
+
+        A step may have thousands of outputs, so before these it looks once a second.
+        """
+        store, before, looked = self._instance.handle_new_event, self._given_up(), 0.0
+
+        def is_given_up(kind: DagsterEventType) -> bool:
+            nonlocal looked
+            now = time.monotonic()
+            if kind not in ENDS and now - looked < LOOK_SECONDS:
+                return False
+            looked = now
+            return self._given_up() != before and self._has_ended()
 
         def handle(event: Any, **options: Any) -> Any:
             found = event.dagster_event
-            is_fenced = found is not None and found.step_key == self._key and found.event_type in _FENCED
-            if is_fenced and self._given_up() != before and self._has_ended():
+            is_own = found is not None and found.step_key == self._key and found.event_type in _FENCED
+            if is_own and is_given_up(found.event_type):
                 logger.warning("%s of step %s is not written: it was given up", event.user_message, self._key)
                 return None
             return store(event, **options)
