@@ -130,12 +130,12 @@ def test_a_lost_step_runs_again_only_by_its_retry_policy(steps: Steps) -> None:
         wait_for(lambda: steps.noted("held_with_retry"), 60)
         first.kill()
         first.wait()
+        os.kill(steps.workers[1].pid, signal.SIGCONT)
 
     with steps.worker() as first, steps.worker():
         # The second worker takes the lost job too, and refuses it.
         os.kill(steps.workers[1].pid, signal.SIGSTOP)
         with beside(kill):
-            threading.Timer(4, os.kill, (steps.workers[1].pid, signal.SIGCONT)).start()
             succeeded, run, events = steps.run("holding_with_retry", raise_on_error=False)
         assert succeeded, told(steps, run.run_id)()
         expected = ["STEP_START", "STEP_UP_FOR_RETRY", "STEP_RESTARTED", "STEP_SUCCESS"]
