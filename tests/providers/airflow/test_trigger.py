@@ -268,6 +268,21 @@ async def test_nothing_is_left_when_no_trigger_watches_any_more(
     await asyncio.wait_for(asyncio.gather(*others), 10)
 
 
+async def test_readers_of_queues_that_nobody_watches_any_more_are_dropped(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each DAG run has queues of its own, a triggerer kept a reader for each of them."""
+    monkeypatch.setattr(events, "LINGER_SECONDS", 0.1)
+    async with shared.shared_client("glidemq_default") as client:
+        for number in range(3):
+            queue = f"{QUEUE}-{number}"
+            with valkey.producer() as producer:
+                producer.submit(FlowSpec("f", [FlowNode("n", queue, "echo")]), flow_id=queue).cancel("enough")
+            assert (await fired(GlideMQFlowTrigger(flow_id=queue)))["status"] == "cancelled"
+            await until(lambda queue=queue: client._queues[queue].is_over)  # type: ignore[misc]
+        assert len(client._queues) == 1
+
+
 async def test_a_cancelled_trigger_leaves_the_others_alone(
     valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
 ) -> None:

@@ -86,6 +86,7 @@ class SharedClient:
         """The reader of a queue's events: the running one, or a new one if that has ended or failed."""
         found = self._queues.get(queue)
         if found is None or found.is_over:
+            self._queues = {name: one for name, one in self._queues.items() if not one.is_over}
             found = self._queues[queue] = QueueEvents(self._settings, queue, self._producer)
         return found
 
