@@ -91,6 +91,12 @@ class GlideMQNodeMonitor(BaseOperator):
         return bool(self.outlets or self.on_success_callback or self.on_skipped_callback)
 
     @property
+    def _is_mapped_over(self) -> bool:
+        """Whether a task is expanded over its result; of one that is mapped itself, over all its results."""
+        is_mapped = self.get_closest_mapped_task_group() is not None
+        return not is_mapped and next(self.iter_mapped_dependants(), None) is not None
+
+    @property
     def _tells_failure(self) -> bool:
         """Whether somebody is told of its failure: in a worker, which has the exception."""
         return bool(self.on_failure_callback or (self.email and self.email_on_failure))
@@ -163,7 +169,7 @@ class GlideMQNodeMonitor(BaseOperator):
             "group": self.group,
             "pushes": "none" if not self.do_xcom_push else "keys" if self.multiple_outputs else "value",
             "is_needed": bool(outside),
-            "is_mapped_over": bool(outside) and next(self.iter_mapped_dependants(), None) is not None,
+            "is_mapped_over": bool(outside) and self._is_mapped_over,
         }
 
     def _check_edges(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import DAG, Asset, TaskGroup
+from airflow.sdk import DAG, Asset, TaskGroup, task_group
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator, GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER, AirflowException
@@ -314,6 +314,19 @@ def test_a_task_outside_that_is_expanded_over_one_inside_is_known() -> None:
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     for name in ("load", "clean"):
         assert started_with(stored.get_task(f"etl.{name}"))["is_mapped_over"] is True
+
+
+def test_over_a_task_of_a_mapped_group_others_are_expanded_by_its_instances() -> None:
+    @task_group
+    def each(month: Any) -> Any:
+        with GlideMQTaskGroup("inner", queue_name="etl"):
+            return clean(1, month)
+
+    with DAG("d", schedule=None) as dag:
+        made: Any = each.expand(month=[1, 2])
+        merge.expand(parts=made)
+    monitor: Any = dag.get_task("each.inner.clean")
+    assert (monitor._watching()["is_needed"], monitor._watching()["is_mapped_over"]) == (True, False)
 
 
 def test_an_edge_that_comes_too_late_is_an_import_error() -> None:
