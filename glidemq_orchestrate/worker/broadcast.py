@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
+from glidemq_orchestrate._ops.worker.workers import OF_BROADCASTS
 from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
 from glidemq_orchestrate._protocol.queue import changes
@@ -94,7 +95,7 @@ class BroadcastWorker(Service):
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url, name=f"gmo-broadcast-{secrets.token_hex(6)}", prefix=prefix, clock=clock)
+        super().__init__(url, name=f"{OF_BROADCASTS}{secrets.token_hex(6)}", prefix=prefix, clock=clock)
         if not SUBSCRIPTION.check(subscription).strip():
             raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):

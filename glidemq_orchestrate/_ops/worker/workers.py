@@ -20,6 +20,7 @@ from glidemq_orchestrate.stored import parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
 OURS: Final = "gmo-worker-"
+OF_BROADCASTS: Final = "gmo-broadcast-"
 SILENT_MS: Final = 60_000
 REGISTERED_MS: Final = 30_000
 """For so long a worker is registered at a time."""
@@ -103,15 +104,24 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
 
 
 def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
-    """The workers of this package that are gone, and still hold jobs of the stream by their leases."""
+    """The workers of this package that are gone, and still hold jobs of the stream by their leases.
+
+    Those of broadcasts register nowhere: they give signs of life while they hold messages.
+    """
     until = yield from ask(workers.registered_until(queue, now_ms))
     alive = {name for name, at in until.items() if now_ms - (at - REGISTERED_MS) < LOST_MS}
     try:
-        consumers = yield from ask(consumer_calls.consumers(queue))
+        groups = yield from ask(consumer_calls.groups(queue))
     except ProtocolError:
         return []  # the queue never had a worker
-    gone = [one for one in consumers if one["pending"] and one["name"] not in alive]
-    return [LostWorker(one["name"], one["pending"]) for one in gone if one["name"].startswith(OURS)]
+    gone: list[LostWorker] = []
+    for group in groups:
+        for one in (yield from ask(consumer_calls.consumers(queue, group))):
+            name, is_silent = one["name"], one["idle"] >= LOST_MS
+            is_gone = name.startswith(OURS) and name not in alive
+            if one["pending"] and (is_gone or (name.startswith(OF_BROADCASTS) and is_silent)):
+                gone.append(LostWorker(name, one["pending"]))
+    return gone
 
 
 def _worker(name: str, text: str) -> WorkerInfo:

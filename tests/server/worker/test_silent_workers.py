@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from glidemq_orchestrate import Broadcast, FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
+from glidemq_orchestrate._ops.worker import workers as worker_ops
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker import exchange, workers
 from glidemq_orchestrate.cli.flow.view import flow_view
@@ -83,3 +84,18 @@ def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, han
     assert "its worker was lost: it runs again, at no cost of an attempt" in shown(flow)
     assert queue.lost_workers() == []
     assert "was lost while it ran attempt 1" in queue.logs(node.job_id).lines[0]
+
+
+def test_a_lost_worker_of_a_broadcast_is_shown(
+    url: str, redis_client: Any, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, lost = "glide:{news}:stream", "gmo-broadcast-lost"
+    with Broadcast("news", url) as news, Queue("news", url) as queue:
+        news.publish("order.paid", {"order": 7})
+        redis_client.xgroup_create(stream, "billing", id="0")
+        assert redis_client.xreadgroup("billing", lost, {stream: ">"})
+        assert queue.lost_workers() == []
+        monkeypatch.setattr(worker_ops, "LOST_MS", 50)
+        eventually(lambda: [(one.id, one.jobs) for one in queue.lost_workers()] == [(lost, 1)], 10)
+        redis_client.xack(stream, "billing", *[entry for entry, _ in redis_client.xrange(stream)])
+        assert queue.lost_workers() == []
