@@ -79,7 +79,8 @@ class Worker(Service):
             threads.
         prefetch: Jobs to hold beyond the running ones, so that the next one starts without a round trip. By
             default as many as start within 20 ms, judging by how long jobs take: at most 128, none if jobs
-            are long.
+            are long; what waits for a second goes back to the queue. With a number they stay here, however
+            long the jobs before them take.
         rate_limit: At most this many starts per period, counted over all workers of a queue; a limit set on
             the queue takes precedence.
         token_limit: Runs wait while more tokens than this are spent, as reported by the jobs themselves.

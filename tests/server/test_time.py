@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
-from glidemq_orchestrate import AsyncQueue, JobOptions, JobState, Queue
+from glidemq_orchestrate import (
+    AsyncQueue,
+    Flow,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    JobState,
+    Queue,
+)
 from glidemq_orchestrate._ops.server.time import learn_time
 from glidemq_orchestrate._protocol.replies import error_from
+from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clock import ServerClock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, OutcomeUnknown
 
@@ -158,3 +169,23 @@ class TestServerClock:
             op.throw(error_from("NOPERM this user has no permissions to run the 'time' command"))
         assert "let the user run TIME" in caplog.text
         assert not made.begin_sync()
+
+
+def test_flows_are_shown_by_the_time_of_the_server(
+    wall: Wall, url: str, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall.off_ns = HOUR_NS
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", [FlowNode("a", "etl", "work")]), flow_id="n", require_workers=False)
+        now_ms = server_ms(redis_client)
+        for now in (flows.now(), flow.now()):
+            assert abs(now.timestamp() * 1000 - now_ms) < 5_000
+    redis_client.hset("glide:{etl}:job:n~a", mapping={"state": "active", "processedOn": now_ms})
+    later = datetime.fromtimestamp(now_ms / 1000, UTC) + timedelta(hours=2)
+    for kind in (Flow, FlowProducer):
+        monkeypatch.setattr(kind, "now", lambda _: later)
+    shell = CliRunner(env={"GLIDEMQ_URL": url})
+    (row,) = (line for line in shell.invoke(app, ["flow", "show", "n"]).stdout.splitlines() if "▶ a" in line)
+    assert "2 h 00 min" in row
+    assert "2:00:0" in shell.invoke(app, ["flow", "list"]).stdout
+    assert "No flows match" in shell.invoke(app, ["flow", "list", "--since", "1h"]).stdout
