@@ -39,17 +39,22 @@ class _Abrupt(aio.AbstractConnection):
 
     _writer: asyncio.StreamWriter | None
 
+    def abort(self) -> None:
+        """Close the socket in the next turn of the event loop; who reads from it gets an error."""
+        if self._writer:
+            self._writer.transport.abort()
+
     async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:  # noqa: FBT001, FBT002
         """With ``nowait``, the socket is closed in the next turn of the event loop."""
-        if nowait and self._writer:
-            self._writer.transport.abort()
+        if nowait:
+            self.abort()
         await super().disconnect(nowait, *args, **options)
 
 
 def abort(connection: aio.AbstractConnection) -> None:
     """Cut a connection: whoever waits for a reply on it learns that it broke."""
-    if connection._writer is not None:  # noqa: SLF001
-        connection._writer.transport.abort()  # noqa: SLF001
+    if isinstance(connection, _Abrupt):
+        connection.abort()
 
 
 class _Tcp(_Abrupt, aio.Connection): ...
