@@ -316,7 +316,7 @@ def test_terminating_a_run_reaches_its_steps_although_it_might_be_resumed(launch
         )
         wait_for(lambda: status(launched, run_id).value == "CANCELED", 30, told(launched, run_id))
         wait_for(lambda: is_gone(pid), 10)
-        assert not launched.instance.run_launcher.terminate(run_id)
+        wait_for(lambda: not launched.instance.run_launcher.terminate(run_id), 20)  # its process has ended
         for name in ("dagster-runs", "dagster-steps"):
             with launched.queue(name) as queue:
                 wait_for(partial(is_quiet, queue), 20)
