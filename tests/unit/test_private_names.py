@@ -6,8 +6,9 @@ is called: a forked child does at its end what the interpreter would do; and one
 keep each client of Spark Connect until then. A subclass reads the stream of a connection of redis-py, which
 has no other way to its transport. Java's side of PySpark's objects, which programs have used for as long as
 there is PySpark, is read for Hadoop's file systems, for what its pages tell of stages, and where steps are
-kept apart: without it they share what they cache. And Dagster has no other way to the storage within a
-legacy one.
+kept apart: without it they share what they cache. So are the file of a broadcast variable and the list of
+files of code that a step has added, to remove them with the step. Dagster has no other way to the storage
+within a legacy one, and Python has no other list of its finalizers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ QUERIES: Final = re.compile(r"store = session\._jsparkSession\b")
 DOCUMENTED: Final = re.compile(r"\bsys\._(current_frames|getframe)\(")
 """Two functions of Python that its documents describe under these names."""
 JAVA: Final = re.compile(r".*\._(jsc|jdf|jvm|jsparkSession)\b")
-APART: Final = {"glidemq_orchestrate/spark/context.py", "glidemq_orchestrate/spark/isolation.py"}
+APART: Final = {
+    f"glidemq_orchestrate/spark/{name}.py" for name in ("context", "files", "isolation", "sharing", "watch")
+}
+OF_A_STEP: Final = re.compile(r"made\._path\b|context\._python_includes\b")
+FINALIZERS: Final = re.compile(r"weakref\.finalize\._registry\b")
 STORAGE: Final = re.compile(r"storage = storage\._storage\.event_log_storage\b")
 SKIPPABLE: Final = re.compile(r"step\._requires_typed_event_stream = False\b")
 
@@ -61,4 +66,4 @@ def test_no_private_attribute_of_a_library_is_read() -> None:
 
 
 def _is_known(line: str) -> bool:
-    return any(known.search(line) for known in (OWN, DOCUMENTED, STORAGE))
+    return any(known.search(line) for known in (OWN, DOCUMENTED, STORAGE, OF_A_STEP, FINALIZERS))
