@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.spark.calls import Calls
-from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
+from glidemq_orchestrate.spark.ended import SessionGone
+from glidemq_orchestrate.spark.engine import Asked, Step, configure, identify
 from glidemq_orchestrate.spark.failures import explained, remedy_of
 from glidemq_orchestrate.spark.isolation import sessions_on
 from glidemq_orchestrate.spark.session import WarmSession, is_alive

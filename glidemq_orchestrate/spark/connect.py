@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.cluster import require_master
-from glidemq_orchestrate.spark.engine import Asked, SessionClosed, SessionGone, Step, configure, identify
+from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone
+from glidemq_orchestrate.spark.engine import Asked, Step, configure, identify
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import active, install_for_connect
 from glidemq_orchestrate.spark.source.registration import offer_for_connect

@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class SessionGone(Exception):
-    """The session, or the process that has it, ended while a step ran.
-
-    Attributes:
-        explanation: Why, and what to do, if what the step met tells it.
-        is_alone: Whether no other step was in it.
-    """
-
-    is_alone = False
-
-    def __init__(self, what: str, explanation: str = "") -> None:
-        super().__init__(what)
-        self.explanation = explanation
-
-
-class SessionClosed(SessionGone):
-    """The session of this step was closed, and no other: it was no loss of a driver, which would be free."""
-
-
-class SessionUnfit(SessionGone):
-    """This step cannot go on in a session that others have used; in another one it can."""
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is known of a step before it runs.

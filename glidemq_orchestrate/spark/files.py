@@ -23,7 +23,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.current import Current
-from glidemq_orchestrate.spark.engine import SessionUnfit
+from glidemq_orchestrate.spark.ended import SessionUnfit
 
 _FILES: Final = "addedFiles"
 _ARCHIVES: Final = "addedArchives"

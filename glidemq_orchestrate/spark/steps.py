@@ -32,7 +32,7 @@ from typing import Final
 from glidemq_orchestrate.codec import Json, decode
 from glidemq_orchestrate.settings import ENV_PREFIX, ENV_URL
 from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.engine import SessionClosed, SessionGone
+from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.hosts.pool import hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.losses import Losses

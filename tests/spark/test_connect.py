@@ -21,7 +21,7 @@ import pytest
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.spark import steps
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.published.acceptance import make_versions

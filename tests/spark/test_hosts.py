@@ -23,7 +23,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, Queue
 from glidemq_orchestrate.errors import JavaMissing, LeaseLost
-from glidemq_orchestrate.spark.engine import SessionGone, SessionUnfit
+from glidemq_orchestrate.spark.ended import SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts import child, pool
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted

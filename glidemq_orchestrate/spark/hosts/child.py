@@ -20,7 +20,7 @@ from typing import Any, Final
 import glidemq_orchestrate
 from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.spark.engine import SessionClosed, SessionGone, SessionUnfit
+from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.settings import SparkSettings

@@ -24,7 +24,8 @@ from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.engine import Engine, SessionClosed, SessionGone, SessionUnfit
+from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone, SessionUnfit
+from glidemq_orchestrate.spark.engine import Engine
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.version import Publication

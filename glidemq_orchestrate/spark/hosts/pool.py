@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts.child import Host
 from glidemq_orchestrate.spark.hosts.limits import Limits
 from glidemq_orchestrate.spark.hosts.place import Place

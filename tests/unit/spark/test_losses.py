@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glidemq_orchestrate.spark import steps
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.losses import MOST_KNOWN, Losses
 from glidemq_orchestrate.spark.steps import SessionLost
 from glidemq_orchestrate.worker.signals import RetryLater

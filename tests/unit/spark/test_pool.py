@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts import pool
 from glidemq_orchestrate.spark.hosts.pool import SHARED, Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
