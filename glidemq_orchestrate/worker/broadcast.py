@@ -277,9 +277,8 @@ class BroadcastWorker(Service):
         except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
             outcome = judge_error(attempt, exc, _jitter.random())
         if self._holds(attempt):  # else the server would take its outcome for that of the later run
-            self._cancelled.pop(
-                attempt.entry_id, None
-            )  # the server may have the outcome before its reply is here
+            # The server may have the outcome before its reply is here.
+            self._cancelled.pop(attempt.entry_id, None)
             await self._report(attempt, _result(attempt, outcome))
 
     async def _judge(self, attempt: Attempt) -> Outcome:

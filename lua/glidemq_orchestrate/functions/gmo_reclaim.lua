@@ -3,7 +3,7 @@
 -- ARGS  1 now_ms  2 group  3 consumer that asks (unused)  4 min_idle_ms  5 lock_ms  6 times a job may stall
 -- REPLY {ids of the flows that need gmo_advance_flow, a row for each lost worker}
 --       row: worker, how many jobs it held, how many of them had begun, ids of some of these
--- EFFECTS none for four seconds after nobody has asked for lock_ms, see lease.lua. Else, of at most 100 entries of the
+-- EFFECTS none for up to four seconds after nobody has asked for lock_ms, see lease.lua. Else, of at most 100 entries of the
 --   stream and 100 jobs from the lists, those whose lease has ended go back to where they came from, see losses.lua; one
 --   that stalled too often fails, a node with its dependents. A pending entry whose lease holds gets the age of the last
 --   heartbeat, so that it is looked at again as soon as its lease ends.

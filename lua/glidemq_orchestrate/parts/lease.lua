@@ -19,7 +19,7 @@ function L.lease.may_end(prefix, now, lock_ms)
   local v = redis.call('HMGET', place, 'looked', 'spared')
   local looked, spared = int(v[1], now), int(v[2], 0)
   if now - looked > lock_ms and now - spared > APART then
-    spared = now + GRACE
+    spared = now + math.min(GRACE, 2 * lock_ms) -- short leases are renewed sooner
     redis.call('HSET', place, 'spared', text(spared))
   end
   if not v[1] or math.abs(now - looked) >= math.min(NOTED, lock_ms / 4) then

@@ -116,7 +116,7 @@ def test_a_job_with_an_odd_number_of_attempts_ends_whichever_worker_fails_it(
     )
     assert (reply, failed_reason(raw, ids[0])) == (b"failed", "why")
     for now in range(10):  # more often than it may be lost
-        raw.fcall("gmo_reclaim", 1, P + b"stream", 9_000_000 + now, "workers", "other", 0, 0, 1)
+        raw.fcall("gmo_reclaim", 1, P + b"stream", 9_000_000 + 5_000 * now, "workers", "other", 0, 0, 1)
         raw.xreadgroup("workers", "node", {P + b"stream": ">"}, count=2)
         raw.hset(key(ids[1]), mapping={"state": "active"})
         if raw.zscore(P + b"failed", ids[1]) is not None:
