@@ -10,8 +10,8 @@ STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; pr
 KEYS := $(BIN)/python -c 'from glidemq_orchestrate.lifetimes import page; print(page(), end="")'
 # Used, declared and installed dependencies agree. Needs no network.
 DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
-# Two processes more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)
+# One process more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
@@ -102,7 +102,7 @@ dagster-matrix: postgres .matrix/dagster-1.12/.installed  ## Run the tests of th
 	@echo "Setting up .matrix/dagster-1.12 ..."
 	@rm -rf .matrix/dagster-1.12
 	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/dagster-1.12
-	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test dagster-postgres numpy pyarrow \
+	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test dagster-postgres \
 		-e '.[embedded,hiredis]' -e providers/dagster
 	@$(BIN)/uv pip check --quiet --python .matrix/dagster-1.12/bin/python
 	@.matrix/dagster-1.12/bin/python -c 'from importlib.metadata import version as v; assert v("dagster").startswith("1.12."), v("dagster")'
