@@ -8,10 +8,11 @@ names the process that wrote it, so what a given-up one writes is told apart.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dagster import DagsterEvent, DagsterEventType
+from dagster import DagsterEvent, DagsterEventType, EventLogEntry
 
 STARTS: Final = frozenset({DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED})
 GIVEN_UP: Final = frozenset({DagsterEventType.STEP_FAILURE, DagsterEventType.STEP_UP_FOR_RETRY})
@@ -37,6 +38,15 @@ class Attempts:
 
     def __init__(self) -> None:
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)
+
+    @classmethod
+    def of(cls, entries: Iterable[EventLogEntry]) -> Attempts:
+        """What the entries of a run's log show, in their order; those of ``STARTS`` and ``ENDS`` suffice."""
+        attempts = cls()
+        for entry in entries:
+            if entry.dagster_event is not None:
+                attempts.counts(entry.dagster_event)
+        return attempts
 
     def counts(self, event: DagsterEvent) -> bool:
         """Take in the next event; False if it is one of an attempt that was given up, or has ended."""

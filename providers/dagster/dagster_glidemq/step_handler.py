@@ -198,8 +198,5 @@ class _Step:
 
     def has_ended(self) -> bool:
         """Whether the event log has the end of this attempt."""
-        attempts = Attempts()
-        for entry in self._context.instance.all_logs(self._arguments.run_id, of_type=set(STARTS | ENDS)):
-            if entry.dagster_event is not None:
-                attempts.counts(entry.dagster_event)
-        return attempts.has_ended(self.key, self.attempt)
+        log = self._context.instance.all_logs(self._arguments.run_id, of_type=set(STARTS | ENDS))
+        return Attempts.of(log).has_ended(self.key, self.attempt)

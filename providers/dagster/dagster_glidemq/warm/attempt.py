@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import dagster as dg
-from dagster import DagsterEvent, DagsterEventType
+from dagster import DagsterEventType
 
 from dagster_glidemq.attempts import ENDS, GIVEN_UP, STARTS, Attempts
 from dagster_glidemq.step_job import StepJob
@@ -71,18 +71,14 @@ class StepAttempt:
 
     def _given_up(self) -> int:
         """How many attempts of the step have failed so far: few events, whatever the size of the run."""
-        return sum(event.step_key == self._key for event in self._events(GIVEN_UP))
+        events = (entry.dagster_event for entry in self._log(GIVEN_UP))
+        return sum(event is not None and event.step_key == self._key for event in events)
 
     def _has_ended(self) -> bool:
         return self._attempts().has_ended(self._key, self.number)
 
     def _attempts(self) -> Attempts:
-        attempts = Attempts()
-        for event in self._events(STARTS | ENDS):
-            attempts.counts(event)
-        return attempts
+        return Attempts.of(self._log(STARTS | ENDS))
 
-    def _events(self, kinds: Iterable[DagsterEventType]) -> Iterator[DagsterEvent]:
-        for entry in self._instance.all_logs(self._run_id, of_type=set(kinds)):
-            if entry.dagster_event is not None:
-                yield entry.dagster_event
+    def _log(self, kinds: Iterable[DagsterEventType]) -> Sequence[dg.EventLogEntry]:
+        return self._instance.all_logs(self._run_id, of_type=set(kinds))
