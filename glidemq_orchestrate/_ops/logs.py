@@ -1,4 +1,4 @@
-"""Read the logs of jobs. A long one keeps its last lines; ``gmo:cut`` has how many went before them."""
+"""Read the logs of jobs. A long log keeps its last lines; ``gmo:cut`` counts those removed before them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wanted:
     limit: int
 
     def calls(self, cut: int) -> list[Call[Any]]:
-        """What to ask, if so many of its lines are gone."""
+        """The calls that read the lines, if ``cut`` lines were removed."""
         start = max(self.offset - cut, 0) if self.offset >= 0 else self.offset
         last = start + self.limit - 1
         first, last = (start, min(last, -1) if start < 0 else last) if self.limit else (1, 0)
@@ -38,16 +38,16 @@ class Wanted:
         ]
 
     def read(self, lines: list[str], length: int, cut: int) -> JobLogs:
-        """What that was answered."""
+        """The lines, from the replies to those calls."""
         first = max(self.offset, cut) if self.offset >= 0 else cut + max(length + self.offset, 0)
         return JobLogs(lines, cut + length, first)
 
 
 def read(wanted: Sequence[Wanted], send: Send = ask_all) -> Op[list[JobLogs]]:
-    """The lines of each, in one trip, or two where lines are gone."""
+    """Read the lines of each, in one round trip; two where lines were removed."""
     found: dict[int, JobLogs] = {}
     cuts, left = [0] * len(wanted), list(range(len(wanted)))
-    for _ in range(MOST_ROUNDS):  # lines may go while we look
+    for _ in range(MOST_ROUNDS):  # lines may be removed between the trips
         replies = yield from send([call for at in left for call in wanted[at].calls(cuts[at])])
         asked, left = left, []
         for at, lines, length, cut in zip(asked, replies[::3], replies[1::3], replies[2::3], strict=True):

@@ -38,7 +38,7 @@ class Cancelled:
     __bool__ = is_set
 
     def set(self, *, is_stopping: bool = False, is_lost: bool = False) -> None:
-        """Ask the handler to stop; the first reason counts, but for a loss, which counts always."""
+        """Ask the handler to stop. The first reason counts; a lost job is noted in any case."""
         self.is_stopping = self.is_stopping or (is_stopping and not self._is_set)
         self.is_lost = self.is_lost or is_lost
         self._is_set = True

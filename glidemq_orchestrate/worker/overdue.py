@@ -1,4 +1,4 @@
-"""Notices what waits in a worker for longer than expected: another worker may have a place for it."""
+"""Give back jobs that have waited too long in a worker: another worker may have room for them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ASIDE_PAUSE_MS: Final = 1_000
 
 
 class Overdue:
-    """The jobs that have waited here since the last look, once that was some time ago.
+    """Gives back the jobs that have waited for some time.
 
     Args:
-        seconds: For how long they may wait; none waits for twice as long.
-        waiting: What waits now.
-        give_back: Called with those that have waited for too long.
+        seconds: How long a job may wait. It is given back after at most twice as long.
+        waiting: Returns the jobs that wait now.
+        give_back: Called with the jobs that have waited too long.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Overdue:
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
-        """Begin to wait, if something does and no look is under way."""
+        """Start the timer, if a job waits and the timer is not running."""
         if self._timer is None and (waiting := self._waiting()):
             self._timer = self._loop.call_later(self._seconds, self._end, waiting)
 

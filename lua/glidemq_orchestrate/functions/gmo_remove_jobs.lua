@@ -7,9 +7,8 @@
 --       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not
 --       ended, and was not removed; node = the same for a node of a flow of the portable path that may not have ended;
 --       message = not every subscription has handled it, and it was not cleaned; child = a job that has not ended may
---       read its result, and it was not cleaned. The members are unfinished jobs that were
---       removed, each with a job of another queue
---       that waits for it.
+--       read its result, and it was not cleaned. The members are unfinished jobs that were removed, each with a job of
+--       another queue that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS of a node stays what makes it again (jobs.lua). A missing job is removed from the sorted sets too. For a job of
 --   this queue that waits for a removed one, that one counts as done. The children that a removed job has added go on alone.

@@ -4,9 +4,9 @@
 --       7 1 if one of them may be a suspect
 -- REPLY rows as those of gmo_begin_messages
 -- ERROR NOGROUP
--- EFFECTS none for up to four seconds after nobody has asked for lock_ms, see lease.lua. Else no more are taken than are begun.
---       The loss of a worker counts against what it had begun, see parts/lost_messages.lua; what stalled too often has
---       failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
+-- EFFECTS none for up to four seconds after nobody has asked for lock_ms, see lease.lua. Else no more are taken than are
+--       begun. The loss of a worker counts against what it had begun, see parts/lost_messages.lua; what stalled too often
+--       has failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
 --       the entry.
 -- EVENT stalled {subscription} or failed {failedReason, subscription}
 local PAGE, OURS = 100, '^gmo%-'

@@ -72,8 +72,8 @@ local function held_up(prefix, job_id)
   end
 end
 
--- Why a job that asks to wait for its children would wait for nobody, or for ever, or nil. The field gmo:waited: how many it had when it
--- waited last; it goes when an attempt fails or is lost, or a child runs again.
+-- Why a job that asks to wait for its children would wait for nobody, or for ever, or nil. The field gmo:waited: how many
+-- it had when it waited last; it goes when an attempt fails or is lost, or a child runs again.
 function L.children.refusal(prefix, job_id)
   local key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', key, 'gmo:waited', 'gmo:flow', 'opts', 'depsCompleted')

@@ -1,7 +1,8 @@
 -- The lease of an attempt. fetch.lua writes a token that only this attempt knows. What the attempt sends later is
 -- accepted only while the job is active and has that token and the activation time of the attempt. The time detects
 -- Node workers: they write processedOn when they take a job over, but no token.
--- Proof in ARGS of gmo_append, gmo_progress, gmo_grow, gmo_report_usage and gmo_write_messages: 2 job id   3 stream entry id   4 group   5 token   6 processedOn
+-- Proof in ARGS of gmo_append, gmo_progress, gmo_grow, gmo_report_usage and gmo_write_messages: 2 job id
+-- 3 stream entry id   4 group   5 token   6 processedOn
 L.lease = {}
 local GRACE, NOTED, APART = 4000, 1000, 60000
 

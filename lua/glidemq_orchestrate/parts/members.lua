@@ -3,7 +3,7 @@
 L.members = {}
 
 -- Whether an id is that of a node of the flow of a node, as far as ids tell: a child may be named in the same way.
-local function is_node_id(own_id, job_id)
+function L.members.is_node_id(own_id, job_id)
   if job_id:find('^gmo%-%x+$') then
     return true
   end
@@ -23,11 +23,9 @@ function L.members.look(own_id, member)
   end
   local v = redis.pcall('HMGET', queue .. 'job:' .. job_id, 'state', 'gmo:flow', 'opts')
   if v.err then
-    return not is_node_id(own_id, job_id), false, true
+    return not L.members.is_node_id(own_id, job_id), false, true
   elseif v[2] or L.jobs.is_portable(v[3]) then
     return false, v[1], false
   end
-  return v[1] and true or not is_node_id(own_id, job_id), v[1], false
+  return v[1] and true or not L.members.is_node_id(own_id, job_id), v[1], false
 end
-
-L.members.is_node_id = is_node_id
