@@ -16,6 +16,7 @@ from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.jobs.started import START_FIELDS, started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
+from glidemq_orchestrate.jobs.worker_id import lease_of
 from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.stored import moment, number, read_progress, span
 
@@ -41,8 +42,8 @@ class Job:
         fallback_index: 0 for the first attempt, then one more for each, also past the end of the fallbacks.
         worker: The worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
         lease_until: While it is active: when others may take it over, unless its worker renews the lease,
-            which it does every second or so. For a job without a ``lock_duration`` of its own this assumes
-            the 30 seconds that are the default of workers. The server's time: compare with ``Queue.now``.
+            which it does every second or so. The job's own ``lock_duration``, else that of the worker. The
+            server's time: compare with ``Queue.now``.
         broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the stored
             state is not one that a job can have, and ``state`` is ``UNKNOWN``.
     """
@@ -107,6 +108,8 @@ class Job:
                 raise
             data, result, broken = None, None, True
         options = RunOptions.from_wire(fields.get("opts", ""))
+        worker = worker_of(fields.get("gmo:token", ""))
+        lease = options.lock_duration or lease_of(worker or "") or DEFAULT_LOCK
         return cls(
             id=JobId(job_id),
             queue=queue,
@@ -137,15 +140,15 @@ class Job:
             tokens=number(fields.get("tpmTokens")),
             fallback_index=number(fields.get("fallbackIndex")),
             broken=broken,
-            worker=worker_of(fields.get("gmo:token", "")),
-            lease_until=_lease_until(state, fields.get("lastActive"), options.lock_duration),
+            worker=worker,
+            lease_until=_lease_until(state, fields.get("lastActive"), lease),
         )
 
 
-def _lease_until(state: JobState, renewed: str | None, lock: timedelta | None) -> datetime | None:
+def _lease_until(state: JobState, renewed: str | None, lease: timedelta) -> datetime | None:
     if state is not JobState.ACTIVE or moment(renewed) is None:
         return None
-    return moment(str(number(renewed) + milliseconds(lock or DEFAULT_LOCK)))
+    return moment(str(number(renewed) + milliseconds(lease)))
 
 
 def _single_parent(fields: Mapping[str, str]) -> JobRef | None:

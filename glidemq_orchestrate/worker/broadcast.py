@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._ops.worker.workers import OF_BROADCASTS
 from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
 from glidemq_orchestrate._protocol.queue import changes
@@ -28,6 +27,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.subjects import check_pattern
+from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.names import SUBSCRIPTION
 from glidemq_orchestrate.settings import Address
@@ -95,19 +95,21 @@ class BroadcastWorker(Service):
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url, name=f"{OF_BROADCASTS}{secrets.token_hex(6)}", prefix=prefix, clock=clock)
+        second, most = timedelta(seconds=1), timedelta.max
+        lasting("lock_duration", lock_duration, least=second, most=most, error=ConfigurationError)
+        self._lock_ms = milliseconds(lock_duration)
+        unique = worker_id(OF_BROADCASTS, secrets.token_hex(6), self._lock_ms)
+        super().__init__(url, name=unique, prefix=prefix, clock=clock)
         if not SUBSCRIPTION.check(subscription).strip():
             raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")
         whole("concurrency", concurrency, 1, error=ConfigurationError)
-        second, most = timedelta(seconds=1), timedelta.max
-        lasting("lock_duration", lock_duration, least=second, most=most, error=ConfigurationError)
         keys = QueueKeys(self._prefix, check_queue_name(name))
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
         self._subscription = Subscription(keys, subscription, start_from, patterns)
         self._handler, self._concurrency = handler, concurrency
-        self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled
+        self._max_stalled = max_stalled
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._threads = Threads("glidemq-broadcast")
         self._held: dict[str, tuple[Attempt, JobTask]] = {}

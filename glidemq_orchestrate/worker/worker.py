@@ -26,13 +26,14 @@ from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._ops.worker.tending import Tending
-from glidemq_orchestrate._ops.worker.workers import OURS, REGISTERED_MS
+from glidemq_orchestrate._ops.worker.workers import REGISTERED_MS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.worker_id import OURS, worker_id
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
@@ -86,8 +87,8 @@ class Worker(Service):
         token_limit: Runs wait while more tokens than this are spent, as reported by the jobs themselves.
         handlers: Handlers defined elsewhere; ``worker.handler`` adds to them.
         prefix: First part of every key.
-        lock_duration: After this long without a heartbeat, another worker may take the jobs over; at least a
-            second.
+        lock_duration: After this long without a heartbeat, another worker may take the jobs over (one whose
+            own is longer waits for that); at least a second.
         max_stalled: With how many workers a job may be lost before it fails. A loss counts only where the job
             may be its cause: its handler had begun.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
@@ -122,12 +123,14 @@ class Worker(Service):
         only_known: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
-        super().__init__(url, name=name, prefix=prefix, clock=clock)
+        time_of = functools.partial(lasting, most=timedelta.max, error=ConfigurationError)
+        time_of("lock_duration", lock_duration, least=timedelta(seconds=1))
+        self._lock_ms = milliseconds(lock_duration)
+        started = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        super().__init__(url, name=worker_id(OURS, started, self._lock_ms), prefix=prefix, clock=clock)
         if not queues or isinstance(queues, str):
             raise ConfigurationError("queues must be a list of at least one queue name")
         count = functools.partial(whole, error=ConfigurationError)
-        time_of = functools.partial(lasting, most=timedelta.max, error=ConfigurationError)
         count("concurrency", concurrency, 1)
         count("max_stalled", max_stalled, 0)
         if prefetch is not None:
@@ -139,7 +142,6 @@ class Worker(Service):
                 )
             count("the count of rate_limit", rate_limit[0], 1)
             time_of("the time of rate_limit", rate_limit[1], least=timedelta(milliseconds=1))
-        time_of("lock_duration", lock_duration, least=timedelta(seconds=1))
         time_of("shutdown_timeout", shutdown_timeout, least=timedelta(0))
         for kind, what, value in ((Handlers, "handlers", handlers), (TokenLimit, "token_limit", token_limit)):
             if value is not None and not isinstance(value, kind):
@@ -148,7 +150,7 @@ class Worker(Service):
                 )
         self.handlers = handlers or Handlers()
         self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
-        self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled
+        self._max_stalled = max_stalled
         self._beat_seconds = min(self._lock_ms / 3000, BEAT_SECONDS)
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)

@@ -20,7 +20,7 @@ from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.flows.stalled import bring_back
 from glidemq_orchestrate._ops.worker import attempt
-from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS, OURS
+from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.flows import stalled
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
@@ -29,6 +29,7 @@ from glidemq_orchestrate._protocol.worker.supervision import Ended, Position
 from glidemq_orchestrate._protocol.worker.workers import LostWorker
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
+from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
 

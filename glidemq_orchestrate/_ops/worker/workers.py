@@ -15,12 +15,11 @@ from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, OURS
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
-OURS: Final = "gmo-worker-"
-OF_BROADCASTS: Final = "gmo-broadcast-"
 SILENT_MS: Final = 60_000
 REGISTERED_MS: Final = 30_000
 """For so long a worker is registered at a time."""

@@ -5,7 +5,8 @@
 --       row: worker, how many jobs it held, how many of them had begun, ids of some of these
 -- EFFECTS none for up to four seconds after nobody has asked for lock_ms, see lease.lua. Else, of at most 100 entries of the
 --   stream and 100 jobs from the lists, those whose lease has ended go back to where they came from, see losses.lua; one
---   that stalled too often fails, a node with its dependents. A pending entry whose lease holds gets the age of the last
+--   that stalled too often fails, a node with its dependents. A lease is the job's own, else the longer one of its worker
+--   and of who asks. A pending entry whose lease holds gets the age of the last
 --   heartbeat, so that it is looked at again as soon as its lease ends.
 -- EVENT stalled or failed for each lost job
 local PAGE = 100
@@ -18,6 +19,11 @@ local function renew_entry(r, entry_id, consumer, job)
   redis.pcall('XCLAIM', r.prefix .. 'stream', r.group, consumer, 0, entry_id, 'IDLE', L.numbers.text(age), 'JUSTID')
 end
 
+local function is_alive(r, job_id, job, holder)
+  local lock_ms = L.lease.duration(holder, r.lock_duration)
+  return L.stalled.is_alive(r.prefix, job_id, job, r.now, lock_ms, r.min_idle)
+end
+
 local function look_at(r, job_id, entry_id, consumer)
   local job = L.jobs.read(r.prefix, job_id)
   if not job or STRAY[job.state] then
@@ -28,20 +34,21 @@ local function look_at(r, job_id, entry_id, consumer)
     L.losses.forget(r, job_id, entry_id)
     return is_new and r.on_dead(job_id)
   end
-  if L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration, r.min_idle) then
+  local holder = L.losses.holder(r.prefix, job_id, consumer)
+  if is_alive(r, job_id, job, holder) then
     return renew_entry(r, entry_id, consumer, job)
   end
-  return L.losses.add(r, job_id, entry_id, job, consumer)
+  return L.losses.add(r, job_id, entry_id, job, holder)
 end
 
 local function look_at_listed(r, job_id)
-  local job = L.jobs.read(r.prefix, job_id)
+  local job, holder = L.jobs.read(r.prefix, job_id), L.losses.holder(r.prefix, job_id, '')
   if not job or job.state ~= 'active' then
     return redis.call('ZREM', r.prefix .. 'gmo:list-held', job_id)
-  elseif L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration, r.min_idle) then
+  elseif is_alive(r, job_id, job, holder) then
     return redis.call('ZADD', r.prefix .. 'gmo:list-held', L.numbers.int(job.lastActive, r.now), job_id)
   end
-  return L.losses.add(r, job_id, '', job, nil)
+  return L.losses.add(r, job_id, '', job, holder)
 end
 
 local function find(r)

@@ -11,9 +11,10 @@
 -- EVENT stalled {subscription} or failed {failedReason, subscription}
 local PAGE, OURS = 100, '^gmo%-'
 
-local function is_alive(h, consumer, job_id, lock_ms)
+-- Ours renew their entries: `idle` is the time since they did.
+local function is_alive(h, consumer, job_id, lock_ms, idle)
   if consumer:find(OURS) then
-    return false -- it would have renewed the entry
+    return idle < L.lease.duration(consumer, lock_ms)
   end
   local last = redis.pcall('HGET', h.prefix .. 'job:' .. job_id, 'lastActive')
   return type(last) == 'string' and h.now - L.numbers.int(last, 0) < lock_ms
@@ -28,7 +29,7 @@ local function take(h, row, lock_ms)
   local job_id, is_retry = L.handling.read_entry(entry[2])
   if not job_id then
     redis.call('XACK', h.stream, h.group, row[1])
-  elseif not is_alive(h, row[2], job_id, lock_ms) and L.lost_messages.judge(h, row[2]) then
+  elseif not is_alive(h, row[2], job_id, lock_ms, row[3]) and L.lost_messages.judge(h, row[2]) then
     local is_fine, fields, tries = pcall(L.lost_messages.take_over, h, job_id, row[1], is_retry)
     if not is_fine then
       return { row[1], job_id, type(fields) == 'table' and fields.err or tostring(fields) }

@@ -11,7 +11,7 @@ L.losses.MARKS = { 'stalledCount', 'gmo:lost', 'gmo:suspect' }
 local function read(prefix, job_id)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:token', 'gmo:ran', 'gmo:suspect', 'attemptsMade')
   local token = v[1] or ''
-  return token, token:sub(-1) ~= '+' or v[2] == token, L.numbers.int(v[3], 0), L.numbers.int(v[4], 0)
+  return token:sub(-1) ~= '+' or v[2] == token, L.numbers.int(v[3], 0), L.numbers.int(v[4], 0)
 end
 
 local READY = { waiting = true, prioritized = true, ['group-waiting'] = true, delayed = true }
@@ -25,17 +25,19 @@ function L.losses.is_idle(job_key, state)
   return (v[1] or ''):sub(-1) == '+' and v[2] ~= v[1]
 end
 
--- Adds a job to those that its worker has lost. `entry_id`: '' = from a list; `consumer`: nil = by the token.
-function L.losses.add(r, job_id, entry_id, job, consumer)
-  local token, has_begun, suspect, made = read(r.prefix, job_id)
-  local owner = token:match('^(.*)/') or ''
-  if not consumer or owner ~= '' then
-    consumer = owner
-  end
-  local worker = r.workers[consumer]
+-- The worker that holds an active job: by the token, else the consumer of its entry; '' if unknown.
+function L.losses.holder(prefix, job_id, consumer)
+  local token = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:token') or ''
+  return token:match('^(.*)/') or consumer
+end
+
+-- Adds a job to those that its worker has lost. `entry_id`: '' = from a list.
+function L.losses.add(r, job_id, entry_id, job, holder)
+  local has_begun, suspect, made = read(r.prefix, job_id)
+  local worker = r.workers[holder]
   if not worker then
-    worker = { name = consumer, jobs = {}, begun = 0, suspects = 0 }
-    r.workers[consumer], r.order[#r.order + 1] = worker, worker
+    worker = { name = holder, jobs = {}, begun = 0, suspects = 0 }
+    r.workers[holder], r.order[#r.order + 1] = worker, worker
   end
   has_begun = has_begun and job.state == 'active'
   worker.jobs[#worker.jobs + 1] = { id = job_id, entry = entry_id, job = job, has_begun = has_begun, suspect = suspect,

@@ -8,9 +8,10 @@ local STALLED, PENDING = 'job stalled more than maxStalledCount', 1000
 -- others: those that were begun after the last renewal lapse a moment later, and are judged together.
 local function begun_by(h, consumer)
   local found, suspects, oldest, is_partial = {}, 0, 0, false
+  local lock_ms = L.lease.duration(consumer, h.lock_ms)
   for _, row in ipairs(redis.call('XPENDING', h.stream, h.group, '-', '+', PENDING, consumer)) do
-    local entry = row[3] >= h.lock_ms and redis.call('XRANGE', h.stream, row[1], row[1])[1]
-    oldest, is_partial = math.max(oldest, row[3]), is_partial or row[3] < h.lock_ms
+    local entry = row[3] >= lock_ms and redis.call('XRANGE', h.stream, row[1], row[1])[1]
+    oldest, is_partial = math.max(oldest, row[3]), is_partial or row[3] < lock_ms
     local job_id, is_retry
     if entry then
       job_id, is_retry = L.handling.read_entry(entry[2])
@@ -23,7 +24,7 @@ local function begun_by(h, consumer)
       suspects = suspects + (suspect > 0 and 1 or 0)
     end
   end
-  if is_partial and oldest < 2 * h.lock_ms then
+  if is_partial and oldest < 2 * lock_ms then
     return nil
   end
   return found, suspects

@@ -18,6 +18,7 @@ from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.queue import broadcast as calls
 from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -223,6 +224,20 @@ def test_what_was_begun_after_the_last_renewal_is_judged_with_the_rest(news: New
     (first,) = taken(suspects=True)
     assert first.suspect == 1
     assert taken(suspects=False) == []
+
+
+def test_a_lease_lasts_as_long_as_its_worker_says_whoever_looks(news: News, bench: Bench) -> None:
+    """A worker with short leases took the messages of one with long ones that was blocked for a moment."""
+    slow = worker_id(OF_BROADCASTS, "a", 20_000)
+    job_id = news.publish()
+    (attempt,) = news.take("a", consumer=slow)
+
+    def taken(idle: int) -> list[str]:
+        bench.client.xclaim(STREAM, "a", slow, 0, [attempt.entry_id], idle=idle, justid=True)
+        call = ops.take_over(news.subs["a"], "gmo-2", room=9, lock_ms=1000, max_stalled=3, clock=bench)
+        return [one.job_id for one in bench.hand.run(call)]
+
+    assert (taken(15_000), taken(20_000)) == ([], [job_id])
 
 
 def test_a_worker_that_was_taken_over_is_stale(news: News) -> None:

@@ -10,6 +10,8 @@ from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.jobs.token import token_of
+from glidemq_orchestrate.jobs.worker_id import OURS, worker_id
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ def add(bench: Bench, count: int, **options: Any) -> list[str]:
     return [bench.hand.run(add_job(ETL, new, bench.now)) for _ in range(count)]
 
 
-def fetch(bench: Bench, wanted: int, starts: int, *outcomes: Outcome) -> list[Attempt]:
+def fetch(bench: Bench, wanted: int, starts: int, *outcomes: Outcome, worker: str = "w") -> list[Attempt]:
     bench.tokens += 1
-    request = Request(outcomes, wanted, f"w/t{bench.tokens}", starts=starts)
-    begun: list[Attempt] = bench.call(wire.finish_and_fetch(ETL, "w", request, bench.now)).begun
+    request = Request(outcomes, wanted, token_of(worker, f"t{bench.tokens}"), starts=starts)
+    begun: list[Attempt] = bench.call(wire.finish_and_fetch(ETL, worker, request, bench.now)).begun
     return begun
 
 
@@ -65,6 +67,22 @@ def test_what_was_only_fetched_goes_back_at_no_cost(bench: Bench, options: dict[
         assert {attempt.job_id for attempt in again} == {attempt.job_id for attempt in attempts[3:]}
         assert {attempt.suspect for attempt in again} == {0}
         lose(bench, max_stalled=0)
+
+
+@pytest.mark.parametrize("options", LISTED)
+def test_a_lease_lasts_as_long_as_its_worker_says_whoever_looks(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    """A worker with short leases took the jobs of one with long ones that was blocked for a moment."""
+    long, short = worker_id(OURS, "1-a", 20_000), worker_id(OURS, "1-b", 1000)
+    add(bench, 2, **options)
+    (slow,), (quick,) = fetch(bench, 1, 1, worker=long), fetch(bench, 1, 1, worker=short)
+    bench.now += 19_000
+    bench.reclaim(max_stalled=3)
+    assert [bench.job(one.job_id)["state"] for one in (slow, quick)] == ["active", "waiting"]
+    bench.now += 1000
+    bench.reclaim(max_stalled=3)
+    assert bench.job(slow.job_id)["state"] == "waiting"
 
 
 def test_after_a_loss_only_the_suspect_is_charged(bench: Bench) -> None:

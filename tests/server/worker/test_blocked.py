@@ -116,6 +116,18 @@ def test_only_the_culprit_is_named_and_nobody_is_run_twice(
     assert "stale" not in log
 
 
+def test_a_neighbour_with_short_leases_ends_none_of_a_blocked_worker(
+    start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
+) -> None:
+    start(20)
+    with Worker(url, queues=["etl"], lock_duration=timedelta(seconds=1), only_known=True).running():
+        ids = [queue.add("sleep", 4) for _ in range(3)]
+        eventually(lambda: [str(state) for state in queue.states(ids)] == ["active"] * 3, 20)
+        blocks = queue.add("on_loop", 1)
+        eventually(partial(has_completed, queue, [*ids, blocks]), 60)
+    assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 3
+
+
 def test_a_job_with_a_short_lease_of_its_own_keeps_it(
     start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_job_shows_its_worker_and_its_lease_while_it_runs(
         job_id = queue.add("work", options=JobOptions(lock_duration=timedelta(seconds=5)))
         before = queue.get_job(job_id)
         assert (before.worker, before.lease_until) == (None, None)
-        run_worker(["etl"], {"work": work})
+        run_worker(["etl"], {"work": work}, lock_duration=timedelta(seconds=60))
         eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE, 10)
         job, now = queue.get_job(job_id), queue.now()
         (worker,) = queue.workers()
@@ -44,6 +44,10 @@ def test_a_job_shows_its_worker_and_its_lease_while_it_runs(
         lease = job.lease_until or now
         assert now < lease <= now + timedelta(seconds=6)
         eventually(lambda: (queue.get_job(job_id).lease_until or now) > lease, 10)
+        other = queue.add("work")
+        eventually(lambda: queue.get_job(other).state is JobState.ACTIVE, 10)
+        until = queue.get_job(other).lease_until or now
+        assert until > queue.now() + timedelta(seconds=30), "as its worker says, in its id"
         go.set()
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 10)
         ended = queue.get_job(job_id)
