@@ -90,6 +90,9 @@ def error_from(text: str) -> GlideMQError:
         error = ServerBusy(text)
     elif "cannot be used with replica instances" in text:  # WAIT and WAITAOF, of a primary that is no more
         error, code = ServerBusy(text), "READONLY"
+    elif code == "CROSSSLOT":
+        fix = "use one queue, or a flow, whose nodes may be in any queues"
+        error = ConfigurationError(f"in a cluster a job and its parent must be in queues of one slot: {fix}")
     elif code in _CODES:
         error = _CODES[code](message if code.startswith("GMO_") else text)
     else:

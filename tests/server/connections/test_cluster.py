@@ -24,6 +24,8 @@ from glidemq_orchestrate import (
     FlowProducer,
     FlowSpec,
     FlowState,
+    JobOptions,
+    JobRef,
     JobState,
     NewJob,
     Queue,
@@ -158,6 +160,14 @@ def test_queues_of_every_slot_work_by_one_client_of_each_kind(
         clients.do(queue.pause())
         assert clients.do(queue.is_paused())
     assert clients.do(clients.queues().names()) == list(QUEUES)
+
+
+def test_a_child_of_a_job_in_another_slot_is_refused(url: str) -> None:
+    with Queue("b", url) as queue, Queue("c", url) as other:
+        parent = JobRef("b", queue.add("work"))
+        with pytest.raises(ConfigurationError, match="a job and its parent must be in queues of one slot"):
+            other.add("work", options=JobOptions(parent=parent))
+        assert sum(other.counts().values()) == 0
 
 
 @pytest.mark.parametrize("name", QUEUES)
