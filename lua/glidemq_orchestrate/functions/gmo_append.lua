@@ -10,13 +10,9 @@
 local KEPT, SLACK = 10000, 1000
 
 local function append(keys, args)
-  if args[5] == '' and redis.call('HEXISTS', keys[1], 'state') == 0 then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. args[2])
-  elseif args[5] ~= '' then
-    local lease, stale = L.lease.check(keys, args)
-    if not lease then
-      return stale
-    end
+  local refusal = L.lease.refusal(keys, args)
+  if refusal then
+    return refusal
   end
   if args[7] == 'log' and #args == 8 then
     local length = redis.call('RPUSH', keys[2], args[8])

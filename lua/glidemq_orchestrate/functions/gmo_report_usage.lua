@@ -79,13 +79,10 @@ local function report_usage(keys, args)
   local now, job_id, ok, usage = tonumber(args[1]), args[2], pcall(cjson.decode, args[7])
   if not now or not ok or not is_usage(usage) or #args % 2 == 0 then
     return redis.error_reply('GMO_BAD_CALL gmo_report_usage: the arguments are not valid')
-  elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
-    return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
-  elseif args[5] ~= '' then
-    local lease, stale = L.lease.check(keys, args)
-    if not lease then
-      return stale
-    end
+  end
+  local refusal = L.lease.refusal(keys, args)
+  if refusal then
+    return refusal
   end
   if redis.call('EXISTS', keys[1] .. ':usage-lock') == 1 then
     return 0

@@ -48,6 +48,16 @@ function L.lease.check(keys, args)
   return { prefix = keys[1]:sub(1, #keys[1] - #('job:' .. job_id)), job_id = job_id }
 end
 
+-- Returns nil where something may be written about a job: from outside (token '') about each that exists, by an attempt
+-- with its proof. Else the error reply.
+function L.lease.refusal(keys, args)
+  if args[5] ~= '' then
+    local lease, stale = L.lease.check(keys, args)
+    return not lease and stale or nil
+  end
+  return redis.call('HEXISTS', keys[1], 'state') == 0 and redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. args[2]) or nil
+end
+
 -- The number of an activation: it is larger than that of every earlier one of the job. It is the server's time in ms
 -- where that is larger than the last number plus one, so that it also grows from a job to another that takes its place, as
 -- in a later generation of a flow, and when the server has lost the last one. Not x.now: a worker may have read its clock
