@@ -44,6 +44,7 @@ class JobRunner:
         wake: Called when there is room.
         stop: Stops the worker.
         tell: Tells the server that the handler of an attempt begins; whether it still owns its job.
+        is_late: Whether the leases of a queue were not renewed lately.
         note_lease: Called with the seconds of the lease that a job has of its own.
     """
 
@@ -56,11 +57,12 @@ class JobRunner:
         wake: Callable[[], None],
         stop: Callable[[], None],
         tell: Callable[[Attempt], Awaitable[bool]],
+        is_late: Callable[[str], bool],
         note_lease: Callable[[float], None],
     ) -> None:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
         self._report, self._wake, self._stop, self._tell = report, wake, stop, tell
-        self._note_lease = note_lease
+        self._is_late, self._note_lease = is_late, note_lease
         self._suspects = Suspects(self._released)
         self._untold: dict[str, deque[Attempt]] = {}
         self._telling: set[str] = set()
@@ -202,10 +204,11 @@ class JobRunner:
     async def _may_begin(self, execution: Execution) -> bool:
         """Whether a handler may be called. Of a job that was lost before, the server must know first.
 
-        One that ends its worker at once would else go as one that had not begun.
+        One that ends its worker at once would else go as one that had not begun. And where no lease was
+        renewed lately, as after a stop of the process, others may have the job.
         """
         for attempt in execution.attempts:
-            if attempt.suspect is None:
+            if attempt.suspect is None and not self._is_late(attempt.queue):
                 continue
             try:
                 if not await self._tell(attempt):

@@ -253,6 +253,7 @@ class Worker(Service):
             wake=self._wake,
             stop=self.stop,
             tell=self._tell,
+            is_late=self._is_late,
             note_lease=self._note_lease,
         )
 
@@ -317,6 +318,11 @@ class Worker(Service):
     async def _tell(self, attempt: Attempt) -> bool:
         return await self._run(ops.begin(self._queues[attempt.queue], self.id, attempt, self._clock))
 
+    def _is_late(self, queue: str) -> bool:
+        """Whether it has not renewed its leases for longer than it ever should."""
+        now = time.monotonic()
+        return now - self._renewed.get(queue, now) > 2 * self._beat_seconds
+
     def _wake(self) -> None:
         for feed in self._feeds.values():
             feed.wake()
@@ -330,7 +336,7 @@ class Worker(Service):
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
         began = time.monotonic()
-        if began - self._renewed.get(keys.queue, began) > 2 * self._beat_seconds:
+        if self._is_late(keys.queue):
             self._woken[keys.queue] = began
         # What has ended keeps its lease too, else it runs again because the server was away when it ended.
         leased = [*held, *self._feeds[keys.queue].unreported]
@@ -384,8 +390,7 @@ class Worker(Service):
     async def _catch_up(self, keys: QueueKeys) -> None:
         """After a stop of this process: first renew and report, else its own jobs count as lost."""
         now, late = time.monotonic(), 2 * self._beat_seconds
-        is_late = now - self._renewed.get(keys.queue, now) > late
-        if is_late or now - self._woken.get(keys.queue, -late) < late:
+        if self._is_late(keys.queue) or now - self._woken.get(keys.queue, -late) < late:
             await asyncio.sleep(self._beat_seconds)
 
     async def _reclaim(self, keys: QueueKeys) -> None:

@@ -31,7 +31,7 @@ from tests.processes import end, runs, spawn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import Eventually
+    from tests.conftest import Eventually, RunWorker
 
 APP = """
     import asyncio, time
@@ -171,6 +171,46 @@ def test_a_stopped_worker_whose_jobs_nobody_took_does_not_take_them_from_itself(
     worker.send_signal(signal.SIGCONT)
     eventually(partial(has_completed, queue, ids), 20)
     assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 4
+
+
+AHEAD = """
+    import sys, time
+    from datetime import timedelta
+    from glidemq_orchestrate import Worker
+
+    second = timedelta(seconds=1)
+    worker = Worker(sys.argv[1], queues=["etl"], concurrency=1, prefetch=50, lock_duration=second)
+
+    @worker.handler("work")
+    async def work(ctx):
+        print(ctx.job_id, flush=True)
+        time.sleep(0.02)
+
+    worker.run()
+"""
+
+
+def test_a_stopped_worker_that_goes_on_calls_no_handler_of_jobs_that_others_have(
+    url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+) -> None:
+    (tmp_path / "ahead.py").write_text(textwrap.dedent(AHEAD))
+    ids, log = [queue.add("work") for _ in range(100)], tmp_path / "ran"
+    with log.open("wb") as file:
+        worker = spawn([sys.executable, "ahead.py", url], cwd=tmp_path, stdout=file)
+    try:
+        eventually(lambda: len(log.read_text().split()) > 20, 30)
+        worker.send_signal(signal.SIGSTOP)
+        before = len(log.read_text().split())
+        run_worker(["etl"], {"work": lambda _: None}, lock_duration=timedelta(seconds=1))
+        eventually(partial(has_completed, queue, ids), 30)
+        worker.send_signal(signal.SIGCONT)
+        new = queue.add("work")
+        eventually(partial(has_completed, queue, [new]), 30)
+        time.sleep(1)
+        again = set(log.read_text().split()[before:]) - {str(new)}
+        assert len(again) <= 1, "one may be about to begin when the process is stopped"
+    finally:
+        end(worker)
 
 
 def test_a_killed_renewer_is_replaced_and_ends_with_the_worker(
