@@ -11,10 +11,10 @@ function M.exists(prefix, job_id)
   return (v.err or v[1] or v[2] or v[3]) and true or false
 end
 
--- Deletes what late writes may have left under the id of a new job, also that of children which were added to an old one.
+-- Deletes what late writes may have left under the id of a new job.
 function M.clear(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'jstream:' .. job_id,
-    prefix .. 'signals:' .. job_id, prefix .. 'deps:' .. job_id, prefix .. 'parents:' .. job_id)
+    prefix .. 'signals:' .. job_id)
 end
 
 function M.auto(prefix)

@@ -23,6 +23,12 @@ def test_fact_28_a_parent_of_node_is_queued_once_by_our_workers(
     assert [event["jobId"] for event in node.events() if event["event"] == "completed"].count(parent) == 1
 
 
+def test_children_that_node_adds_before_their_parent_are_its_own(node: Node) -> None:
+    child = node.add(opts={"parent": {"id": "late", "queue": "q"}})
+    assert node.add("parent", opts={"jobId": "late"}) == "late"
+    assert node.client.smembers("glide:{q}:deps:late") == {f"glide:{{q}}:{child}"}
+
+
 def test_fact_29_a_parent_in_another_queue_is_released(
     node: Node, run_worker: RunWorker, eventually: Eventually
 ) -> None:
