@@ -224,6 +224,8 @@ class Context:
     def output(self, fields: Mapping[str, str]) -> None:
         """Append texts by name to the job's output stream (``queue.read_output``).
 
+        All of it is kept until the job is removed, however long it is.
+
         Raises:
             ServerBusy: Too many messages of the job are still to be sent.
         """

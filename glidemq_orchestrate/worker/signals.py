@@ -55,6 +55,8 @@ class WaitForChildren(HandlerSignal):
     A child that failed, expired, or was revoked or removed has ended, too: ``queue.children_values`` raises
     ``ChildrenFailed`` then, which tells which. A job that has added no child fails, also a
     node with dependencies. So does one that waits again when all have ended and it has added no more.
+    Cancelling its flow or revoking the job leaves its children alone: ``ctx.flow.add_nodes`` adds nodes of
+    the flow.
     """
 
 
