@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
-from glidemq_orchestrate.names import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, shown
+from glidemq_orchestrate.names import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, SUBSCRIPTION, shown
 
 DEFAULT_PREFIX = "glide"
 GROUP = "workers"
@@ -227,6 +227,21 @@ def check_queue_name(name: str) -> str:
         ConfigurationError: The name breaks a rule.
     """
     return QUEUE.check(name)
+
+
+def check_subscription(name: str) -> str:
+    """Return the name of a subscription if it is valid; it is not that of the group of the workers of jobs.
+
+    Raises:
+        ConfigurationError: The name breaks a rule.
+    """
+    if not SUBSCRIPTION.check(name).strip():
+        raise ConfigurationError("subscription must not be blank")
+    if name == GROUP:
+        raise ConfigurationError(
+            f"subscription must not be {GROUP}: that is the group of the workers of jobs"
+        )
+    return name
 
 
 def is_queue_name(name: str) -> bool:

@@ -12,7 +12,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name, check_subscription
 from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
 
@@ -72,7 +72,7 @@ class Broadcast(SyncFacade):
         Messages that only this one had not handled have ended, and their retention counts. Stop its workers
         before: one that runs makes the subscription again.
         """
-        return self._run(ops.unsubscribe(self._keys, subscription, self._clock))
+        return self._run(ops.unsubscribe(self._keys, check_subscription(subscription), self._clock))
 
 
 class AsyncBroadcast(AsyncFacade):
@@ -107,7 +107,7 @@ class AsyncBroadcast(AsyncFacade):
 
     async def unsubscribe(self, subscription: str) -> bool:
         """See ``Broadcast.unsubscribe``."""
-        return await self._run(ops.unsubscribe(self._keys, subscription, self._clock))
+        return await self._run(ops.unsubscribe(self._keys, check_subscription(subscription), self._clock))
 
 
 def _checked(most: int | None) -> int | None:

@@ -28,8 +28,7 @@ from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.subjects import check_pattern
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
-from glidemq_orchestrate.names import SUBSCRIPTION
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name, check_subscription
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.calls import Ended, Threads, call_async
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
@@ -100,14 +99,12 @@ class BroadcastWorker(Service):
         self._lock_ms = milliseconds(lock_duration)
         unique = worker_id(OF_BROADCASTS, secrets.token_hex(6), self._lock_ms)
         super().__init__(url, name=unique, prefix=prefix, clock=clock)
-        if not SUBSCRIPTION.check(subscription).strip():
-            raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")
         whole("concurrency", concurrency, 1, error=ConfigurationError)
         keys = QueueKeys(self._prefix, check_queue_name(name))
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
-        self._subscription = Subscription(keys, subscription, start_from, patterns)
+        self._subscription = Subscription(keys, check_subscription(subscription), start_from, patterns)
         self._handler, self._concurrency = handler, concurrency
         self._max_stalled = max_stalled
         self._shutdown_seconds = shutdown_timeout.total_seconds()

@@ -73,9 +73,9 @@ def unsubscribe(queue: QueueKeys, group: str, clock: Clock) -> Op[bool]:
         if "requires the key to exist" in str(exc):
             return False
         raise
-    position = yield from ask(calls.settle(queue, "", clock.now_ms()))
+    position = yield from ask(calls.settle(queue, "", group, clock.now_ms()))
     while position:
-        position = yield from ask(calls.settle(queue, position, clock.now_ms()))
+        position = yield from ask(calls.settle(queue, position, group, clock.now_ms()))
     return bool(was_there)
 
 

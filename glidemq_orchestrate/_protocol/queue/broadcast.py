@@ -76,10 +76,15 @@ def unsubscribe(queue: QueueKeys, group: str) -> Call[int]:
     return command("XGROUP", "DESTROY", queue.key("stream"), group, decode=replies.integer)
 
 
-def settle(queue: QueueKeys, after: str, now_ms: int) -> Call[str]:
-    """End the messages of a page of the stream that all have handled; where to continue, '' at the end."""
+def settle(queue: QueueKeys, after: str, removed: str, now_ms: int) -> Call[str]:
+    """End the messages of a page of the stream that all have handled; where to continue, '' at the end.
+
+    Of a ``removed`` subscription nothing is left there.
+    """
     start = f"({after}" if after else "-"
-    return function("gmo_settle_messages", [queue.key("stream")], (now_ms, start, MOST), replies.text)
+    return function(
+        "gmo_settle_messages", [queue.key("stream")], (now_ms, start, MOST, removed), replies.text
+    )
 
 
 def read(member: Member, *, count: int, block_ms: int, start: str) -> Call[Any]:

@@ -26,7 +26,7 @@ class AdminCalls(QueueBase):
     def pause(self) -> None:
         """Let no worker of this package start a job until ``resume``; running ones continue. Repeatable.
 
-        Node workers ignore it.
+        Node workers ignore it, and so do the workers of broadcasts.
         """
         self._run(ops.pause(self._keys))
 

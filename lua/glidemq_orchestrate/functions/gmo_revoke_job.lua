@@ -4,7 +4,8 @@
 -- REPLY {word, id of the flow if it needs gmo_advance_flow, else ''}; the words: revoked; left = revoked, but its
 --       stream entry was not where it should be; flagged; completed or failed = it had ended, and nothing was changed
 -- ERROR GMO_JOB_NOT_FOUND
--- EFFECTS beyond glidemq_revoke: also fails a job that waits for other jobs or for a signal, and settles its node
+-- EFFECTS beyond glidemq_revoke: also fails a job that waits for other jobs or for a signal, and settles its node; a message
+--       of a broadcast has failed in each subscription that has not begun it
 -- EVENT revoked
 local function revoke_job(keys, args)
   local now, job_id = tonumber(args[1]), args[2]
@@ -16,6 +17,11 @@ local function revoke_job(keys, args)
     return { job.state, '' }
   end
   redis.call('HSET', keys[1], 'revoked', '1')
+  local word = L.broadcasts.revoke({ prefix = prefix, stream = prefix .. 'stream', now = now }, job_id)
+  if word then
+    L.events.emit(prefix .. 'events', 'revoked', job_id)
+    return { word, '' }
+  end
   if job.state == 'active' then
     L.events.emit(prefix .. 'events', 'revoked', job_id)
     return { 'flagged', '' }

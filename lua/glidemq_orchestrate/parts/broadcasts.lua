@@ -47,7 +47,8 @@ function L.broadcasts.holder(stream, group, entry_id)
 end
 
 -- The state of a message in one subscription: waiting, active, delayed, failed or completed; and the reason of a failure.
-local function state_in(b, sub, entry_id, is_there, noted)
+-- `whole`: that of a message without an entry, which no subscription was given: it waits for its time, or ended before.
+local function state_in(b, sub, entry_id, is_there, noted, whole)
   local begun = noted and noted:match('^active\n([^\n]*)')
   if begun then -- a Node worker of the subscription may have ended it since
     return L.broadcasts.holder(b.stream, sub.name, begun) and 'active' or 'completed'
@@ -56,7 +57,7 @@ local function state_in(b, sub, entry_id, is_there, noted)
   elseif noted and noted:find(FAILED) then
     return 'failed', noted:match('^failed\n%d+\n(.*)$') or ''
   elseif not entry_id then
-    return 'completed'
+    return unpack(whole)
   elseif is_after(entry_id, sub.last) then
     return is_there and 'waiting' or 'completed' -- trimmed before it was read: it will not be
   end
@@ -65,16 +66,17 @@ end
 
 -- The states of a message in all subscriptions: {{name, state, reason}}. `entry_id`: where it is known.
 function L.broadcasts.states(b, job_id, entry_id)
-  local key, fields, found = b.prefix .. 'job:' .. job_id, { 'gmo:message' }, {}
+  local key, fields, found = b.prefix .. 'job:' .. job_id, { 'gmo:message', 'state', 'failedReason' }, {}
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   for i, sub in ipairs(b.subs) do
-    fields[i + 1] = 'gmo:sub:' .. sub.name
+    fields[i + 3] = 'gmo:sub:' .. sub.name
   end
   local v = redis.call('HMGET', key, unpack(fields))
   entry_id = v[1] or entry_id
   local is_there = entry_id and #redis.call('XRANGE', b.stream, entry_id, entry_id) > 0
+  local whole = { v[2] == 'delayed' and 'delayed' or v[2] == 'failed' and 'failed' or 'completed', v[2] == 'failed' and v[3] or nil }
   for i, sub in ipairs(b.subs) do
-    local state, reason = state_in(b, sub, entry_id, is_there, v[i + 1])
+    local state, reason = state_in(b, sub, entry_id, is_there, v[i + 3], whole)
     found[i] = { sub.name, state, reason }
   end
   return found, entry_id

@@ -47,7 +47,8 @@ end
 function L.handling.begin(h, job_id, entry_id, is_retry)
   local key = h.prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', key, 'state', 'revoked', 'expireAt', field(h, 'sub'))
-  if not v[1] then
+  local was_told = v[2] == '1' and v[4] and v[4]:find('^failed\n') -- by whoever has revoked it
+  if not v[1] or was_told then
     acknowledge(h, entry_id, is_retry)
     return nil
   end
@@ -114,7 +115,7 @@ function L.handling.finish(h, o)
     acknowledge(h, o.entry_id, false)
     if o.is_retry then
       local entry = redis.call('XRANGE', h.stream, o.entry_id, o.entry_id)[1]
-      L.broadcasts.drop_orphan(h, o.entry_id, entry and select(3, L.handling.read_entry(entry[2])))
+      L.broadcasts.drop_orphan(h, o.entry_id, o.job_id, entry and select(3, L.handling.read_entry(entry[2])))
     else
       redis.call('HSETNX', key, 'gmo:message', o.entry_id)
       L.broadcasts.settle(h, o.job_id, o.entry_id)

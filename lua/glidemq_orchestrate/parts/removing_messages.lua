@@ -49,8 +49,8 @@ function L.broadcasts.drop(b, job_id, entry_id)
   redis.call('ZREM', b.prefix .. 'failed', job_id)
 end
 
--- Nobody handles the retry of a subscription that was removed.
-function L.broadcasts.drop_orphan(b, entry_id, subscription)
+-- Nobody handles the retry of a subscription that was removed; its message does not wait for it.
+function L.broadcasts.drop_orphan(b, entry_id, job_id, subscription)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   for _, sub in ipairs(b.subs) do
     if sub.name == subscription then
@@ -58,6 +58,7 @@ function L.broadcasts.drop_orphan(b, entry_id, subscription)
     end
   end
   redis.call('XDEL', b.stream, entry_id)
+  L.broadcasts.settle(b, job_id)
 end
 
 -- A message that is removed leaves the stream and the schedule.
@@ -66,6 +67,27 @@ function L.broadcasts.take_out(b, job_id)
   if #b.subs > 0 then
     L.broadcasts.unlist(b, job_id, entry_of(b, job_id))
   end
+end
+
+-- A message that was revoked has failed in each subscription that has not begun it. Returns revoked, flagged (some worker
+-- holds it), or nil when it is none, or no subscription was given it yet.
+function L.broadcasts.revoke(b, job_id)
+  b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
+  local key, word, entry_id = b.prefix .. 'job:' .. job_id, 'revoked', #b.subs > 0 and entry_of(b, job_id)
+  if not entry_id then
+    return nil
+  end
+  redis.call('HSET', key, 'gmo:message', entry_id)
+  for _, row in ipairs((L.broadcasts.states(b, job_id, entry_id))) do
+    if row[2] == 'active' then
+      word = 'flagged'
+    elseif row[2] == 'waiting' or row[2] == 'delayed' then
+      redis.call('HSET', key, 'gmo:sub:' .. row[1], 'failed\n' .. L.numbers.text(b.now) .. '\nrevoked')
+    end
+  end
+  L.broadcasts.unlist(b, job_id, entry_id)
+  L.broadcasts.settle(b, job_id, entry_id)
+  return word
 end
 
 -- Lets the subscriptions in which a message has failed, or the one that is named, try it again from the first attempt; the

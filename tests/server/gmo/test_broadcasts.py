@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobOptions
+from glidemq_orchestrate import Broadcast, BroadcastWorker, JobOptions
 from glidemq_orchestrate._ops.queue import admin, dead_letters, listing, subscriptions
 from glidemq_orchestrate._ops.queue.adding import get_job
 from glidemq_orchestrate._ops.queue.jobs import retry as retry_job
+from glidemq_orchestrate._ops.queue.jobs import revoke as revoke_job
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.queue import broadcast as calls
 from glidemq_orchestrate._protocol.queue.broadcast import Result
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.keys import QueueKeys
@@ -405,6 +407,42 @@ def test_one_that_may_not_run_any_more_has_failed_where_it_was_not_handled(
     assert bench.hand.run(get_job(ETL, job_id)).failed_reason == f"b: {why}"
 
 
+def test_one_that_is_revoked_has_failed_where_it_was_not_begun(news: News, bench: Bench) -> None:
+    waits, runs, is_tried_again = (news.publish(attempts=2) for _ in range(3))
+    (_, running, trying) = [*news.take("a")]
+    news.end("a", trying, "fail", 2, 10)
+    words = [
+        bench.hand.run(revoke_job(ETL, job_id, bench))
+        for job_id in (news.publish(), runs, is_tried_again, waits)
+    ]
+    assert words == ["revoked", "flagged", "revoked", "flagged"]
+    assert news.states(is_tried_again) == {"a": "failed", "b": "failed"}
+    assert news.states(runs) == {"a": "active", "b": "failed"}
+    assert news.end("a", running) == "ok"
+    assert (news.states(runs), news.state(runs)) == ({"a": "completed", "b": "failed"}, "failed")
+    assert bench.hand.run(get_job(ETL, runs)).failed_reason == "b: revoked"
+    bench.now += 10
+    news.upkeep()
+    assert (news.take("a"), news.take("b")) == ([], [])
+    bench.hand.run(retry_job(ETL, runs, bench.now))
+    news.upkeep()
+    assert news.take("a") == []
+    news.handle("b")
+    assert news.state(runs) == "completed"
+
+
+@pytest.mark.parametrize("end", ["delayed", "expired", "revoked"])
+def test_a_delayed_message_is_completed_nowhere(news: News, bench: Bench, end: str) -> None:
+    job_id = news.publish(delay=timedelta(seconds=1), ttl=timedelta(milliseconds=500))
+    if end == "revoked":
+        bench.hand.run(revoke_job(ETL, job_id, bench))
+    elif end == "expired":
+        bench.now += 1_000
+        news.upkeep()
+    state = "delayed" if end == "delayed" else "failed"
+    assert news.states(job_id) == {"a": state, "b": state}
+
+
 def test_a_subscription_that_is_removed_holds_nothing_back(news: News, bench: Bench) -> None:
     kept, gone = news.publish(), news.publish(remove_on_complete=True)
     news.handle("a")
@@ -436,6 +474,30 @@ def test_a_retry_that_falls_due_after_its_subscription_was_removed_too(news: New
     assert news.take("a") == []
     assert (news.keys(), bench.client.xlen(STREAM)) == ([], 0)
     assert bench.client.zcard(ETL.key("scheduled")) == 0
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_a_message_that_waits_for_one_ends_with_the_others(
+    news: News, bench: Bench, most: int | None
+) -> None:
+    """Its retry falls due after its subscription was removed."""
+    job_id = news.publish(attempts=2)
+    news.handle("b", "fail", 2, 10)
+    news.handle("a")
+    if most:
+        news.publish(most)
+    bench.hand.run(ops.unsubscribe(ETL, "b", bench))
+    bench.now += 10
+    news.upkeep()
+    news.handle("a")
+    assert news.state(job_id) == ("gone" if most else "completed")
+
+
+def test_the_workers_of_jobs_are_no_subscription(url: str) -> None:
+    with Broadcast("etl", url) as news, pytest.raises(ConfigurationError, match="workers"):
+        news.unsubscribe("workers")
+    with pytest.raises(ConfigurationError, match="workers"):
+        BroadcastWorker("etl", print, url, subscription="workers")
 
 
 def test_a_reply_that_was_lost_is_read_again_as_far_as_there_is_room(news: News) -> None:
