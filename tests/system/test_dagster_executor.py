@@ -18,7 +18,9 @@ from typing import Any
 import dagster as dg
 import psutil
 import pytest
+from dagster._core.definitions.metadata.metadata_value import CodeLocationReconstructionMetadataValue
 from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster._core.definitions.repository_definition import RepositoryLoadData
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.monitoring.run_monitoring import (
@@ -198,6 +200,8 @@ COLOUR = os.environ.get("COLOUR")
 # more
 @dg.op
 def say() -> str:
+    with (HERE / "imports.log").open("a") as file:
+        file.write(f"{os.getppid()}\\n")
     return f"{REGION} {COLOUR}"
 @dg.job(executor_def=glidemq_executor)
 def saying() -> None:
@@ -213,14 +217,19 @@ class Location:
     steps: Steps
     path: Path
 
-    def say(self) -> tuple[Any, list[str]]:
-        """What the op says in a new run, and what the log says of the import."""
+    def say(self, found: RepositoryLoadData | None = None) -> tuple[Any, list[str]]:
+        """What the op says in a new run, and what the log says of the import.
+
+        Args:
+            found: What the code server has found out for the run.
+        """
         repository = ReconstructableRepository.for_file(
             str(self.path / "warm_location.py"), "defs", str(self.path)
         )
-        job = repository.get_reconstructable_job("saying")
+        job = repository.get_reconstructable_job("saying").with_repository_load_data(found)
         with dg.execute_job(job, self.steps.instance) as result:
             assert result.success, told(self.steps, result.run_id)()
+            assert result.dagster_run.has_repository_load_data is (found is not None)
             logs = [entry.message for entry in self.steps.instance.all_logs(result.run_id)]
             return result.output_for_node("say"), [line for line in logs if "Importing the code" in line]
 
@@ -241,6 +250,60 @@ def test_a_later_run_has_the_settings_of_its_time(steps: Steps, location: Locati
         assert location.say() == ("us None", [])
         (location.path / ".env").write_text("COLOUR=red")
         assert location.say() == ("us red", [])
+
+
+def test_runs_that_a_code_server_launches_share_an_import(steps: Steps, location: Location) -> None:
+    metadata = {"table": CodeLocationReconstructionMetadataValue("orders")}
+    found = RepositoryLoadData(reconstruction_metadata=metadata)
+    with steps.worker():
+        location.say(found)
+        location.say(found)
+    first, second = (location.path / "imports.log").read_text().splitlines()
+    assert first == second
+
+
+WIDE = """
+import json, os
+from pathlib import Path
+import dagster as dg
+from dagster_glidemq import glidemq_executor
+HERE = Path(__file__).parent
+SEEN = (HERE / "seen.txt").read_text()
+@dg.op(out=dg.DynamicOut(int))
+def spread():
+    for number in range(12):
+        yield dg.DynamicOutput(number, mapping_key=str(number))
+@dg.op
+def double(number: int) -> int:
+    return number * 2
+@dg.op
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+@dg.job(executor_def=glidemq_executor)
+def saying() -> None:
+    total(spread().map(double).collect())
+defs = dg.Definitions(jobs=[saying])
+"""
+
+
+def test_what_an_import_reads_may_change_all_the_time(steps: Steps, location: Location) -> None:
+    def change() -> None:
+        while not done.wait(0.01):
+            with seen.open("a") as file:
+                file.write("x")
+
+    code, seen, done = location.path / "warm_location.py", location.path / "seen.txt", threading.Event()
+    code.write_text(WIDE)
+    seen.touch()
+    repository = ReconstructableRepository.for_file(str(code), "defs", str(location.path))
+    many = steps.worker("--queue", "dagster-steps", "--concurrency", "12", "--lock", "2")
+    job = repository.get_reconstructable_job("saying")
+    with many, beside(change):
+        try:
+            with dg.execute_job(job, steps.instance) as result:
+                assert result.success, told(steps, result.run_id)()
+        finally:
+            done.set()
 
 
 # The test imports the location too.

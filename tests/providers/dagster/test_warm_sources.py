@@ -99,6 +99,15 @@ def test_what_steps_write_beside_the_code_does_not_count(sources: Sources, tmp_p
     assert sources.have_changed(for_another_run=True)
 
 
+def test_what_is_noted_without_being_read_is_no_listing(sources: Sources, tmp_path: Path) -> None:
+    with sources.recording():
+        sources.note(str(tmp_path / ".env"))
+    (tmp_path / "out.parquet").write_text("1")
+    assert not sources.have_changed(for_another_run=True)
+    (tmp_path / ".env").write_text("COLOUR=red")
+    assert sources.have_changed(for_another_run=False)
+
+
 def test_a_cache_that_the_import_itself_writes_does_not_count(sources: Sources, tmp_path: Path) -> None:
     cache = tmp_path / "cache.json"
     with sources.recording():

@@ -53,6 +53,7 @@ class Execution:
         self._prepared: tuple[str, str] | None = None
         self._snapshots: dict[Any, str | None] = {}  # those of the runs that were prepared, by what they run
         self._location_name: str | None = None
+        self._found: Any = None
 
     # --- in the process that forks ---
 
@@ -107,9 +108,9 @@ class Execution:
             raise NotPrepared(f"run {run_id} has ended: it is {run.status.value}")
         if location_of(_origin(run)) != read.location:
             raise NotPrepared(f"run {run_id} has its code in another location than its job says")
+        code = self._code(run)  # from the storage, whose files are none of the code
         with self._sources.recording():
             self._read_environment(run)
-            code = self._code(run)
             if kind == "step":
                 code = code.get_subset(
                     op_selection=run.resolved_op_selection,
@@ -194,11 +195,19 @@ class Execution:
         return run
 
     def _code(self, run: dg.DagsterRun) -> ReconstructableJob:
-        code = recon_job_from_origin(_origin(run))
-        if not run.has_repository_load_data or run.execution_plan_snapshot_id is None:
-            return code.with_repository_load_data(None)
-        plan = self._instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id)
-        return code.with_repository_load_data(plan.repository_load_data)
+        """What is to be imported, with what the code server has found out for it.
+
+        Raises:
+            Outdated: The code was imported with something else that was found out.
+        """
+        found = None
+        if run.has_repository_load_data and run.execution_plan_snapshot_id is not None:
+            plan = self._instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id)
+            found = plan.repository_load_data
+        if self._prepared is not None and self._found != found:
+            raise Outdated
+        self._found = found
+        return recon_job_from_origin(_origin(run)).with_repository_load_data(found)
 
     # --- in the child ---
 

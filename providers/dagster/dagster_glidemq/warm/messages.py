@@ -1,7 +1,8 @@
 """What a worker and its warm processes say to each other: JSON lines, with a number for each child. Pure.
 
-To the process: ``{"number", "begin": "step" | "run", "job": payload}``, ``{"number", "signal": 2 | 9}``; to
-one that must not import the code itself, first ``{"number": 0, "apart": {"why", "sources"}}``.
+To the process: ``{"number", "begin": "step" | "run", "job": payload, "at": time.monotonic()}``,
+``{"number", "signal": 2 | 9}``; to one that must not import the code itself, first
+``{"number": 0, "apart": {"why", "sources"}}``.
 From it: ``{"number", "pid"}`` when the child has begun, ``{"number", "ended": status}`` with an exit code, or
 minus a signal; ``{"number", "refused": why}`` when it cannot begin; ``{"number", "stale": how}`` when another
 process must be started for it: the code has ``CHANGED``, or what was imported is ``OF_A_RUN``, another one.

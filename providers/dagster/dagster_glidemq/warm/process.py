@@ -103,7 +103,7 @@ class WarmProcess:
             number, self.used_at = self._number, time.monotonic()
             self._calls[number] = replies
         try:
-            self._send(number, begin=kind, job=job)
+            self._send(number, begin=kind, job=job, at=time.monotonic())
             self._wait(number, replies, how_to_end, grace)
         finally:
             with self._lock:

@@ -21,6 +21,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -73,6 +74,7 @@ class WarmProgram:
         self._children: dict[int, _Child] = {}  # by pid
         self._parting: dict[str, Any] = {}  # what jobs are answered, once it takes no more
         self._why_apart, self._frozen = "", 0
+        self._began = 0.0  # to import: all was read later
         self._ended, wake = os.pipe()
         for end in (self._ended, wake):
             os.set_blocking(end, False)
@@ -83,6 +85,7 @@ class WarmProgram:
     def serve(self) -> None:
         """Begin and end children as the worker says."""
         self._execution.warm_up()
+        self._began = time.monotonic()
         if not self._is_apart:
             self._execution.open()
             self._hazards.note()
@@ -106,7 +109,7 @@ class WarmProgram:
     def _take(self, message: dict[str, Any]) -> None:
         number = message["number"]
         if "begin" in message:
-            self._begin(number, message["begin"], message["job"])
+            self._begin(number, message["begin"], message["job"], message["at"])
         elif "apart" in message:
             self._why_apart = message["apart"]["why"]
             self._sources.unpack(message["apart"]["sources"])
@@ -115,8 +118,9 @@ class WarmProgram:
                 if child.number == number:
                     _kill(pid, message["signal"])
 
-    def _begin(self, number: int, kind: str, job: Any) -> None:
-        if not self._parting and (why := self._why_outdated(job)):
+    def _begin(self, number: int, kind: str, job: Any, at: float) -> None:
+        # What was imported after a job was sent is new enough for it, however often its files change.
+        if not self._parting and at > self._began and (why := self._why_outdated(job)):
             self._parting = {"stale": why}
         if self._parting:
             self._say(number, **self._parting)

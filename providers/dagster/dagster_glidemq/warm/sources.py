@@ -162,7 +162,9 @@ class Sources:
 
     def _note_folder(self, folder: str, kind: str) -> None:
         if (folder, kind) not in self._folders:
+            before, self._inside.is_so = getattr(self._inside, "is_so", False), True  # it lists by itself
             self._folders[folder, kind] = _entries(folder, kind)
+            self._inside.is_so = before
 
     def _note_modules(self) -> None:
         for module in modules_of_code():
