@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from dagster._core.storage.event_log import (
 )
 from dagster._core.storage.legacy_storage import LegacyEventLogStorage
 
-from dagster_glidemq.attempts import DECIDING, STARTS, Attempts
+from dagster_glidemq.attempts import DECIDING, ENDS, STARTS, Attempts
 from dagster_glidemq.step_handler import GlideMQStepHandler
 
 LATE_SECONDS: Final = 10.0
@@ -41,8 +42,8 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
     smaller number may appear after one with a greater, and a cursor has passed it. Dagster's offset for that
     counts the events of all runs. Here what came within ``LATE_SECONDS`` is read again: whenever there is
     something new, before it is acted on, and each second for a while. A step writes its events one after the
-    other, so its end is never read before its outputs. What is later still is read when the health check
-    finds a step ended for which the executor waits (``read_again``).
+    other, so with its end all that it wrote since its start is read, also what came later still. A late end
+    is read when the health check finds a step ended for which the executor waits (``read_again``).
 
     A process that was given up, since its worker seemed to be lost, may write more: that counts for nothing
     (``Attempts``).
@@ -67,6 +68,7 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
         self._clock = clock
         self._heads: deque[tuple[float, int]] = deque()  # when which number was the greatest
         self._attempts = Attempts()
+        self._starts: dict[str, int] = {}  # the numbers of the starts of steps
         self._tail, self._is_doubted = 0, False  # up to which all events are known, it seems
         self._read_at = self._looked_at = -LOOK_SECONDS
 
@@ -101,6 +103,9 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
             found += self._records(instance, run_id, self._tail, _ALL)
         elif self._heads and found:
             found += self._records(instance, run_id, self._tail, _DECIDING)
+        since = self._start_of_ended(one for one in found if one.storage_id not in seen_storage_ids)
+        if since < self._tail:
+            found += self._records(instance, run_id, since, _DECIDING)
         found = sorted({_number(record): record for record in found}.values(), key=_number)
         new = [record for record in found if record.storage_id not in seen_storage_ids]
         if new:
@@ -110,12 +115,23 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
             self._tail = self._heads.popleft()[1]
         return [event for record in new if (event := record.event_log_entry.dagster_event)]
 
+    def _start_of_ended(self, new: Iterable[Any]) -> float:
+        """The number of the first start of those steps that have ended; 0 if that is not known."""
+        first = math.inf
+        for record in sorted(new, key=_number):
+            event = record.event_log_entry.dagster_event
+            if event is not None and event.step_key is not None and event.event_type in STARTS:
+                self._starts[event.step_key] = _number(record)
+            elif event is not None and event.step_key is not None and event.event_type in ENDS:
+                first = min(first, self._starts.get(event.step_key, 0))
+        return first
+
     def _records(
-        self, instance: dg.DagsterInstance, run_id: str, after: int, kinds: AbstractSet[dg.DagsterEventType]
+        self, instance: dg.DagsterInstance, run_id: str, after: float, kinds: AbstractSet[dg.DagsterEventType]
     ) -> list[Any]:
         """All records of events with a greater number, read a page at a time."""
         found: list[Any] = []
-        cursor = EventLogCursor.from_storage_id(after).to_string()
+        cursor = EventLogCursor.from_storage_id(int(after)).to_string()
         while True:
             page = instance.get_records_for_run(
                 run_id, cursor, of_type=set(kinds), limit=self._pop_events_limit

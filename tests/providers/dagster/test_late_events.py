@@ -56,10 +56,10 @@ class Reading:
         self.executor = GlideMQStepExecutor(handler, RetryMode.ENABLED, clock=lambda: self.now)
         self.handler, self.seen = handler, set[int]()
 
-    def write(self, text: str, data: Any = None) -> None:
+    def write(self, text: str, data: Any = None, step: str | None = None) -> None:
         kind = DagsterEventType.STEP_OUTPUT if data else DagsterEventType.STEP_SUCCESS
         data = data or StepSuccessData(duration_ms=1.0)  # type: ignore[no-untyped-call]  # of Dagster
-        event = DagsterEvent(kind.value, "job", message=text, event_specific_data=data)
+        event = DagsterEvent(kind.value, "job", message=text, event_specific_data=data, step_key=step)
         entry = dg.EventLogEntry(  # type: ignore[no-untyped-call]  # of Dagster
             error_info=None, level=10, user_message=text, run_id=RUN, timestamp=1.0, dagster_event=event
         )
@@ -96,6 +96,17 @@ def test_a_late_output_is_read_before_the_end_of_its_step(reading: Reading) -> N
     assert reading.read() == ["end of b"]
     reading.write("end of a")
     reading.log.hidden.clear()
+    assert reading.read() == ["output of a", "end of a"]
+
+
+def test_with_the_end_of_a_step_all_is_read_that_it_wrote(reading: Reading) -> None:
+    reading.log.hidden = {"output of a"}
+    reading.write("output of a", StepOutputData(StepOutputHandle("a")), "a")
+    reading.write("end of b", step="b")
+    assert reading.read() == ["end of b"]
+    reading.read(LATE_SECONDS + 1)
+    reading.log.hidden.clear()
+    reading.write("end of a", step="a")
     assert reading.read() == ["output of a", "end of a"]
 
 
