@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from tests.processes import RUN, Left, lasting, mark, marked
+from tests.processes import GONE, RUN, Left, lasting, mark, marked
 
 __all__ = ["_nothing_is_left", "pytest_fixture_setup", "pytest_sessionstart", "refuse_connected"]
 
@@ -96,7 +96,7 @@ def _left_processes(before: set[int]) -> list[Left]:
 def _ancestors(process: psutil.Process) -> set[int]:
     try:
         return {parent.pid for parent in process.parents()}
-    except psutil.Error:
+    except GONE:
         return set()
 
 

@@ -25,6 +25,9 @@ RUN: Final = uuid.uuid4().hex
 # Helpers that last as long as the process that needs them and hold nothing.
 HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "lifeline/guard.py")
 
+# What psutil raises where a process ends while it is looked at.
+GONE: Final = (psutil.Error, FileNotFoundError)
+
 # What a fixture of a wider scope owns, also when a test has it started again.
 lasting: Final[set[int]] = set()
 
@@ -109,7 +112,7 @@ def marked(run: str, among: set[int] | None = None) -> list[Left]:
     own = {child.pid for child in psutil.Process().children(recursive=True)}
     found = []
     for pid in set(psutil.pids()) if among is None else among:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(*GONE):
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE or pid == os.getpid():
                 continue

@@ -224,3 +224,14 @@ def test_half_a_character_ends_no_process_of_pytest_xdist(tmp_path: Path) -> Non
         "-n1",
     )
     assert "1 failed, 1 passed" in output, output
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(process: psutil.Process) -> dict[str, str]:
+        raise FileNotFoundError(f"/proc/{process.pid}/environ")
+
+    with spawned(["sleep", "60"]) as process:
+        assert process.pid in [one.process.pid for one in processes.marked(processes.RUN, {process.pid})]
+        monkeypatch.setattr(psutil.Process, "environ", gone)
+        assert processes.marked(processes.RUN, {process.pid}) == []
+        monkeypatch.undo()
