@@ -104,9 +104,10 @@ def cleared(airflow: Airflow, run_id: str, *, latest: bool) -> str:
 
 
 def data_of(flows: FlowProducer, run_id: str) -> list[Any]:
-    """The state of each generation, and the job of the node that was mended."""
+    """The state of each generation, and the job and the runs of the node that was mended."""
     flow = flows.get(flow_id_for("versioned", "flow", run_id))
-    return [[one.state.value for one in flow.history()], flow.node("clean").job]
+    node = flow.node("clean")
+    return [[one.state.value for one in flow.history()], node.job, node.run]
 
 
 def test_a_cleared_task_runs_the_version_that_was_asked_for(
@@ -116,17 +117,17 @@ def test_a_cleared_task_runs_the_version_that_was_asked_for(
     assert airflow.wait_for_run("versioned", run_id, timeout=240) == "failed", airflow.story(
         "versioned", run_id
     )
-    assert data_of(flows, run_id) == [["failed"], "fail"]
+    assert data_of(flows, run_id) == [["failed"], "fail", 0]
     assert airflow.xcom("versioned", run_id, "where") == "versioned", "not the name of a clone of Airflow"
     first = airflow.task("versioned", run_id, "flow")["dag_version"]["bundle_version"]
     assert first
 
     airflow.wait_for_version("versioned", lambda: commit(repository, source("echo", "two")))
     assert cleared(airflow, run_id, latest=False) == "failed", airflow.story("versioned", run_id)
-    assert data_of(flows, run_id) == [["failed", "failed"], "fail"]
+    assert data_of(flows, run_id) == [["failed"], "fail", 1]
     assert airflow.task("versioned", run_id, "flow")["dag_version"]["bundle_version"] == first
 
     assert cleared(airflow, run_id, latest=True) == "success", airflow.story("versioned", run_id)
-    assert data_of(flows, run_id) == [["failed", "failed", "completed"], "echo"]
+    assert data_of(flows, run_id) == [["failed", "completed"], "echo", 0]
     assert airflow.xcom("versioned", run_id, "flow") == {"load": "kept", "clean": "two"}
     assert airflow.task("versioned", run_id, "flow")["dag_version"]["bundle_version"] != first

@@ -187,6 +187,7 @@ class GlideMQTaskGroup(TaskGroup):
             **{"trigger_rule": rule, **self._launch_args},
         )
         reader.check_params(tasks, launch.params)
+        reader.check_dates(launch)
         for task_id in sorted(outside):
             waited = self.dag.get_task(task_id)
             waited.downstream_task_ids.difference_update(ids)

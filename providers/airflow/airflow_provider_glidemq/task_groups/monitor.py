@@ -82,8 +82,7 @@ class GlideMQNodeMonitor(BaseOperator):
     @property
     def start_from_trigger(self) -> bool:  # type: ignore[override]
         """Whether it runs without a worker."""
-        is_mapped = self.get_closest_mapped_task_group() is not None
-        return STARTS_FROM_TRIGGER and not is_mapped and not self._needs_worker
+        return STARTS_FROM_TRIGGER and not self._is_mapped and not self._needs_worker
 
     @property
     def _needs_worker(self) -> bool:
@@ -92,9 +91,13 @@ class GlideMQNodeMonitor(BaseOperator):
 
     @property
     def _is_mapped_over(self) -> bool:
-        """Whether a task is expanded over its result; of one that is mapped itself, over all its results."""
-        is_mapped = self.get_closest_mapped_task_group() is not None
-        return not is_mapped and next(self.iter_mapped_dependants(), None) is not None
+        """Whether a task is expanded over its result."""
+        return next(self.iter_mapped_dependants(), None) is not None
+
+    @property
+    def _is_mapped(self) -> bool:
+        """Whether it is expanded with a task group around its own."""
+        return self.get_closest_mapped_task_group() is not None
 
     @property
     def _tells_failure(self) -> bool:
@@ -173,9 +176,17 @@ class GlideMQNodeMonitor(BaseOperator):
         }
 
     def _check_edges(self) -> None:
-        """Refuse edges that were set when the group was closed: its flow knows nothing of them."""
+        """Refuse edges that were set when the group was closed: its flow knows nothing of them.
+
+        And tasks that are expanded over results which Airflow cannot count: it fails them without a word.
+        """
         if late := sorted(self.upstream_task_ids - {self.launch, *self.group_tasks}):
             raise AirflowException(
                 f"task {self.task_id} waits for {late[0]} since the group was closed, its node does not: "
                 f"set the edge in the with block of the group, or let all wait: {late[0]} >> group"
+            )
+        if self._is_mapped and self._is_mapped_over:
+            raise AirflowException(
+                f"a task is expanded over {self.task_id}, which is in an expanded task group: Airflow cannot "
+                "expand over that. Let a task take the results and return them as a list, and expand over that"
             )

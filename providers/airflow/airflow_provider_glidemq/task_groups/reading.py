@@ -134,6 +134,23 @@ class Reader:
                     "group, default_args={'params': ...}, or write the value"
                 )
 
+    def check_dates(self, launch: Operator) -> None:
+        """Refuse dates of a task that leave it out of DAG runs in which launch submits its node.
+
+        Raises:
+            ConfigurationError: Its node would run without it.
+        """
+        for operator in self._operators:
+            start, end = operator.start_date, operator.end_date
+            is_late = start is not None and (launch.start_date is None or start > launch.start_date)
+            is_early = end is not None and (launch.end_date is None or end < launch.end_date)
+            if is_late or is_early:
+                name = "start_date" if is_late else "end_date"
+                raise ConfigurationError(
+                    f"task {operator.task_id}: {name} cannot be carried over: a flow begins as a whole; give it "
+                    "to the DAG, or to the group, default_args={...}"
+                )
+
     def _read(self, operator: Operator) -> dict[str, Any]:
         try:
             _check_attributes(operator)

@@ -275,7 +275,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
         state: str | None = states.get(place[3])
         if state is not None and state not in tasks.ENDED:
             return None
-        found: str = await tasks.reason_of(place[0], place[3], "the Airflow task", state)
+        with_its_run = await tasks.is_ended_with_its_run(place[0], place[3], state)
+        found: str = tasks.reason_of("the Airflow task", state, with_its_run=with_its_run)
         return found
 
     async def _cancel(self, reason: str) -> None:

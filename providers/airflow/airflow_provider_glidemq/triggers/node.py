@@ -441,15 +441,17 @@ class GlideMQNodeTrigger(BaseTrigger):
         if state is None or state not in tasks.ENDED:
             self.log.info("The task is %s, so its nodes go on", state)
             return
-        place = task.place
-        reason = await tasks.reason_of(place.dag_id, place.run_id, f"the Airflow task {task_id}", state)
+        with_its_run = await tasks.is_ended_with_its_run(task.place.dag_id, task.place.run_id, state)
+        reason = tasks.reason_of(f"the Airflow task {task_id}", state, with_its_run=with_its_run)
+        has_ended = self.group and tasks.ENDED.issuperset(states.values())
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
                 nodes = await self._find(client, task)
                 owners = await client.ask(nodes.flow.owners())
                 check_owned(nodes.flow.id, self._owner(task) or "", owners)
-                await nodes.end(state, reason)
-                if self.group and tasks.ENDED.issuperset(states.values()):
+                if not (has_ended and with_its_run):  # a flow whose nodes are all skipped has completed
+                    await nodes.end(state, reason)
+                if has_ended:
                     await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
         except (Superseded, FlowEnded, NotLaunched, NotOwned, _Ended) as exc:
             self.log.info("%s is not ended: %s", self.node, exc)

@@ -89,13 +89,20 @@ async def states_in_run(
     }
 
 
-async def reason_of(dag_id: str, run_id: str, what: str, state: str | None) -> str:
-    """Why a task that is in this state, though its trigger waited, has ended."""
+async def is_ended_with_its_run(dag_id: str, run_id: str, state: str | None) -> bool:
+    """Whether Airflow has ended a task that is in this state, as its DAG run has failed; never fails."""
     if state == "skipped":
         with suppress(Exception):  # by release; then it stays open who did it
             run = await ask(RuntimeTaskInstance.get_dagrun_state, dag_id, run_id)
-            if str(getattr(run, "value", run)) == "failed":
-                return f"{what} was ended by Airflow: its DAG run has failed (dagrun_timeout, or fail_fast)"
+            return str(getattr(run, "value", run)) == "failed"
+    return False
+
+
+def reason_of(what: str, state: str | None, *, with_its_run: bool) -> str:
+    """Why a task that is in this state, though its trigger waited, has ended."""
+    if with_its_run:
+        return f"{what} was ended by Airflow: its DAG run has failed (dagrun_timeout, or fail_fast)"
+    if state == "skipped":
         return f"{what} was skipped by Airflow or a user"
     return f"{what} was ended by a user (state: {state or 'none'})"
 

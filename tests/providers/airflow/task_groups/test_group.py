@@ -316,7 +316,9 @@ def test_a_task_outside_that_is_expanded_over_one_inside_is_known() -> None:
         assert started_with(stored.get_task(f"etl.{name}"))["is_mapped_over"] is True
 
 
-def test_over_a_task_of_a_mapped_group_others_are_expanded_by_its_instances() -> None:
+def test_over_a_task_of_a_mapped_group_nothing_is_expanded() -> None:
+    """Airflow cannot: it failed such a task when those of the group had succeeded."""
+
     @task_group
     def each(month: Any) -> Any:
         with GlideMQTaskGroup("inner", queue_name="etl"):
@@ -324,9 +326,13 @@ def test_over_a_task_of_a_mapped_group_others_are_expanded_by_its_instances() ->
 
     with DAG("d", schedule=None) as dag:
         made: Any = each.expand(month=[1, 2])
-        merge.expand(parts=made)
+        merge(made)
     monitor: Any = dag.get_task("each.inner.clean")
     assert (monitor._watching()["is_needed"], monitor._watching()["is_mapped_over"]) == (True, False)
+    with dag:
+        merge.override(task_id="late").expand(parts=made)
+    with pytest.raises(AirflowException, match=r"expanded over each\.inner\.clean, which is in an expanded"):
+        DagSerialization.to_dict(dag)
 
 
 def test_an_edge_that_comes_too_late_is_an_import_error() -> None:

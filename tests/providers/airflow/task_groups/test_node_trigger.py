@@ -503,6 +503,20 @@ async def test_when_all_of_the_group_has_ended_the_flow_is_cancelled(
     )  # fmt: skip
 
 
+async def test_a_flow_whose_dag_run_has_timed_out_is_cancelled(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow skips all its tasks; a flow whose nodes are all skipped has completed."""
+    submit(job("a", "wait"), job("b", "echo", 1, "a"))
+    airflow.states |= {"etl.a": "skipped", "etl.b": "skipped"}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(lambda *_: "failed"))
+    await trigger(group="etl").on_kill()
+    with valkey.producer() as producer:
+        status = producer.get("f").wait(timeout=timedelta(seconds=20)).status
+    assert status.state == "cancelled"
+    assert "its DAG run has failed (dagrun_timeout, or fail_fast)" in status.reason
+
+
 async def test_a_server_that_is_away_is_waited_for(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
