@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
 from airflow_provider_glidemq.task_groups.flow import index_of
@@ -12,6 +12,7 @@ from glidemq_orchestrate.jobs.states import JobState
 
 SHOWN: Final = 10
 UPSTREAM: Final = "upstream failed: "
+_ENDED_BY_AIRFLOW: Final = "the Airflow task"  # in the reasons of triggers and of the reconciler
 _BLOCKED: Final = frozenset({JobState.WAITING_CHILDREN, JobState.FAILED, JobState.SKIPPED})
 
 
@@ -45,6 +46,11 @@ class Seen:
         ended = max(known).isoformat() if known else "" if is_over else None
         return cls(attempt, generation, sum(node.run for node in nodes), ended if is_over else None)
 
+    def at(self, nodes: Sequence[NodeStatus]) -> Self:
+        """The same try, of what the nodes are now."""
+        now = self.of(nodes, attempt=self.attempt, generation=self.generation)
+        return replace(self, run=now.run, ended=now.ended)
+
     @classmethod
     def read(cls, value: object) -> Self | None:
         """From what ``stored`` has returned; None for anything else."""
@@ -63,12 +69,15 @@ def is_cleared_alone(before: Seen | None, now: Seen, nodes: Sequence[NodeStatus]
 
     A task that is cleared together with one before it, or with launch, finds nodes that have started over
     since its last try, or still wait to. One that was cleared alone finds what its last try has shown; or
-    nodes that were only cancelled, if the triggerer died while it started them over.
+    nodes that were only cancelled, if the triggerer died while it started them over; or that have ended as
+    their task was marked, or its DAG run ended, which the last try has not seen.
     """
-    if before is None or before.attempt >= now.attempt:
+    if now.attempt <= (1 if before is None else before.attempt):
         return False
-    if before.starts_over is not None:
+    if any(_ENDED_BY_AIRFLOW in node.reason for node in nodes if node.state.is_terminal):
         return True
+    if before is None or before.starts_over is not None:
+        return before is not None
     if before.ended is not None:
         return before.ended == now.ended
     if (before.generation, before.run) != (now.generation, now.run):

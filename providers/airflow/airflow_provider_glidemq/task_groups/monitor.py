@@ -82,7 +82,7 @@ class GlideMQNodeMonitor(BaseOperator):
     @property
     def start_from_trigger(self) -> bool:  # type: ignore[override]
         """Whether it runs without a worker."""
-        return STARTS_FROM_TRIGGER and not self._is_mapped and not self._needs_worker
+        return STARTS_FROM_TRIGGER and not self._is_repeated and not self._needs_worker
 
     @property
     def _needs_worker(self) -> bool:
@@ -95,7 +95,7 @@ class GlideMQNodeMonitor(BaseOperator):
         return next(self.iter_mapped_dependants(), None) is not None
 
     @property
-    def _is_mapped(self) -> bool:
+    def _is_repeated(self) -> bool:
         """Whether it is expanded with a task group around its own."""
         return self.get_closest_mapped_task_group() is not None
 
@@ -185,8 +185,8 @@ class GlideMQNodeMonitor(BaseOperator):
                 f"task {self.task_id} waits for {late[0]} since the group was closed, its node does not: "
                 f"set the edge in the with block of the group, or let all wait: {late[0]} >> group"
             )
-        if self._is_mapped and self._is_mapped_over:
+        if self._is_repeated and self._is_mapped_over:
             raise AirflowException(
                 f"a task is expanded over {self.task_id}, which is in an expanded task group: Airflow cannot "
-                "expand over that. Let a task take the results and return them as a list, and expand over that"
+                "expand over that. Let a task take the results and return them as a list, and expand over it"
             )

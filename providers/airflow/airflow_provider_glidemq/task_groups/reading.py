@@ -147,8 +147,8 @@ class Reader:
             if is_late or is_early:
                 name = "start_date" if is_late else "end_date"
                 raise ConfigurationError(
-                    f"task {operator.task_id}: {name} cannot be carried over: a flow begins as a whole; give it "
-                    "to the DAG, or to the group, default_args={...}"
+                    f"task {operator.task_id}: {name} cannot be carried over: a flow begins as a whole; "
+                    "give it to the DAG, or to the group, default_args={...}"
                 )
 
     def _read(self, operator: Operator) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.sdk.execution_time.xcom import XCom
 
@@ -19,6 +19,9 @@ from airflow_provider_glidemq.task_groups.ends import Seen
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
 from airflow_provider_glidemq.triggers.tasks import ENDED, ask, states_in_run
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate import NodeStatus
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +79,17 @@ class GroupTask:
 
     async def seen(self) -> Seen | None:
         """What the last try has seen of its nodes, if launch has not run since."""
-        return Seen.read(await self._read(self._seen)) if self.attempt > 1 else None
+        return Seen.read(await self._read(_seen(self.node))) if self.attempt > 1 else None
 
     async def remember(self, seen: Seen) -> None:
         """Store what this try has seen."""
-        await self._write(self.place.of(self.launch), self._seen, seen.stored())
+        await self._write(self.place.of(self.launch), _seen(self.node), seen.stored())
+
+    async def remember_mark(self, node: str, ended: Sequence[NodeStatus]) -> None:
+        """Store that a task of the group, which was marked, shows this end of its nodes."""
+        key, launch = _seen(node), self.place.of(self.launch)
+        if (seen := Seen.read(await self._read(key))) is not None:
+            await self._write(launch, key, seen.at(ended).stored())
 
     async def push(self, key: str, value: Any, *, length: int | None = None) -> None:
         """Store an XCom of the task; ``length``: how many tasks a mapped task makes of it."""
@@ -91,10 +100,6 @@ class GroupTask:
         with suppress(Exception):  # of several classes, by release
             await ask(XCom.delete, key=RETURN_VALUE, **self.place._asdict())
 
-    @property
-    def _seen(self) -> str:
-        return f"glidemq_seen {self.node}"
-
     async def _read(self, key: str) -> Any:
         place = self.place.of(self.launch)._asdict()
         return await _patiently(lambda: ask(XCom.get_one, key=key, **place))
@@ -102,6 +107,10 @@ class GroupTask:
     async def _write(self, place: Place, key: str, value: Any, length: int | None = None) -> None:
         names = place._asdict()
         await _patiently(lambda: ask(XCom.set, key, value, _mapped_length=length, **names))
+
+
+def _seen(node: str) -> str:
+    return f"glidemq_seen {node}"
 
 
 async def _patiently(call: Callable[[], Awaitable[T]]) -> T:

@@ -291,7 +291,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         while self._is_cleared_alone(before, task, nodes) and await task.is_preceded(others):
             await asyncio.sleep(LAUNCH_SECONDS)
             await nodes.read()
-        if before is not None and self._is_cleared_alone(before, task, nodes):
+        if self._is_cleared_alone(before, task, nodes):
+            before = before or Seen(0, nodes.flow.generation, 0)
             # Whoever takes over from a triggerer that dies between its calls finds it, and repeats them.
             is_begun = before.starts_over == task.attempt
             names = before.again if is_begun else to_start_over(nodes.shown)
@@ -306,6 +307,8 @@ class GlideMQNodeTrigger(BaseTrigger):
             marked = [node for task_id, node in self.nodes_before.items() if states.get(task_id) == "success"]
             if names := marked and await nodes.complete_others(marked):
                 self.log.info("Completed, as in Airflow: %s", ", ".join(names[:10]))
+                for node, ended in (await nodes.read_others(marked)).items():
+                    await task.remember_mark(node, ended)
                 await nodes.read()
         await self._remember(task, nodes)
 
@@ -452,7 +455,9 @@ class GlideMQNodeTrigger(BaseTrigger):
                 if not (has_ended and with_its_run):  # a flow whose nodes are all skipped has completed
                     await nodes.end(state, reason)
                 if has_ended:
-                    await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
+                    with suppress(FlowEnded):
+                        await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
+                await task.remember_mark(self.node, await nodes.read())
         except (Superseded, FlowEnded, NotLaunched, NotOwned, _Ended) as exc:
             self.log.info("%s is not ended: %s", self.node, exc)
         except GlideMQError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -105,18 +105,26 @@ class TaskNodes:
             made = [self._task] if self._task in self._known else names  # by a node, which makes them again
             await self._client.ask(self.flow.restart(nodes=made, request=request, generation=generation))
 
+    async def read_others(self, tasks: Collection[str]) -> Mapping[str, Sequence[NodeStatus]]:
+        """The nodes of other tasks, by task.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``Flow.nodes``.
+        """
+        every = await self._client.ask(self.flow.nodes())
+        return {task: [node for node in every if is_node_of(node.name, task)] for task in tasks}
+
     async def complete_others(self, tasks: Collection[str]) -> Sequence[str]:
         """Complete the nodes of other tasks that have failed or were skipped. Returns their names.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``Flow.complete_node``.
         """
-        every = await self._client.ask(self.flow.nodes())
         names = [
             node.name
-            for node in every
+            for nodes in (await self.read_others(tasks)).values()
+            for node in nodes
             if node.state in (JobState.FAILED, JobState.SKIPPED)
-            and any(is_node_of(node.name, task) for task in tasks)
         ]
         if names:
             done = self.flow.complete_node(nodes=names, generation=self.flow.generation)

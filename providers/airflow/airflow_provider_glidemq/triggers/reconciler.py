@@ -100,7 +100,7 @@ class Reconciler:
                 if not node.state.is_terminal and any(is_node_of(node.name, task) for task in tasks)
             ]
             if names:
-                reason = f"task group {group} has ended, and nobody watched it"
+                reason = f"the Airflow task group {group} has ended, and nobody watched it"
                 await flow.cancel_node(nodes=names, reason=reason, generation=status.generation)
                 logger.info("%d nodes of flow %s are cancelled: %s", len(names), status.id, reason)
         except (GlideMQError, NotOwned) as exc:

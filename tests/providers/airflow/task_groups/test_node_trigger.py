@@ -503,6 +503,48 @@ async def test_when_all_of_the_group_has_ended_the_flow_is_cancelled(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("state", ["success", "failed", "skipped"])
+async def test_a_task_that_was_marked_while_it_waited_runs_again_when_it_is_cleared(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey, state: str
+) -> None:
+    """It showed what the mark had made of its node. Issue 39, 27."""
+    flow = submit(job("a", "wait"), job("b", "echo", 1, "a"))
+    watching = asyncio.create_task(fired(trigger()))
+    while flow.node("a").state != "active" or ("etl.launch", "glidemq_seen a") not in airflow.xcoms:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    watching.cancel()
+    airflow.states |= {"etl.a": state, "etl.b": None}
+    await trigger(group="etl").on_kill()
+    assert flow.node("a").state != "active"
+    valkey.gate.set()
+    assert await fired(trigger(attempt=2)) == "success"
+    assert airflow.xcoms["etl.a", "return_value"] == "done"
+
+
+async def test_a_task_that_ended_unwatched_runs_again_when_it_is_cleared(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    """The reconciler has ended its node, and no trigger has ever begun."""
+    flow = submit(job("a", "wait"), job("b", "echo", 1, "a"))
+    flow.cancel_node("a", "the Airflow task group etl has ended, and nobody watched it")
+    assert await fired(trigger()) == "failed", "the first try shows it"
+    del airflow.xcoms["etl.launch", "glidemq_seen a"]
+    valkey.gate.set()
+    assert await fired(trigger(attempt=2)) == "success"
+
+
+async def test_a_failed_task_that_was_marked_successful_runs_again_when_it_is_cleared(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    submit(job("a", "fail"), job("b", "count", None, "a"))
+    assert await fired(trigger()) == "failed"
+    airflow.states |= {"etl.a": "success"}
+    assert await fired(trigger("b", nodes_before={"etl.a": "a"})) == "success"
+    valkey.gate.set()
+    assert await fired(trigger(attempt=2)) == "success"
+    assert airflow.xcoms["etl.a", "return_value"] == "repaired"
+
+
 async def test_a_flow_whose_dag_run_has_timed_out_is_cancelled(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
