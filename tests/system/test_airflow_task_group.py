@@ -210,6 +210,10 @@ def test_a_mark_of_a_waiting_task_ends_its_node(
     ended(airflow, run_id)
     shown = states(airflow, "line", run_id)
     assert (shown["second"], shown["third"]) == (mark, third)
+    waits.unlink(missing_ok=True)
+    airflow.clear("line", run_id, ["etl.second"], downstream=True)
+    airflow.wait_until_it_runs("line", run_id, "etl.second")
+    assert str(ended(airflow, run_id)["second"]).startswith("second "), "the clear runs what was marked"
 
 
 def test_a_waiting_task_that_is_cleared_runs_anew_though_the_triggerer_is_killed(
