@@ -214,8 +214,7 @@ class Flow:
         Args:
             after: Continue after the ``position`` of a change, also one read by another process: only the
                 differences since then, and the end; after the position of a ``FlowChange`` nothing, if the
-                flow has not run since. A position made by an earlier version does not tell the runs of a node
-                apart: up to the first read only other states are differences.
+                flow has not run since.
             timeout: Longest time to wait for the end, to the millisecond; None: for ever.
 
         Raises:

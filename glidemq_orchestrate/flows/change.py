@@ -11,7 +11,6 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -78,7 +77,7 @@ _CODES: Final = {
 _STATES: Final = {code: str(state) for state, code in _CODES.items()}
 _UNSEEN: Final = ord(_CODES[UNSEEN])
 _DELTA: Final = r"(\d+)([a-z])(?:(\d{1,19})\.)?"
-_POSITION: Final = re.compile(rf"([12])\.([\w-]+)\.((?:{_DELTA})*)\Z", re.ASCII)
+_POSITION: Final = re.compile(rf"1\.([\w-]+)\.((?:{_DELTA})*)\Z", re.ASCII)
 _TURN: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_DELTAS: Final = 64
 _MOST_BYTES: Final = 16 * 2**20
@@ -99,12 +98,10 @@ class Seen:
 
     A node is identified by its rank where that is a whole number, as in all nodes of a submission; nodes
     added later have ranks between those and are identified by their names.
-
-    ``is_old``: it was read from a position that earlier versions made, which hold no turns.
     """
 
     def __init__(self, flow_id: str) -> None:
-        self.flow_id, self.end, self.is_old = flow_id, "", False
+        self.flow_id, self.end = flow_id, ""
         self._ended_ms = 0  # 0: unknown
         self._codes = bytearray()
         self._turns: dict[int, int] = {}  # of nearly all nodes 0, which is left out
@@ -121,9 +118,8 @@ class Seen:
         seen = cls(flow_id)
         match = _POSITION.match(position)
         try:
-            version, packed, deltas = match.group(1, 2, 3) if match else ("", "", "")
-            seen.is_old = version == "1"
-            of, seen.end, seen._ended_ms, codes, seen._others, turns = _unpacked(packed, is_old=seen.is_old)
+            packed, deltas = match.groups()[:2] if match else ("", "")
+            of, seen.end, seen._ended_ms, codes, seen._others, turns = _unpacked(packed)
             seen._codes = bytearray(_known(codes), "ascii")
             seen._turns = _turns(turns)
             for rank, code, turn in re.findall(_DELTA, deltas):
@@ -162,13 +158,6 @@ class Seen:
     def has_end(self, state: FlowState, at: datetime | None) -> bool:
         """Whether this end of the flow was reported."""
         return self.end == state and (not self._ended_ms or self._ended_ms == _milliseconds(at))
-
-    def complete(self, nodes: Iterable[tuple[float, NodeStatus]]) -> None:
-        """Take over the turns of nodes in the states that an old position has: it tells no runs apart."""
-        self.is_old = False
-        for rank, node in nodes:
-            if self.state(rank, node.name) == node.state:
-                self._set(rank, node)
 
     def record(self, rank: float, node: NodeStatus) -> str:
         """Remember state and turn of a node; returns the position after it."""
@@ -211,10 +200,10 @@ class Seen:
             wire = json.dumps([self.flow_id, end, self._codes.decode("ascii"), self._others, turns])
             self._head = base64.urlsafe_b64encode(zlib.compress(wire.encode())).decode().rstrip("=")
             self._deltas.clear()
-        return f"2.{self._head}.{''.join(self._deltas)}"
+        return f"1.{self._head}.{''.join(self._deltas)}"
 
 
-def _unpacked(packed: str, *, is_old: bool) -> tuple[str, str, int, str, dict[str, str], str]:
+def _unpacked(packed: str) -> tuple[str, str, int, str, dict[str, str], str]:
     """The parts of a position: flow, its end and when that was, states, those of added nodes, turns.
 
     It may be forged: the parts are checked, and the unpacked size is limited.
@@ -222,9 +211,9 @@ def _unpacked(packed: str, *, is_old: bool) -> tuple[str, str, int, str, dict[st
     unpacker = zlib.decompressobj()
     data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
     wire = json.loads(data) if unpacker.eof else None
-    if not isinstance(wire, list) or len(wire) != (4 if is_old else 5):
+    if not isinstance(wire, list) or len(wire) != 5:
         raise ValueError("not the parts of a position")
-    of, end, codes, others, turns = [*wire, ""] if is_old else wire
+    of, end, codes, others, turns = wire
     if not (isinstance(others, dict) and all(isinstance(one, str) for one in (of, end, codes, turns))):
         raise ValueError("a part of the wrong type")
     if not all(isinstance(state, str) for state in others.values()):

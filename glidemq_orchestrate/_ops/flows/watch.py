@@ -252,8 +252,6 @@ def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
 
 def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
     """The differences, dependencies before dependents."""
-    if watch.seen.is_old:
-        watch.seen.complete(found.values())
     before = yield from _catch_up(watch, found)
     changes: list[Change] = []
     for rank, node in sorted((watch.nodes[name] for name in before), key=lambda one: (one[0], one[1].name)):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import random
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -161,29 +158,6 @@ class TestTheSameEndAgain:
         first, second = zip(*runs, strict=True)
         assert first[0] == first[1] == 0 < first[2] == first[3]
         assert 0 == second[0] < second[1] < second[2] < second[3]
-
-
-def old_position(flow_id: str, end: str, codes: str) -> str:
-    """A position as versions made it that knew states only."""
-    packed = zlib.compress(json.dumps([flow_id, end, codes, {}]).encode())
-    return f"1.{base64.urlsafe_b64encode(packed).decode().rstrip('=')}."
-
-
-def test_an_old_position_is_accepted_and_the_next_one_tells_runs_apart(
-    flows: FlowProducer, work: Work
-) -> None:
-    flow = flows.submit(pair(), flow_id="w")
-    flow.wait(timeout=LONG)
-    flow.rerun("a")
-    flow.wait(timeout=LONG)
-    assert list(flow.watch(after=old_position("w", "completed", "cc"))) == []
-    changes = list(flow.watch(after=old_position("w", "", "cw")))
-    assert told(changes) == ENDED[1:]
-    assert list(flow.watch(after=changes[-1].position)) == []
-    flow.rerun("a")
-    flow.wait(timeout=LONG)
-    for change in changes:
-        assert told(list(flow.watch(after=change.position))) == ENDED
 
 
 class TestWhileItBeginsAgain:

@@ -80,23 +80,6 @@ def test_the_same_end_at_another_time_is_another_end() -> None:
     assert not seen.has_end(FlowState.FAILED, first)
 
 
-def test_an_old_position_knows_states_and_takes_over_the_turns() -> None:
-    old = packed(["f", "completed", "cf", {"x": "completed"}], "1c2f")
-    seen = Seen.at("f", old)
-    assert seen.is_old
-    assert seen.has_end(FlowState.COMPLETED, datetime(2026, 1, 1, tzinfo=UTC))
-    nodes = [
-        (0, node("a", JobState.COMPLETED, run=3)), (1, node("b", JobState.FAILED, run=1)),
-        (2, node("c", JobState.FAILED, failed=1)), (0.5, node("x", JobState.COMPLETED, run=2)),
-    ]  # fmt: skip
-    seen.complete(nodes)
-    assert [seen.has(rank, one) for rank, one in nodes] == [True, False, True, True]
-    again = Seen.at("f", seen.record(*nodes[1]))
-    assert not again.is_old
-    assert all(again.has(rank, one) for rank, one in nodes)
-    assert [again.run(rank, one.name) for rank, one in nodes] == [3, 1, 0, 2]
-
-
 def test_the_end_is_part_of_it_until_a_node_moves_again() -> None:
     seen = Seen("f")
     position = seen.record_end(FlowState.FAILED)
@@ -136,23 +119,21 @@ def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
     "wrong",
     [
         packed(None), packed(5), packed([]), packed({}), packed("[" * 100_000),
-        packed(["f", "", "cc", {}, 1]), packed(["f", "", 5, {}]), packed(["f", "", "cc", []]),
-        packed(["f", "", "cc", {"a": 1}]), packed(["f", 0, "cc", {}]), packed([["f"], "", "", {}]),
-        packed(["f", "", "c?", {}]), packed(["f", "", "\u00e4", {}]), packed(["f", "over", "", {}]),
-        packed(["f", "", "cc", {}], "0z"), packed(["f", "", "cc", {}], "9999999999a"),
-        packed(["f", "", "cc", {}], "9" * 5000 + "a"), packed(["f", "", "c" * 50_000_000, {}]),
-        packed(["f", "", "cc", {}, ""]),
-        packed(["f", "", "cc", {}, ""], version=3),
-        *(
-            packed(wire, version=2)
-            for wire in (
-                ["f", "", "cc", {}], ["f", "", "cc", {}, 5], ["f", "", "cc", {}, "1,x"],
+        packed(["f", "", "cc", {}, ""], "0z"), packed(["f", "", "cc", {}, ""], "9999999999a"),
+        packed(["f", "", "cc", {}, ""], "9" * 5000 + "a"), packed(["f", "", "cc", {}, ""], version=2),
+        packed(["f", "", "cc", {}, ""], "0c" + "9" * 5000 + "."),
+        *map(
+            packed,
+            (
+                ["f", "", "cc", {}], ["f", "", 5, {}, ""], ["f", "", "cc", [], ""],
+                ["f", "", "cc", {"a": 1}, ""], ["f", 0, "cc", {}, ""], [["f"], "", "", {}, ""],
+                ["f", "", "c?", {}, ""], ["f", "", "\u00e4", {}, ""], ["f", "over", "", {}, ""],
+                ["f", "", "c" * 50_000_000, {}, ""], ["f", "", "cc", {}, 5], ["f", "", "cc", {}, "1,x"],
                 ["f", "", "cc", {}, "-1"], ["f", "", "cc", {}, "9" * 5000], ["f", "", "", {}, "," * 5**10],
                 ["f", "", "cc", {}, "\u0663"], ["f", "failed x", "cc", {}, ""], ["f", " 5 5", "", {}, ""],
                 ["f", "", "cc", {"a": "failed x"}, ""], ["f", "failed 5 ", "", {}, ""],
-            )
+            ),
         ),
-        packed(["f", "", "cc", {}, ""], "0c" + "9" * 5000 + ".", version=2),
     ],
 )  # fmt: skip
 def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str) -> None:
