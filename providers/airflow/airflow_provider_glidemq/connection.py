@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from airflow_provider_glidemq.extras import Extra, read_extras
+from airflow_provider_glidemq.extras import read_extras
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import (
     DEFAULT_PORT,
@@ -19,7 +19,7 @@ from glidemq_orchestrate.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from airflow.sdk import Connection
 
@@ -105,7 +105,7 @@ def _settings(connection: Connection) -> ConnectionSettings:
     if not host:
         raise ConfigurationError("host is missing")
     stated, port = Stated(), _port_of(connection)
-    for extra in _meant(read_extras(connection.extra), has_url="://" in host):
+    for extra in read_extras(connection.extra):
         stated.add(extra.name, extra.value, f"extra {extra.given}")
     stated.add("user", connection.login or None, "login")
     stated.add("password", connection.password or None, "password")
@@ -140,15 +140,6 @@ def _port_of(connection: Connection) -> int | None:
     if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MOST_PORT:
         return int(text)
     raise ConfigurationError(f"port must be a whole number from 1 to {MOST_PORT}, or be left out")
-
-
-def _meant(extras: Sequence[Extra], *, has_url: bool) -> Iterator[Extra]:
-    """Without what the form of earlier versions stored beside a URL, though nobody had entered it."""
-    is_old = any(extra.is_old for extra in extras)
-    for extra in extras:
-        is_default = extra.value in (False, 0) and extra.name in ("tls", "db")
-        if not (has_url and is_old and is_default):
-            yield extra
 
 
 def _is_sentinel(host: str, stated: Stated) -> bool:

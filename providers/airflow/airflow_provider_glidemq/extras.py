@@ -14,7 +14,6 @@ from glidemq_orchestrate.settings import Kind
 
 LONG: Final = "extra__glidemq__"
 NESTED: Final = "__extra__"
-OLD_NAMES: Final = {"tls_ca_file": "ca"}
 KINDS: Final = get_args(Kind)
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off", "none")
@@ -23,7 +22,7 @@ _ELSEWHERE: Final = {
     "host": "the field host", "port": "the field port", "url": "the field host", "hosts": "the field host",
     "user": "the field login", "username": "the field login", "login": "the field login",
     "password": "the field password",
-    "ssl": "tls", "ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key",
+    "ssl": "tls", "ssl_ca_certs": "ca", "tls_ca_file": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key",
     "ssl_cert_reqs": "verify", "cluster": "kind", "mode": "kind", "sentinel": "kind", "database": "db",
     "service_name": "service", "master_name": "service", "timeout": "socket_timeout",
 }  # fmt: skip
@@ -36,14 +35,9 @@ class Extra(NamedTuple):
     given: str
     value: Any
 
-    @property
-    def is_old(self) -> bool:
-        """Whether it has a name of an earlier version."""
-        return self.given.removeprefix(LONG) in OLD_NAMES
-
 
 def read_extras(text: str | None) -> list[Extra]:
-    """Read the field ``extra``. What is empty or null is not given; only an old name is kept, with None.
+    """Read the field ``extra``. What is empty or null is not given.
 
     Raises:
         ConfigurationError: It is not a JSON object, or an extra is unknown or has a wrong value.
@@ -51,11 +45,11 @@ def read_extras(text: str | None) -> list[Extra]:
     given = list(_given(text))
     found = []
     for number, (name, value) in enumerate(given, 1):
-        known, is_empty = _known_by(name), _is_empty(value)
-        if known not in EXTRAS and not is_empty:
+        if _is_empty(value):
+            continue
+        if (known := _known_by(name)) not in EXTRAS:
             raise _unknown(name, number, hides=_may_be_torn(given))
-        if not is_empty or name.removeprefix(LONG) in OLD_NAMES:
-            found.append(Extra(known, name, None if is_empty else _read(known, name, value)))
+        found.append(Extra(known, name, _read(known, name, value)))
     return found
 
 
@@ -85,8 +79,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _known_by(name: str) -> str:
-    short = name.removeprefix(LONG)
-    return OLD_NAMES.get(short, short)
+    return name.removeprefix(LONG)
 
 
 def _is_empty(value: object) -> bool:
@@ -105,8 +98,8 @@ def _unknown(name: str, number: int, *, hides: bool) -> ConfigurationError:
             f"The extras are {', '.join(EXTRAS)}"
         )
     short = name.removeprefix(LONG).strip().lower().replace("-", "_")
-    near = get_close_matches(short, [*EXTRAS, *OLD_NAMES], 1)
-    name_here = _ELSEWHERE.get(short) or (OLD_NAMES.get(near[0], near[0]) if near else None)
+    near = get_close_matches(short, list(EXTRAS), 1)
+    name_here = _ELSEWHERE.get(short) or (near[0] if near else None)
     advice = f"use {name_here}" if name_here else f"the extras are {', '.join(EXTRAS)}"
     return ConfigurationError(f"extra {shown(name)} is unknown: {advice}")
 

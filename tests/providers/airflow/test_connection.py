@@ -168,18 +168,6 @@ def test_the_whole_extra_may_be_one_text_as_airflow_writes_it_into_uris() -> Non
     )
 
 
-def test_tls_ca_file_is_the_old_name_of_ca() -> None:
-    assert (
-        settings_from(connection(extra={"tls": True, "tls_ca_file": "/etc/ca 1.pem"})).ca == "/etc/ca 1.pem"
-    )
-
-
-def test_what_the_old_form_stored_beside_a_url_is_no_contradiction() -> None:
-    stored = {"prefix": "glide", "db": 0, "tls": False, "tls_ca_file": None}
-    settings = settings_from(connection("valkeys://h/3?ca=/etc/ca.pem", extra=stored))
-    assert (settings.tls, settings.db, settings.ca) == (True, 3, "/etc/ca.pem")
-
-
 def test_a_url_and_the_other_fields_complete_each_other() -> None:
     extra = {"tls": "true", "ca": "/ca", "db": 2}
     settings = settings_from(connection("valkeys://u@h", password="p", port=7000, extra=extra))
@@ -213,12 +201,13 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"host": "h:1", "port": 2}, "port differs between host and port"),
     ({"host": "h:1,i:1", "port": 2, "extra": {"kind": "cluster"}}, "port differs"),
     (
-        {"extra": {"tls": True, "ca": "/a", "tls_ca_file": "/b"}},
-        "ca differs between extra ca and extra tls_ca",
+        {"extra": {"tls": True, "ca": "/a", "extra__glidemq__ca": "/b"}},
+        "ca differs between extra ca and extra extra__glidemq__ca",
     ),
     ({"extra": {"db": 1, "extra__glidemq__db": 2}}, "between extra db and extra extra__glidemq__db"),
     ({"extra": {"ca": "/a"}}, "extra ca needs TLS"),
-    ({"extra": {"tls": False, "tls_ca_file": "/a"}}, "extra tls_ca_file needs TLS"),
+    ({"extra": {"tls": False, "ca": "/a"}}, "extra ca needs TLS"),
+    ({"extra": {"tls": True, "tls_ca_file": "/a"}}, "extra 'tls_ca_file' is unknown: use ca"),
     ({"extra": {"cert": "/a"}}, "extra cert needs TLS"),
     ({"host": "valkey://h?ca=/a"}, "ca in the URL in host needs TLS"),
     ({"extra": {"verify": False}}, "extra verify is false, but there is no TLS"),
@@ -289,7 +278,7 @@ def test_a_wrong_field_is_named_and_no_secret_is(given: dict[str, Any], expected
         ("Prefix", "use prefix"),
         ("socket-timeout", "use socket_timeout"),
         ("extra__glidemq__sentinel_pasword", "use sentinel_password"),
-        ("tls_cafile", "use ca"),
+        ("tls_ca_file", "use ca"),
         ("ssl_ca_certs", "use ca"),
         ("cluster", "use kind"),
         ("username", "use the field login"),
