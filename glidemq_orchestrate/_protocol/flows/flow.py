@@ -151,9 +151,7 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
     fields = plain(fields)
     state = _flow_state(fields.get("state"))
     public, number = read_generation(flow_id)
-    counts = {
-        name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped", "generation")
-    }
+    counts = {name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped")}
     return FlowStatus(
         id=FlowId(public),
         name=fields.get("name", ""),
@@ -167,7 +165,7 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         created_at=moment(fields.get("created_at")),
         finished_at=moment(fields.get("finished_at")),
         skipped=counts["skipped"] or 0,
-        generation=number + (counts["generation"] or 0),
+        generation=number,
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
         superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
         request=read_request(fields.get("request", "")),

@@ -292,38 +292,6 @@ def test_a_claim_without_a_flow_is_taken_over_by_the_next_submitter(slots: Slots
         slots.submit()
 
 
-def test_flows_of_the_version_before_go_on(slots: Slots) -> None:
-    """Their records have one state, not rounds."""
-    slots.submit()
-    key = HOME.flow("f")
-    client = slots.client(key)
-    client.hdel(key, "begin:0", "counts:0", "listed")
-    client.hset(key, mapping={"state": "running", "round": 0, "started_at": slots.now, "completed": 0})
-    slots.run_jobs("~m")
-    assert slots.status() == ("failed", 3, 2)
-    slots.run(changes.retry_failed(slots.ref(), slots))
-    slots.run_jobs()
-    assert slots.status() == ("completed", 5, 0)
-
-
-@pytest.mark.parametrize("state", ["completed", "failed", "cancelled", "staging"])
-def test_ended_flows_of_the_version_before_are_read(slots: Slots, state: str) -> None:
-    slots.submit()
-    slots.run_jobs()
-    key = HOME.flow("f")
-    client = slots.client(key)
-    client.hdel(key, "begin:0", "counts:0", "end:0", "listed")
-    old = {"state": state, "round": 0, "completed": 1, "final": '{"completed": "5", "failed": "0"}'}
-    client.hset(key, mapping=old | {"finished_at": slots.now})
-    assert slots.status()[0] == state
-    assert state == "staging" or slots.status()[1] == 5
-    slots.submit()
-    slots.run(sweep.sweep(HOME, slots))
-    slots.run(generations.restart(slots.ref(), "", slots))
-    slots.run_jobs()
-    assert slots.status() == ("completed", 5, 0)
-
-
 def test_a_blocked_node_whose_dependencies_have_all_notified_it_is_woken(slots: Slots) -> None:
     slots.submit(TWO)
     NodeWorker(slots.client("{b}"), "b", slots.now).run_all()

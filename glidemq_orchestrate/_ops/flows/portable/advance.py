@@ -183,7 +183,7 @@ def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: 
     edges = [(node, by_name[name].ref) for node in due for name in node.after if name in by_name]
     yield from send_all(gates.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
     numbers = range(record.number + 1)
-    knows_gates = record.number == 0 and "begin:0" in record.fields
+    knows_gates = record.number == 0
     for part in parts(due):
         gated = [node for node in part if node.has_gate or not knows_gates]
         held = yield from ask_all([gates.held_by(node.queue, node.job_id, numbers) for node in gated])

@@ -42,7 +42,6 @@ class Record:
         fields: As they are stored; empty when there is no record.
         number: The round that began last; -1 before the first.
         started_ms: When it began, or the first of the rounds that it goes on with.
-        generation: How often an earlier version had restarted the flow in place by then.
         end: How it has ended: state, finished_at, counts and reason; empty while it runs.
         cancel: Why all open nodes are to end: how (the state) and reason; empty when they are not.
         is_dropped: The submission was aborted; its jobs are being removed.
@@ -53,7 +52,6 @@ class Record:
     fields: Mapping[str, str]
     number: int = -1
     started_ms: int = 0
-    generation: int = 0
     end: Mapping[str, Any] = field(default_factory=dict)
     cancel: Mapping[str, Any] = field(default_factory=dict)
     is_dropped: bool = False
@@ -75,35 +73,17 @@ class Record:
         rounds = [number for number in found if not fields[f"begin:{number}"].endswith(f" {_NEVER}")]
         is_removed = len(rounds) < len(found)
         if not rounds:
-            return replace(cls._of_old(fields), is_removed=is_removed)
+            return cls(fields, cancel=json.loads(fields.get("cancel:0", "{}")), is_removed=is_removed)
         number = max(rounds)
         began = fields[f"begin:{number}"]
         if began.startswith(_DROP):
             return cls(fields, is_dropped=True)
-        generation, end = began.partition(" ")[2], json.loads(fields.get(f"end:{number}", "{}"))
+        end = json.loads(fields.get(f"end:{number}", "{}"))
         lasting = _lasting(fields, number)
         cancels = (json.loads(fields.get(f"cancel:{one}", "{}")) for one in lasting)
         cancel: dict[str, Any] = next(filter(None, cancels), {})
         started = _begun(fields, lasting[-1])
-        return cls(fields, number, started, int(generation or 0), end, cancel, is_removed=is_removed)
-
-    @classmethod
-    def _of_old(cls, fields: Mapping[str, str]) -> Record:
-        """The record of a flow that is still being staged, or that a version without rounds began."""
-        state, number = fields.get("state", "staging"), int(fields.get("round", 0))
-        if state == "staging":
-            return cls(fields, cancel=json.loads(fields.get("cancel:0", "{}")))
-        end: dict[str, Any] = json.loads(fields.get(f"end:{number}", "{}"))
-        if FlowState(state).is_terminal and not end:
-            end = {name: fields[name] for name in _COUNTS if name in fields}
-            end |= {"state": state, "finished_at": fields.get("finished_at", 0)}
-            end |= json.loads(fields.get("final", "{}"))
-        cancel: dict[str, Any] = json.loads(fields.get(f"cancel:{number}", "{}"))
-        if "cancel" in fields:
-            how = FlowState.FAILED if fields["cancel"] == "failed" else FlowState.CANCELLED
-            cancel = {"how": how, "reason": fields.get("reason", "")}
-        started, generation = int(fields.get("started_at", 0)), int(fields.get("generation", 0))
-        return cls(fields, number, started, generation, end, cancel)
+        return cls(fields, number, started, end, cancel, is_removed=is_removed)
 
     @property
     def lasting(self) -> list[int]:
@@ -143,7 +123,7 @@ class Record:
 
     def plain(self) -> dict[str, str]:
         """The fields in the form of a staged flow."""
-        fields = {**self.fields, "state": str(self.state), "generation": str(self.generation)}
+        fields = {**self.fields, "state": str(self.state)}
         if counts := json.loads(self.fields.get(f"counts:{self.number}", "{}")):
             fields |= {name: str(value) for name, value in counts.items()}
         elif f"begin:{self.number}" in self.fields:
@@ -176,9 +156,6 @@ def _begun(fields: Mapping[str, str], number: int) -> int:
 def superseding(number: int | str) -> str:
     """Why a generation is cancelled in whose place another one begins."""
     return f"generation {number} began"
-
-
-_COUNTS: Final = ("completed", "failed", "skipped", "reason")
 
 
 def plain(fields: Mapping[str, str]) -> Mapping[str, str]:
