@@ -13,5 +13,5 @@ def token_of(worker_id: str, secret: str) -> str:
 
 
 def worker_of(token: str) -> str | None:
-    """The worker that a token names; None for one that names none, as earlier releases wrote it."""
+    """The worker that a token names; None where it names none."""
     return readable(token.rpartition(_BETWEEN)[0]) or None

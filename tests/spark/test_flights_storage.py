@@ -39,7 +39,7 @@ def test_a_scratch_directory_of_a_killed_process_is_swept_and_that_of_a_living_o
     try:
         eventually(lambda: [*tmp_path.glob(".tmp-*/half")], timeout=30)
         (left,) = tmp_path.glob(".tmp-*")
-        old, young = tmp_path / ".tmp-old", tmp_path / ".tmp-young"  # of an earlier release, without a lock
+        old, young = tmp_path / ".tmp-old", tmp_path / ".tmp-young"  # without a lock
         for folder in (old, young):
             folder.mkdir()
         os.utime(old, (0, 0))

@@ -21,7 +21,7 @@ from glidemq_orchestrate.worker.signals import Unrecoverable
 PREFIX: Final = ".tmp-"
 LOCK: Final = ".lock"
 UNLOCKED_SECONDS: Final = 86_400.0
-"""A temporary directory without a lock, as an earlier release made, stays for so long."""
+"""A temporary directory without a lock stays for so long: its owner may be about to lock it."""
 
 
 def location_of(ctx: Context) -> Path:

@@ -68,7 +68,7 @@ class Version:
         adds: Whether it replaces nothing: its rows come to those that are there (tables of Iceberg).
         partition_by: The columns of the partitions; None where it was not written down.
         table: The id of the table of Iceberg that it is for, with ``files``, how many it has written; empty
-            for others, and where an earlier release has written it.
+            for others.
     """
 
     name: str

@@ -71,7 +71,7 @@ def decide(lineage: Lineage, history: Sequence[FlowStatus], instance: dg.Dagster
     """What a step does with a flow, from the status of each of its generations, oldest first."""
     if not history:
         return Decision.SUBMIT
-    step, run = _begun_by(lineage, history)
+    step, run = _begun_by(history)
     if not step:
         return Decision.JOIN
     if step != lineage.step:
@@ -84,14 +84,13 @@ def decide(lineage: Lineage, history: Sequence[FlowStatus], instance: dg.Dagster
     return Decision.YIELD if is_later else Decision.RESTART
 
 
-def _begun_by(lineage: Lineage, history: Sequence[FlowStatus]) -> tuple[str, str]:
+def _begun_by(history: Sequence[FlowStatus]) -> tuple[str, str]:
     """The step and the run that began the newest generation, of those that runs began; empty if none did."""
     for status in reversed(history):
         if status.request.startswith(_REQUEST):
             step, _, run = status.request.removeprefix(_REQUEST).partition("/")
             return step, run
-    # A flow of an earlier release names nobody; its derived id names the chain.
-    return (lineage.step, lineage.root) if history[-1].id == lineage.flow_id else ("", "")
+    return "", ""
 
 
 def _runs(context: Context) -> Iterator[str]:

@@ -276,18 +276,13 @@ class IcebergTable:
         return any((one.sequence_number or 0) <= 1 and one.parent_snapshot_id is None for one in snapshots)
 
     def _check(self, version: Version) -> None:
-        """Refuse what cannot be committed, or may have been.
+        """Refuse what cannot be committed.
 
         Raises:
-            NotPublished: The table or the files are gone, or nobody can tell.
+            NotPublished: The table or the files are gone.
         """
         attempt = f"attempt {version.name} of {self.location}"
-        if not version.table and not self._is_whole():
-            raise NotPublished(
-                f"{attempt} is of an earlier release, which notes nothing in the table, and snapshots have "
-                "expired since: look into the table, and run the job again if its rows are not there"
-            )
-        if version.table and version.table != self.id:
+        if version.table != self.id:
             raise NotPublished(f"{attempt} was for another table, which had this name then")
         missing = version.files - len(self.files(Change.of(version)))
         if missing > 0:
