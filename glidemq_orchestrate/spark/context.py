@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.current import Current, current
 from glidemq_orchestrate.spark.files import add_archive, add_file, add_py_file
-from glidemq_orchestrate.spark.release import is_spark_3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +41,8 @@ def let_steps_share_it() -> None:
     contexts.stop = unless_in_step(contexts.stop)
     contexts.clearJobTags = _without_its_own(contexts.clearJobTags)
     contexts.cancelAllJobs = _in_step(contexts.cancelAllJobs, _cancel_all)
-    if not is_spark_3():  # which does not tell the jobs of a tag
-        contexts.cancelJobGroup = _in_step(contexts.cancelJobGroup, _cancel_some("getJobIdsForGroup"))
-        contexts.cancelJobsWithTag = _in_step(contexts.cancelJobsWithTag, _cancel_some("getJobIdsForTag"))
+    contexts.cancelJobGroup = _in_step(contexts.cancelJobGroup, _cancel_some("getJobIdsForGroup"))
+    contexts.cancelJobsWithTag = _in_step(contexts.cancelJobsWithTag, _cancel_some("getJobIdsForTag"))
     contexts.setJobGroup = _in_step(contexts.setJobGroup, _set_group)
     contexts.setInterruptOnCancel = _in_step(contexts.setInterruptOnCancel, lambda *_, **__: None)
     contexts.addFile = _in_step(contexts.addFile, add_file)

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from tests.conftest import Eventually
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", FutureWarning
-    )  # about versions of pandas; PySpark warns once, when imported
+    warnings.simplefilter("ignore")  # about pandas and PyArrow; PySpark warns once, when imported
     import pyspark.sql
     import pyspark.testing
 

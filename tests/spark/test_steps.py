@@ -409,7 +409,7 @@ def _daemons() -> set[psutil.Process]:
     return found
 
 
-def _eventually(holds: Any, seconds: float = 30) -> None:
+def _eventually(holds: Any, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "did not come about in time"
