@@ -38,6 +38,8 @@ with warnings.catch_warnings():
     import pyspark.sql
     import pyspark.testing
 
+MASTER = "local[2,3]"
+"""Two cores; a task that has failed runs again, as on clusters."""
 SPARK_CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 4}
 
 
@@ -58,7 +60,7 @@ def _nothing_is_left() -> Iterator[None]:
 def _spark_environment() -> Iterator[None]:
     require_java()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MASTER_VARIABLE, "local[2]")
+        patch.setenv(MASTER_VARIABLE, MASTER)
         patch.setenv(CONF_VARIABLE, json.dumps(SPARK_CONF))
         yield
         warm_session.stop()

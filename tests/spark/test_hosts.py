@@ -224,7 +224,7 @@ def run(hosts: Hosts, one: Run, **how: Any) -> Any:
 
 class TestOneHost:
     def test_a_step_that_needs_another_session_takes_none_from_others(
-        self, shared: Hosts, make: Make, tmp_path: Path
+        self, shared: Hosts, make: Make, tmp_path: Path, eventually: Eventually
     ) -> None:
         paths = [tmp_path / folder / "added_by_steps.py" for folder in "ab"]
         for path in paths:
@@ -236,9 +236,8 @@ class TestOneHost:
             run(shared, make("adds", path=str(paths[1])))
         own = make("adds", path=str(paths[1]), data={"session": "own"})
         assert run(shared, own) == str(paths[1])
-        own = make("left_in_the_process", data={"session": "own"})
-        assert run(shared, own) is None, "what another one has left"
         assert run(shared, make("about"))["pid"] in before
+        eventually(lambda: shared.pids == before, timeout=30)  # so the next has not what this one has left
 
     def test_a_step_runs_in_a_process_of_its_own_with_its_session(self, shared: Hosts, make: Make) -> None:
         found = run(shared, make("about", data={"user": "Ana of sales"}))
@@ -376,6 +375,12 @@ class TestSeveralHosts:
             assert first["pid"] == second["pid"] != small
             assert first["memory"] == "700m"
             assert run(hosts, make("about"))["pid"] == small
+
+    def test_a_session_of_its_own_has_nothing_of_another(self, make: Make, tmp_path: Path) -> None:
+        (tmp_path / "added_by_steps.py").touch()
+        with pool_of() as hosts:
+            run(hosts, make("adds", path=str(tmp_path / "added_by_steps.py"), data={"session": "own"}))
+            assert run(hosts, make("left_in_the_process", data={"session": "own"})) is None
 
     def test_a_step_waits_for_a_session_of_its_own_while_all_are_in_use(
         self, make: Make, tmp_path: Path, eventually: Eventually

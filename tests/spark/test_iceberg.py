@@ -19,7 +19,7 @@ from pyiceberg.utils.config import Config
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import LeaseLost
-from glidemq_orchestrate.spark import NotPublished, handlers, publish, publish_iceberg, read_published, tidy
+from glidemq_orchestrate.spark import NotPublished, publish, publish_iceberg, read_published, tidy
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published.before import coming_after
@@ -439,9 +439,9 @@ class TestCommits:
 @pytest.mark.usefixtures("_spark_environment")
 class TestWorkers:
     def test_days_that_are_published_at_the_same_time_are_all_there(
-        self, url: str, run_worker: RunWorker
+        self, url: str, run_worker: RunWorker, warm_handlers: Handlers
     ) -> None:
-        run_worker(["spark"], handlers, allow_import=["iceberg_steps"], concurrency=4)
+        run_worker(["spark"], warm_handlers, allow_import=["iceberg_steps"], concurrency=4)
         nodes = [
             FlowNode(f"d{n}", "spark", "spark.python", step("orders", day=f"2026-01-0{n}", rows=n))
             for n in range(1, 6)

@@ -143,7 +143,7 @@ def test_more_than_are_made_before_a_step_are_made_when_they_are_read(
 
 
 def test_a_step_of_a_worker_knows_what_came_before_it(
-    url: str, tmp_path: Path, spark: SparkSession, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+    url: str, tmp_path: Path, warm_handlers: Handlers, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptance.accepted, "make", lambda *_: None)  # the versions are late
     folder = str(tmp_path / "table")
@@ -153,7 +153,7 @@ def test_a_step_of_a_worker_knows_what_came_before_it(
     looks_away: Any = {"callable": "published_steps:looks_away"}
     nodes += [FlowNode("m", "spark", "spark.python", looks_away, after=["t"])]
     nodes += [FlowNode("n", "spark", "spark.python", reads, after=["m"])]
-    run_worker(["spark"], handlers, url=url, allow_import=["published_steps"])
+    run_worker(["spark"], warm_handlers, url=url, allow_import=["published_steps"])
     with FlowProducer(url) as flows:
         results: Any = flows.submit(FlowSpec("p", nodes)).result(timeout=timedelta(seconds=120))
     assert results["n"] == 9
@@ -335,10 +335,11 @@ def step(name: str, after: list[str] | None = None, **arguments: Any) -> FlowNod
 
 @pytest.mark.usefixtures("_spark_environment")
 class TestWorkers:
-    def test_what_a_flow_publishes_is_seen_when_it_is_done(
-        self, spark: SparkSession, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
-    ) -> None:
-        run_worker(["spark"], handlers, allow_import=["published_steps"])
+    def test_what_a_flow_publishes_is_seen_when_it_is_done(  # noqa: PLR0917  fixtures
+        self, spark: SparkSession, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
+        warm_handlers: Handlers,
+    ) -> None:  # fmt: skip
+        run_worker(["spark"], warm_handlers, allow_import=["published_steps"])
         table, files = str(tmp_path / "table"), str(tmp_path / "files")
         spec = FlowSpec(
             "published",

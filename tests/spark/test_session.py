@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,10 @@ from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.java import require_java
-from glidemq_orchestrate.spark.session import WarmSession, is_alive, warm_session
-from glidemq_orchestrate.spark.settings import SparkSettings
+from glidemq_orchestrate.spark.session import is_alive, warm_session
+from glidemq_orchestrate.spark.settings import CONF_VARIABLE, SparkSettings
 from tests.processes import runs
+from tests.spark.conftest import MASTER
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -91,34 +93,9 @@ def test_a_java_that_is_too_old_is_refused(tmp_path: Path, printed: str, version
 def test_the_session_is_the_same_for_every_step_and_as_configured() -> None:
     spark = warm_session.get()
     assert warm_session.get() is spark
-    assert spark.sparkContext.master == "local[2]"
+    assert spark.sparkContext.master == MASTER
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FAIR"
-
-
-@pytest.mark.parametrize(
-    ("conf", "why"),
-    [
-        ({}, r"\[Errno 2\] No such file .*'/nowhere/.*spark-submit'; let SPARK_HOME name"),
-        (
-            {"spark.driver.memory": "100m"},
-            ".*System memory .* must be at least",
-        ),
-        ({"spark.driver.memory": "lots"}, "its JVM ends as it starts, and what it has printed says why"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark closes no pipe then
-def test_why_a_session_cannot_be_built_is_told_in_a_sentence(
-    conf: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    warm_session.stop()  # else its JVM would be used
-    if not conf:
-        monkeypatch.setenv("SPARK_HOME", "/nowhere")
-    warm = WarmSession(SparkSettings("local[1]", conf))
-    with pytest.raises(ConfigurationError, match=f"Spark cannot be started: {why}") as caught:
-        warm.get()
-    assert "\n" not in str(caught.value)
-    assert not [child for child in psutil.Process().children() if child.name() == "java"]
 
 
 @pytest.mark.long  # a worker of test_trouble.py does the same
@@ -199,30 +176,68 @@ def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
 
 
 KILLED = """
-import sys, time
+import json, time, urllib.request
 from glidemq_orchestrate.spark.session import warm_session
-print("begun", flush=True)
 spark = warm_session.get()
+known = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key")
+told = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
+page = json.load(urllib.request.urlopen(f"{spark.sparkContext.uiWebUrl}/api/v1/applications"))[0]["id"]
+page = f"{spark.sparkContext.uiWebUrl}/api/v1/applications/{page}/environment"
+shown = urllib.request.urlopen(page).read().decode()
+print(json.dumps([known, told, shown]), flush=True)
 # Python workers of the JVM: its children, in a group of their own.
-spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: print("ready", flush=True) or time.sleep(600))
+spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: time.sleep(600))
 """
+SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": "hunter2",
+    "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "hunter3",
+    "spark.hadoop.fs.azure.sas.box.x.blob.core.windows.net": "hunter4",
+    "spark.my.apikey": "hunter5",
+    "spark.my.passphrase": "hunter6",
+    "spark.my.place": "https://ana:hunter7@example.net",
+}
 
 
-@pytest.mark.usefixtures("_spark_environment")
-@pytest.mark.parametrize("moment", ["at work", "starting"])
-def test_nothing_of_a_killed_process_is_left(moment: str, eventually: Eventually) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, cwd=_root())
-    owner, name = psutil.Process(process.pid), "pyspark.daemon" if moment == "at work" else "java"
-    count = 2 if moment == "at work" else 1  # the daemon, and a worker that it has forked
+@contextmanager
+def _killed(eventually: Eventually) -> Iterator[subprocess.Popen[str]]:
+    """A process with a session, which is killed at the end of the block; nothing that it started is left."""
+    process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, cwd=_root(), text=True)
+    below = []
     try:
-        eventually(lambda: len(_below(owner, name)) >= count, 90)
-        below = owner.children(recursive=True)
+        yield process
+        below = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.kill()
         killed = time.monotonic()
         process.communicate()
     eventually(lambda: not any(map(runs, below)), 30)
     assert time.monotonic() - killed < 8  # Spark's own processes need ten and more
+
+
+@pytest.mark.usefixtures("_spark_environment")
+def test_nothing_of_a_process_that_is_killed_as_it_starts_is_left(eventually: Eventually) -> None:
+    with _killed(eventually) as process:
+        eventually(lambda: _below(psutil.Process(process.pid), "java"), 90)
+
+
+@pytest.mark.usefixtures("_spark_environment")
+def test_no_secret_of_the_settings_is_shown_and_nothing_of_a_process_that_is_killed_at_work_is_left(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = {**SECRETS, "spark.task.cpus": "1", "spark.odd": "a 'b' \"c\" \\ ü $HOME"}
+    monkeypatch.setenv(CONF_VARIABLE, json.dumps(conf))
+    with _killed(eventually) as process:
+        assert process.stdout is not None
+        known, told, shown = json.loads(process.stdout.readline())
+        owner = psutil.Process(process.pid)
+        # The daemon, and a worker that it has forked.
+        eventually(lambda: len(_below(owner, "pyspark.daemon")) >= 2, 90)
+        commands = [" ".join(one.cmdline()) for one in owner.children(recursive=True)]
+    assert any("--properties-file" in command for command in commands)
+    assert not any("hunter" in command for command in commands)
+    assert "spark.my.passphrase" in shown
+    assert "hunter" not in shown
+    assert (known, told) == ("hunter2", "hunter2")
 
 
 def _jvm() -> psutil.Process:
@@ -241,48 +256,3 @@ def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:
 
 def _root() -> Path:
     return Path(__file__).parents[2]
-
-
-def test_no_secret_of_the_settings_is_in_the_list_of_processes() -> None:
-    program = """
-import json, psutil, urllib.request
-from contextlib import suppress
-from glidemq_orchestrate.spark.session import warm_session
-spark = warm_session.get()
-commands = []
-for child in psutil.Process().children(recursive=True):
-    with suppress(psutil.NoSuchProcess):
-        commands.append(" ".join(child.cmdline()))
-known = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key")
-told = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
-page = json.load(urllib.request.urlopen(f"{spark.sparkContext.uiWebUrl}/api/v1/applications"))[0]["id"]
-page = f"{spark.sparkContext.uiWebUrl}/api/v1/applications/{page}/environment"
-shown = urllib.request.urlopen(page).read().decode()
-print(json.dumps([commands, known, told, shown]))
-warm_session.stop()
-"""
-    secrets = {
-        "spark.hadoop.fs.s3a.secret.key": "hunter2",
-        "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "hunter3",
-        "spark.hadoop.fs.azure.sas.box.x.blob.core.windows.net": "hunter4",
-        "spark.my.apikey": "hunter5",
-        "spark.my.passphrase": "hunter6",
-        "spark.my.place": "https://ana:hunter7@example.net",
-    }
-    conf = {**secrets, "spark.task.cpus": "1", "spark.odd": "a 'b' \"c\" \\ ü $HOME"}
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(_root()),
-        "GLIDEMQ_SPARK_MASTER": "local[1]",
-        "GLIDEMQ_SPARK_CONF": json.dumps(conf),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    commands, known, told, shown = json.loads(done.stdout.splitlines()[-1])
-    assert any("--properties-file" in command for command in commands)
-    assert not any("hunter" in command for command in commands)
-    assert "spark.my.passphrase" in shown
-    assert "hunter" not in shown
-    assert (known, told) == ("hunter2", "hunter2")

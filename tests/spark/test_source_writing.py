@@ -14,8 +14,6 @@ from glidemq_orchestrate import Queue
 from glidemq_orchestrate._ops.queue.remembered import forget_old
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
-from glidemq_orchestrate.spark.session import warm_session
-from glidemq_orchestrate.spark.settings import MASTER_VARIABLE
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
 from tests.conftest import Eventually, RunWorker
@@ -28,16 +26,11 @@ if TYPE_CHECKING:
 Write = Callable[..., None]
 
 
-@pytest.fixture(scope="module")
-def patient(_spark_environment: None) -> Iterator[SparkSession]:
+@pytest.fixture
+def patient(spark: SparkSession) -> SparkSession:
     """A session that runs a task that has failed again, as clusters do."""
-    warm_session.stop()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MASTER_VARIABLE, "local[2,3]")
-        spark = warm_session.get()
-        spark.dataSource.register(GlideMQDataSource)
-        yield spark
-        warm_session.stop()
+    spark.dataSource.register(GlideMQDataSource)
+    return spark
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate.spark import handlers
 from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import StepFailed
 from glidemq_orchestrate.spark.steps import run_python_step
+from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import Unrecoverable
-from tests.conftest import Eventually, RunWorker
+from tests.conftest import RunWorker
 from tests.spark.conftest import MakeRun
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -151,9 +151,9 @@ def test_an_error_of_the_statement_is_told_without_its_text(sql: Sql) -> None:
 
 
 def test_statements_are_nodes_that_read_and_publish_tables(
-    url: str, run_worker: RunWorker, tmp_path: Path, eventually: Eventually
+    url: str, run_worker: RunWorker, tmp_path: Path, warm_handlers: Handlers
 ) -> None:
-    run_worker(["spark"], handlers, allow_import=["sql_package"])
+    run_worker(["spark"], warm_handlers, allow_import=["sql_package"])
     half: dict[str, Any] = {"file": "sql_package:queries/half.sql", "args": {"half": 0}}
     total: Any = {
         "file": "sql_package:queries/total.sql",

@@ -22,7 +22,7 @@ from glidemq_orchestrate.spark.submit.handler import run_application
 from glidemq_orchestrate.worker.imported import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import spawned
-from tests.spark.conftest import Run
+from tests.spark.conftest import MASTER, Run
 
 pytestmark = pytest.mark.usefixtures("_spark_environment")
 LONG = pytest.mark.long
@@ -69,7 +69,7 @@ json.dump(result, open(os.environ["GLIDEMQ_RESULT"], "w"))
         "args": ["a b", "7"],
         "rows": 7,
         "odd": odd,
-        "master": "local[2]",
+        "master": MASTER,
         "memory": "700m",
         "name": "spark: step (job-step)",
         "for": "Ana",
@@ -83,14 +83,12 @@ json.dump(result, open(os.environ["GLIDEMQ_RESULT"], "w"))
     assert run.recorder.reported[-1]["ui"].startswith("http://")
 
 
-def test_without_a_result_its_id_is_told(make: Callable[..., Run]) -> None:
-    assert run_application(make("print('done')").ctx) == {"application_id": None}
-
-
 @pytest.mark.parametrize(
     ("program", "kind", "expected"),
     [
-        ("import sys; sys.exit(3)", DriverFailed, r"program.py ended with exit code 3: .*"),
+        pytest.param(
+            "import sys; sys.exit(3)", DriverFailed, r"program.py ended with exit code 3: .*", marks=LONG
+        ),
         pytest.param("import os; os.abort()", DriverFailed, "program.py ended with exit code", marks=LONG),
         ("def f():\n    raise ValueError('no day')\nf()", DriverFailed, r"ValueError: no day \(in f, .*:2\)"),
         pytest.param("import nowhere_x", DriverFailed, "No module named 'nowhere_x'", marks=LONG),
@@ -176,7 +174,7 @@ def test_what_an_earlier_attempt_has_left_is_ended_first(make: Callable[..., Run
             tag: stack.enter_context(spawned(["sleep", "600"], env={**os.environ, TAG_VARIABLE: tag}))
             for tag in marks
         }
-        run_application(run.ctx)
+        assert run_application(run.ctx) == {"application_id": None}, "of one without a result"
         assert {tag: process.poll() is not None for tag, process in left.items()} == marks
     assert "ended the driver that an earlier attempt had left here" in run.recorder.lines
 
