@@ -31,6 +31,7 @@ from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
 from glidemq_orchestrate.spark.published.iceberg.table import SCHEME, is_iceberg
 from glidemq_orchestrate.spark.published.publish import publish
 from glidemq_orchestrate.spark.published.reading import read_published
+from glidemq_orchestrate.spark.release import is_spark_3
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall, put_inputs
@@ -166,6 +167,11 @@ def _is_plain(value: object) -> bool:
 
 def _check(title: str, name: str, value: Json) -> None:
     """Refuse what Spark has no literal for."""
+    if isinstance(value, list) and is_spark_3():
+        raise InvalidCall(
+            f"{title}: the list {name} of args needs Spark 4; pass the values one by one, and write "
+            "array(:a, :b) in the statement"
+        )
     parts = value if isinstance(value, list) else [value]
     kinds = {"null" if one is None else type(one).__name__ for one in parts}
     if len(kinds) > 1 and kinds != {"int", "float"}:

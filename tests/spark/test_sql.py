@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
+from glidemq_orchestrate.spark import sql as statements
 from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import StepFailed
 from glidemq_orchestrate.spark.steps import run_python_step
@@ -135,6 +136,13 @@ def test_values_are_told_as_json_and_no_more_than_a_hundred_rows(sql: Sql) -> No
 def test_a_payload_that_is_no_statement_fails_for_good(sql: Sql, data: Any, expected: str) -> None:
     with pytest.raises(Unrecoverable, match=expected):
         sql(data)
+
+
+def test_lists_need_spark_4(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "is_spark_3", lambda: True)
+    assert sql({"sql": "select :a as a", "args": {"a": 1}})["rows"] == [[1]]
+    with pytest.raises(InvalidCall, match=r"the list a of args needs Spark 4; .* array\(:a, :b\)"):
+        sql({"sql": "select :a", "args": {"a": [1]}})
 
 
 def test_a_text_runs_only_where_the_worker_allows_it(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
