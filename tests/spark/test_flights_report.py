@@ -270,6 +270,7 @@ def test_one_month_passes(one_month: tuple[FlowSpec, Results], make_run: MakeRun
     assert run_nodes(spec, make_run, results)["report"]["flights"] == 24_951
 
 
+@pytest.mark.long
 def test_rows_lost_before_the_join_fail_the_quality_check(
     one_month: tuple[FlowSpec, Results], make_run: MakeRun
 ) -> None:
