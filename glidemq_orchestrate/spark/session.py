@@ -78,6 +78,7 @@ class WarmSession:
         self._settings = settings
         self._lock = threading.Lock()
         self._running: _Running | None = None
+        self._is_replaced = False  # one that has died; steps wait for the next
 
     def use(self, settings: SparkSettings | None) -> None:
         """Settings for the next session that is built; None: those of the environment."""
@@ -92,7 +93,7 @@ class WarmSession:
     @property
     def is_built(self) -> bool:
         """Whether there is one in this process, by this or by the program itself."""
-        if self._running is not None or _OF_SUBMIT in os.environ:
+        if self._running is not None or self._is_replaced or _OF_SUBMIT in os.environ:
             return True
         return "pyspark" in sys.modules and _jvm_of_program() is not None
 
@@ -108,9 +109,13 @@ class WarmSession:
         with self._lock:
             if self._running is not None and not is_alive(self._running.spark):
                 logger.warning("the Spark session has died; building a new one")
+                self._is_replaced = True
                 self._end()
             if self._running is None:
-                self._running = _build(self._settings or SparkSettings.from_environment())
+                try:
+                    self._running = _build(self._settings or SparkSettings.from_environment())
+                finally:
+                    self._is_replaced = False
                 atexit.register(self.stop)
             return self._running.spark
 

@@ -17,6 +17,7 @@ import pytest
 from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
+from glidemq_orchestrate.spark import session
 from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.session import is_alive, warm_session
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, SparkSettings
@@ -125,6 +126,20 @@ def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
     assert not _below(psutil.Process(), "java")
     assert SparkContext._gateway is None
     warm_session.stop()
+
+
+def test_a_session_that_is_built_again_is_one_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a step that comes meanwhile would start a host."""
+    warm, seen = session.WarmSession(), list[bool]()
+    for name in ("_end", "is_alive", "_jvm_of_program"):
+        monkeypatch.setattr(session, name, lambda *_: None)
+    monkeypatch.setattr(session, "_build", lambda *_: seen.append(warm.is_built))
+    warm._running = object.__new__(session._Running)
+    monkeypatch.setattr(session._Running, "spark", None, raising=False)
+    with pytest.raises(AttributeError):
+        warm.get()
+    assert seen == [True]
+    assert not warm.is_built
 
 
 OWN = """
