@@ -37,13 +37,13 @@ def active(spark: SparkSession, calls: Calls | None = None, tag: str = "") -> It
     """
     step = Current(spark, calls or Calls(), tag)
     token = current.set(step)
-    _be_active(step)
+    end_activity = _be_active(step)
     try:
         yield
     finally:
         current.reset(token)
         step.calls.end()
-        _be_active(step, over=True)
+        end_activity()
         for undo in reversed(list(step.undo.values())):
             with suppress(Exception):  # the step has done it, or the JVM has ended
                 undo()
@@ -127,17 +127,28 @@ def _in_context(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(contextvars.copy_context().run, run)
 
 
-def _be_active(step: Current, *, over: bool = False) -> None:
-    """Let Java take the session of a step for that of this thread, or none any more.
+def _be_active(step: Current) -> Callable[[], None]:
+    """Let Java take the session of a step for that of this thread; returns what puts the one before it back.
 
     By its settings Java reads types, as in ``schema("at timestamp")``; without one by those of the context.
     """
     if not step.tag:
-        return
+        return lambda: None
     with suppress(Exception):  # the JVM has ended
         session: Any = step.spark
         sessions = getattr(session._jvm, session._jsparkSession.getClass().getName())  # noqa: SLF001
-        sessions.clearActiveSession() if over else sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+        def put_back() -> None:
+            with suppress(Exception):
+                if before.isDefined():
+                    sessions.setActiveSession(before.get())
+                else:
+                    sessions.clearActiveSession()
+
+        return put_back
+    return lambda: None
 
 
 def _inherited(step: Current, run: Callable[..., Any]) -> Callable[..., Any]:

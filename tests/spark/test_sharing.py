@@ -231,12 +231,24 @@ class TestCaches:
     def test_nothing_is_cached_any_more_when_steps_have_ended(
         self, step: Step, folder: str, spark: SparkSession, eventually: Eventually
     ) -> None:
+        context: Any = spark.sparkContext._jsc.sc()
+
+        def cached() -> set[int]:
+            return {one.id() for one in context.getRDDStorageInfo()}
+
+        before = cached()  # by the program itself, for another test
         with pytest.raises(ValueError, match="after it has cached"):
             step("fails", folder=folder)
         for how in ("cache", "persist", "sql", "catalog"):
             step("keeps", folder=folder, how=how)
-        left: Any = spark.sparkContext._jsc.sc()
-        eventually(lambda: not list(left.getRDDStorageInfo()), timeout=10)
+        eventually(lambda: cached() <= before, timeout=10)
+
+    def test_java_has_the_session_of_the_program_again(self, step: Step, spark: SparkSession) -> None:
+        own: Any = spark._jsparkSession
+        sessions = getattr(spark._jvm, own.getClass().getName())
+        sessions.setActiveSession(own)
+        assert step("draws")
+        assert sessions.getActiveSession().get().equals(own)
 
     def test_what_the_program_has_cached_stays(self, step: Step, folder: str, spark: SparkSession) -> None:
         frame = spark.read.parquet(folder).cache()
