@@ -21,7 +21,7 @@ from glidemq_orchestrate.spark import session
 from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.session import is_alive, warm_session
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, SparkSettings
-from tests.processes import runs
+from tests.processes import GONE, runs
 from tests.spark.conftest import MASTER
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def test_no_secret_of_the_settings_is_shown_and_nothing_of_a_process_that_is_kil
         owner = psutil.Process(process.pid)
         # The daemon, and a worker that it has forked.
         eventually(lambda: len(_below(owner, "pyspark.daemon")) >= 2, 90)
-        commands = [" ".join(one.cmdline()) for one in owner.children(recursive=True)]
+        commands = _commands(owner).values()
     assert any("--properties-file" in command for command in commands)
     assert not any("hunter" in command for command in commands)
     assert "spark.my.passphrase" in shown
@@ -260,13 +260,17 @@ def _jvm() -> psutil.Process:
     return jvm
 
 
-def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:
-    found = []
+def _commands(owner: psutil.Process) -> dict[psutil.Process, str]:
+    """The command lines of what a process has started, and that has not ended."""
+    found = {}
     for each in owner.children(recursive=True):
-        with suppress(psutil.NoSuchProcess, FileNotFoundError):
-            if name in " ".join(each.cmdline()):
-                found.append(each)
+        with suppress(*GONE):
+            found[each] = " ".join(each.cmdline())
     return found
+
+
+def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:
+    return [each for each, command in _commands(owner).items() if name in command]
 
 
 def _root() -> Path:

@@ -214,20 +214,6 @@ def test_the_tags_of_run_retries_and_what_they_prove(work: Work, stored: dg.Dags
     assert work.results[1] == {"extract": 5, "load": 6, "report": 7}
 
 
-def test_a_flow_of_an_earlier_release_is_repaired_or_run_anew(work: Work, stored: dg.DagsterInstance) -> None:
-    submit = FlowProducer.submit
-
-    def as_before(self: FlowProducer, *args: Any, request: str = "", **kwargs: Any) -> Any:
-        return submit(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FlowProducer, "submit", as_before)
-        first = failed_once(work, stored)
-    run(stored, from_failure(stored, first))
-    run(stored, dg.ReexecutionOptions(first))
-    assert [one["extract"] for one in work.results] == [1, 5]
-
-
 def test_a_flow_that_others_began_is_joined(work: Work, stored: dg.DagsterInstance) -> None:
     work.flow_id, work.failing = "shared: +/ü", {"load"}
     with FlowProducer(work.url) as producer:
