@@ -250,7 +250,8 @@ def handle(ctx):
     Path(sys.argv[2], "begun-" + str(ctx.data)).touch()
     time.sleep(600)
 
-BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20).run()
+lease = timedelta(seconds=1)
+BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20, lock_duration=lease).run()
 """
 
 
