@@ -14,13 +14,13 @@ SHAPES: Final = ("mesh", "fan-in", "fan-out")
 CONCURRENCY: Final = 50
 LOG_FROM_US: Final = 500
 LIMIT_US: Final = 5_000
-MOST_LOGGED: Final = 20_000
+MAX_LOGGED: Final = 20_000
 
 
 def measure(stage: Stage, scale: float, progress: Console) -> list[dict[str, Any]]:
     """One row for each shape and size."""
     stage.client.config_set("slowlog-log-slower-than", LOG_FROM_US)
-    stage.client.config_set("slowlog-max-len", MOST_LOGGED)
+    stage.client.config_set("slowlog-max-len", MAX_LOGGED)
     rows = []
     for shape in SHAPES:
         for nodes in dict.fromkeys(max(int(size * scale), 100) for size in SIZES):
@@ -59,7 +59,7 @@ def used_memory(client: Any) -> int:
 
 def longest_call(client: Any) -> str:
     """The slowest call since the last check, and how many exceeded the limit."""
-    entries = [one for one in client.slowlog_get(MOST_LOGGED) if b"LOG" not in one["command"][:8].upper()]
+    entries = [one for one in client.slowlog_get(MAX_LOGGED) if b"LOG" not in one["command"][:8].upper()]
     client.slowlog_reset()
     entries = [one for one in entries if not one["command"].upper().startswith(b"FLUSHALL")]
     if not entries:

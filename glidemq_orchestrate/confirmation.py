@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import ConfigurationError
 
-MOST_REPLICAS: Final = 99
+MAX_REPLICAS: Final = 99
 FORMS: Final = "disk, replicas:N or disk,replicas:N"
 
 _FORM: Final = re.compile(r"(?:(disk)(?:,|\Z))?(?:replicas:([1-9][0-9]?))?\Z")
@@ -35,5 +35,5 @@ def read_confirm(text: str | None) -> Confirmation | None:
         return None
     found = _FORM.match(text) if isinstance(text, str) else None
     if found is None or not text or text.endswith(","):
-        raise ConfigurationError(f"confirm must be {FORMS}, with N from 1 to {MOST_REPLICAS}")
+        raise ConfigurationError(f"confirm must be {FORMS}, with N from 1 to {MAX_REPLICAS}")
     return Confirmation(found[1] is not None, int(found[2] or 0))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.codec import Json, readable
 
-MOST: Final = 2**53
+MAX: Final = 2**53
 _COUNT: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -26,7 +26,7 @@ def number(value: object, default: int = 0) -> int:
         return 0
     try:
         found = float(value)  # type: ignore[arg-type]  # what cannot be a number raises
-        return int(max(min(found, MOST), -MOST))
+        return int(max(min(found, MAX), -MAX))
     except (ValueError, TypeError, OverflowError):
         return default
 
@@ -75,4 +75,4 @@ def amount(value: object) -> float:
     """A number from the wire made safe for sums: not negative, at most 2^53; 0 when it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return 0.0
-    return float(min(value, MOST))
+    return float(min(value, MAX))

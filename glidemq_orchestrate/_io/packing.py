@@ -21,7 +21,7 @@ with contextlib.suppress(ImportError):  # redis-py itself uses it on blocking co
 
 ESCAPES: Final = "surrogateescape"
 HALF: Final = "a text with half a character (a lone surrogate)"
-_MOST: Final = 2**63  # hiredis crashes on numbers of thousands of digits
+_MAX: Final = 2**63  # hiredis crashes on numbers of thousands of digits
 _NUMBERS: Final = frozenset({int, float})
 
 PIECE: Final = 65_536
@@ -111,7 +111,7 @@ def _flaw(call: Call[Any]) -> EncodeError | None:
 def _are_small(words: list[Word]) -> bool:
     """Whether all are numbers that can be sent: a quick check that nearly every call passes."""
     numbers: Any = words
-    return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MOST)
+    return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MAX)
 
 
 def _flaw_of(word: Word) -> str:
@@ -123,7 +123,7 @@ def _flaw_of(word: Word) -> str:
             return HALF
     elif isinstance(word, bool) or not isinstance(word, int | float):
         return f"a value of type {type(word).__name__}"
-    elif isinstance(word, int) and not -_MOST <= word <= _MOST:
+    elif isinstance(word, int) and not -_MAX <= word <= _MAX:
         return "a number of more than 19 digits"
     return ""
 

@@ -13,7 +13,7 @@ from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
 
-MOST_ROUNDS: Final = 5
+MAX_ROUNDS: Final = 5
 Send = Callable[[Sequence[Call[Any]]], Op[list[Any]]]
 
 
@@ -47,7 +47,7 @@ def read(wanted: Sequence[Wanted], send: Send = ask_all) -> Op[list[JobLogs]]:
     """Read the lines of each, in one round trip; two where lines were removed."""
     found: dict[int, JobLogs] = {}
     cuts, left = [0] * len(wanted), list(range(len(wanted)))
-    for _ in range(MOST_ROUNDS):  # lines may be removed between the trips
+    for _ in range(MAX_ROUNDS):  # lines may be removed between the trips
         replies = yield from send([call for at in left for call in wanted[at].calls(cuts[at])])
         asked, left = left, []
         for at, lines, length, cut in zip(asked, replies[::3], replies[1::3], replies[2::3], strict=True):

@@ -63,7 +63,7 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
 }
 
 
-MOST_CHARACTERS: Final = 1_000
+MAX_CHARACTERS: Final = 1_000
 _QUOTING: Final = re.compile(r",? with args beginning with", re.IGNORECASE)
 
 # Inside a function a denied command is an error of the function, without the code NOPERM.
@@ -72,7 +72,7 @@ _DENIED: Final = ("ACL failure in script", "The user executing the script can't"
 
 def error_from(text: str) -> GlideMQError:
     """The error for the text of an error reply, without what it quotes of the command: that may be secret."""
-    text = _QUOTING.split(text, 1)[0][:MOST_CHARACTERS]
+    text = _QUOTING.split(text, 1)[0][:MAX_CHARACTERS]
     code, _, message = text.partition(" ")
     if "Function not found" in text or "Function not loaded" in text:
         error: GlideMQError = LibraryMissing(text)

@@ -38,7 +38,7 @@ chaos_app = typer.Typer(
 )
 
 VERDICTS = {"safe": "green", "not safe": "bold red", "not repeated": "yellow"}
-MOST_MARKS = 3
+MAX_MARKS = 3
 LOG_SECONDS = 30.0
 INTERRUPTED: Final = 128 + signal.SIGINT
 
@@ -177,9 +177,9 @@ def _show(report: ChaosReport) -> None:
     console.print(_steps(report))
     for (step, kind), of_kind in _grouped(report).items():
         first = of_kind[0]
-        runs = Counter({finding.detail: finding.count for finding in of_kind}).most_common(MOST_MARKS)
+        runs = Counter({finding.detail: finding.count for finding in of_kind}).most_common(MAX_MARKS)
         details = ", ".join(f"{detail} ({count} of {report.runs} runs)" for detail, count in runs)
-        more = f" and {len(of_kind) - MOST_MARKS} more" if len(of_kind) > MOST_MARKS else ""
+        more = f" and {len(of_kind) - MAX_MARKS} more" if len(of_kind) > MAX_MARKS else ""
         console.print(Text.assemble("\n", (step or report.flow, "bold"), f": {kind}: {details}{more}"))
         console.print(Padding(Text(f"{first.advice[0].upper()}{first.advice[1:]}."), (0, 2)))
         if first.run:

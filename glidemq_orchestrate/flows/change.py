@@ -79,9 +79,9 @@ _UNSEEN: Final = ord(_CODES[UNSEEN])
 _DELTA: Final = r"(\d+)([a-z])(?:(\d{1,19})\.)?"
 _POSITION: Final = re.compile(rf"1\.([\w-]+)\.((?:{_DELTA})*)\Z", re.ASCII)
 _TURN: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
-_MOST_DELTAS: Final = 64
-_MOST_BYTES: Final = 16 * 2**20
-_MOST_RANK: Final = 999_999
+_MAX_DELTAS: Final = 64
+_MAX_BYTES: Final = 16 * 2**20
+_MAX_RANK: Final = 999_999
 _TURNS_OF_RUN: Final = 1_000  # later attempts count as the last
 
 
@@ -193,7 +193,7 @@ class Seen:
     def _position(self) -> str:
         """The packed states, followed by the changes since they were packed."""
         # Packing everything takes time in proportion to the flow: most positions only append their changes.
-        if not self._head or len(self._deltas) > max(_MOST_DELTAS, len(self._codes) // 100):
+        if not self._head or len(self._deltas) > max(_MAX_DELTAS, len(self._codes) // 100):
             end = f"{self.end} {self._ended_ms}" if self._ended_ms else self.end
             ranks = range(max(self._turns, default=-1) + 1)
             turns = ",".join(str(self._turns.get(rank, "")) for rank in ranks)
@@ -209,7 +209,7 @@ def _unpacked(packed: str) -> tuple[str, str, int, str, dict[str, str], str]:
     It may be forged: the parts are checked, and the unpacked size is limited.
     """
     unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
+    data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MAX_BYTES)
     wire = json.loads(data) if unpacker.eof else None
     if not isinstance(wire, list) or len(wire) != 5:
         raise ValueError("not the parts of a position")
@@ -228,7 +228,7 @@ def _unpacked(packed: str) -> tuple[str, str, int, str, dict[str, str], str]:
 
 def _turns(text: str) -> dict[int, int]:
     """The turns by rank."""
-    if text.count(",") > _MOST_RANK:
+    if text.count(",") > _MAX_RANK:
         raise ValueError("more turns than there are nodes")
     return {rank: _turn(turn) for rank, turn in enumerate(text.split(",")) if turn}
 
@@ -246,7 +246,7 @@ def _known(codes: str) -> str:
 
 
 def _rank(text: str) -> int:
-    if len(text) > len(str(_MOST_RANK)) or int(text) > _MOST_RANK:
+    if len(text) > len(str(_MAX_RANK)) or int(text) > _MAX_RANK:
         raise ValueError("a rank that no node has")
     return int(text)
 

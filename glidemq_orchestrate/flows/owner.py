@@ -11,8 +11,8 @@ from glidemq_orchestrate.jobs.bounds import lasting, milliseconds
 from glidemq_orchestrate.names import OWNER, described
 
 OnLapse = Literal["cancel", "keep"]
-LEAST: Final = timedelta(seconds=15)
-MOST: Final = timedelta(days=7)
+MIN: Final = timedelta(seconds=15)
+MAX: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Owner:
 
     def __post_init__(self) -> None:
         OWNER.check(self.name)
-        lasting("lapse", self.lapse, least=LEAST, most=MOST, error=ConfigurationError)
+        lasting("lapse", self.lapse, least=MIN, most=MAX, error=ConfigurationError)
         if self.on_lapse not in get_args(OnLapse):
             raise ConfigurationError(f"on_lapse must be cancel or keep, got {described(self.on_lapse)}")
         if not isinstance(self.joins, bool):

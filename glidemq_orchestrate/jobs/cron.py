@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from croniter import croniter
 
 HORIZON_YEARS: Final = 10
-MOST_CHARACTERS: Final = 1_000
+MAX_CHARACTERS: Final = 1_000
 
 _PART: Final = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?\Z", re.ASCII)
 _RANGES: Final = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
@@ -49,10 +49,10 @@ class Cron:
         Raises:
             ConfigurationError: The pattern or the time zone is not valid; the message names the field.
         """
-        fields = pattern[:MOST_CHARACTERS].lower().split()
-        if len(pattern) > MOST_CHARACTERS:
+        fields = pattern[:MAX_CHARACTERS].lower().split()
+        if len(pattern) > MAX_CHARACTERS:
             raise ConfigurationError(
-                f"cron must have at most {MOST_CHARACTERS} characters, got {len(pattern):,}"
+                f"cron must have at most {MAX_CHARACTERS} characters, got {len(pattern):,}"
             )
         if len(fields) not in (5, 6):
             raise ConfigurationError(

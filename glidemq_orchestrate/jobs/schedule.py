@@ -19,8 +19,8 @@ from glidemq_orchestrate.names import JOB_NAME, described
 from glidemq_orchestrate.stored import moment
 
 LOGICAL_TIME: Final = "logicalTime"
-MOST_CAUGHT_UP: Final = 100
-_MOST: Final = 2**53 - 1
+MAX_CAUGHT_UP: Final = 100
+_MAX: Final = 2**53 - 1
 _OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
 
 
@@ -73,7 +73,7 @@ class Schedule:
     end: datetime | None = None
     limit: int | None = None
     catch_up: CatchUp | Literal["skip", "last", "all"] = CatchUp.SKIP
-    catch_up_limit: int = MOST_CAUGHT_UP
+    catch_up_limit: int = MAX_CAUGHT_UP
     overlap: bool = True
     logical_time: bool = False
 
@@ -85,7 +85,7 @@ class Schedule:
             raise ConfigurationError("a schedule needs exactly one of every, cron and repeat_after_complete")
         for name in ("every", "repeat_after_complete"):
             value = getattr(self, name)
-            if value is not None and not 1 <= milliseconds(value) <= _MOST:
+            if value is not None and not 1 <= milliseconds(value) <= _MAX:
                 raise ConfigurationError(f"{name} must be at least a millisecond, got {value}")
         if self.time_zone is not None and self.cron is None:
             raise ConfigurationError("time_zone is for cron only")
@@ -104,9 +104,9 @@ class Schedule:
             raise ConfigurationError(f"limit must be at least 1, got {described(self.limit)}")
         if self.catch_up not in tuple(CatchUp):
             raise ConfigurationError(f"catch_up must be skip, last or all, got {described(self.catch_up)}")
-        if not 1 <= self.catch_up_limit <= MOST_CAUGHT_UP:
+        if not 1 <= self.catch_up_limit <= MAX_CAUGHT_UP:
             raise ConfigurationError(
-                f"catch_up_limit must be 1 to {MOST_CAUGHT_UP}, got {described(self.catch_up_limit)}"
+                f"catch_up_limit must be 1 to {MAX_CAUGHT_UP}, got {described(self.catch_up_limit)}"
             )
         if self.repeat_after_complete is not None and self.catch_up != CatchUp.SKIP:
             raise ConfigurationError(
@@ -247,7 +247,7 @@ class Stored:
         """A whole number of the entry; 0 for anything else."""
         value = self.wire.get(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return int(value) if is_number and abs(value) <= _MOST else 0  # type: ignore[arg-type]  # checked
+        return int(value) if is_number and abs(value) <= _MAX else 0  # type: ignore[arg-type]  # checked
 
     @property
     def template(self) -> Mapping[str, Any]:
@@ -322,7 +322,7 @@ class Stored:
         slot, policy = self.number("nextRun"), self.wire.get("catchUp")
         if policy not in (CatchUp.LAST, CatchUp.ALL):
             return [slot]
-        bound = 1 if policy == CatchUp.LAST else min(self.number("catchUpLimit") or 1, MOST_CAUGHT_UP)
+        bound = 1 if policy == CatchUp.LAST else min(self.number("catchUpLimit") or 1, MAX_CAUGHT_UP)
         if limit := self.number("limit"):
             bound = min(bound, limit - self.number("iterationCount"))
         until = min(now_ms, self.number("endDate") or now_ms)
@@ -386,7 +386,7 @@ class Stored:
                 end=moment(str(self.number("endDate") or "")),
                 limit=self.number("limit") or None,
                 catch_up="skip" if self.number("repeatAfterComplete") else self.wire.get("catchUp", "skip"),
-                catch_up_limit=self.number("catchUpLimit") or MOST_CAUGHT_UP,
+                catch_up_limit=self.number("catchUpLimit") or MAX_CAUGHT_UP,
                 overlap=self.wire.get("overlap") is not False,
                 logical_time=self.wire.get("logicalTime") is True,
             )

@@ -13,12 +13,12 @@ from typing import Final
 OURS: Final = "gmo-worker-"
 OF_BROADCASTS: Final = "gmo-broadcast-"
 _LEASE: Final = re.compile(r"-(\d{1,8})ms\Z")
-_MOST_MS: Final = 86_400_000
+_MAX_MS: Final = 86_400_000
 
 
 def worker_id(kind: str, unique: str, lock_ms: int) -> str:
     """The id of a worker; ``kind`` is ``OURS`` or ``OF_BROADCASTS``. More than a day is written as a day."""
-    return f"{kind}{unique}-{min(lock_ms, _MOST_MS)}ms"
+    return f"{kind}{unique}-{min(lock_ms, _MAX_MS)}ms"
 
 
 def lease_of(worker: str) -> timedelta | None:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 USED: Final = "spark.glidemq.epoch"
 """The setting by which a session shows that an attempt has it, with the number of that."""
-MOST_ATTEMPTS: Final = 1_000
+MAX_ATTEMPTS: Final = 1_000
 TIMEOUT: Final = "spark.connect.session.manager.defaultSessionTimeout"
 CALL_SECONDS: Final = 60.0
 """So often a session is called while its step runs; more often where the server's time-out is short."""
@@ -132,7 +132,7 @@ class ConnectEngine:
         Raises:
             LeaseLost: A later attempt has one.
         """
-        for number in range(MOST_ATTEMPTS):
+        for number in range(MAX_ATTEMPTS):
             spark = self._opened(self._id_of(ctx, number))
             try:
                 used_by = int(spark.conf.get(USED, "0") or 0)
@@ -153,7 +153,7 @@ class ConnectEngine:
             with suppress(Exception):
                 spark.interruptAll()
             _close(spark)
-        raise InvalidCall(f"job {ctx.job_id} has had {MOST_ATTEMPTS} sessions on this server")
+        raise InvalidCall(f"job {ctx.job_id} has had {MAX_ATTEMPTS} sessions on this server")
 
     def _id_of(self, ctx: Context, number: int) -> str:
         """The id of the session for a job; several, as a server refuses one that was closed."""

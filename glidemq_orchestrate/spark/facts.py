@@ -11,9 +11,9 @@ from glidemq_orchestrate.spark.plans import is_short, lineage_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_STAGES: Final = 200
+MAX_STAGES: Final = 200
 """Of the last so many stages of a step; Spark itself keeps a thousand of a session."""
-MOST_QUERIES: Final = 100
+MAX_QUERIES: Final = 100
 """Of the last so many queries of a session, those of the step are looked at."""
 HEAR_MS: Final = 1_000
 _SUMS: Final = {
@@ -38,7 +38,7 @@ def facts_of(spark: SparkSession, group: str, since: float, known: Iterable[int]
     Returns:
         ``spark_jobs``, their ids in Spark; ``input_bytes``, ``output_bytes``, ``shuffle_read_bytes``,
         ``shuffle_write_bytes``, ``spilled_bytes`` (on disk) and ``executor_ms`` (time of all tasks) of the
-        last ``MOST_STAGES`` stages. Retried tasks count each time. ``lineage``, with ``inputs`` and
+        last ``MAX_STAGES`` stages. Retried tasks count each time. ``lineage``, with ``inputs`` and
         ``outputs``, where its plans name any (see ``plans``).
     """
     context = spark.sparkContext
@@ -47,7 +47,7 @@ def facts_of(spark: SparkSession, group: str, since: float, known: Iterable[int]
     if not jobs:
         return {}
     infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
-    stages = sorted({stage for info in infos for stage in info.stageIds})[-MOST_STAGES:]
+    stages = sorted({stage for info in infos for stage in info.stageIds})[-MAX_STAGES:]
     sums = dict.fromkeys(_SUMS, 0)
     jvm: Any = context
     scala = jvm._jsc.sc()  # noqa: SLF001  no public way; the pages of Spark's UI read it
@@ -68,8 +68,8 @@ def _plans(spark: SparkSession, jobs: set[int], since_ms: int) -> Iterator[str]:
     with suppress(Exception):  # of what Spark promises to nobody
         session: Any = spark
         store = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001  as for the stages
-        first = max(0, store.executionsCount() - MOST_QUERIES)
-        queries = store.executionsList(first, MOST_QUERIES)
+        first = max(0, store.executionsCount() - MAX_QUERIES)
+        queries = store.executionsList(first, MAX_QUERIES)
         for number in reversed(range(queries.size())):
             query = queries.apply(number)
             if query.submissionTime() < since_ms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MOST: Final = 1_500
+MAX: Final = 1_500
 """Characters of a reason without its remedy."""
 LINES: Final = 400
 """Lines of the whole text that are kept in the log of the job."""
@@ -209,4 +209,4 @@ def _told(message: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST else f"{text[:MOST]}…"
+    return text if len(text) <= MAX else f"{text[:MAX]}…"

@@ -18,7 +18,7 @@ from glidemq_orchestrate.worker.imported import InvalidCall
 FIELD: Final = "user"
 PREFIX: Final = "spark.glidemq."
 PARTS: Final = ("queue", "job", "node", "flow", "attempt", FIELD)
-MOST: Final = 200
+MAX: Final = 200
 
 
 def identity_of(title: str, ctx: Context) -> dict[str, str]:
@@ -29,8 +29,8 @@ def identity_of(title: str, ctx: Context) -> dict[str, str]:
     """
     given: Json = ctx.data.get(FIELD) if isinstance(ctx.data, dict) else None
     user = "" if given is None else given
-    if not isinstance(user, str) or not user.isprintable() or len(user) > MOST:
-        raise InvalidCall(f"{title}: user must be a name of at most {MOST} printable characters")
+    if not isinstance(user, str) or not user.isprintable() or len(user) > MAX:
+        raise InvalidCall(f"{title}: user must be a name of at most {MAX} printable characters")
     values = (ctx.queue, ctx.job_id, ctx.node or "", ctx.flow_id or "", str(ctx.attempt), user)
     return {f"{PREFIX}{part}": value for part, value in zip(PARTS, values, strict=True) if value}
 

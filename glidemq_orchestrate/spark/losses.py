@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-MOST_KNOWN: Final = 10_000
+MAX_KNOWN: Final = 10_000
 
 
 class Losses:
@@ -30,7 +30,7 @@ class Losses:
         """A session was lost while the job ran: how often that was so in a row."""
         with self._lock:
             self._counts[job] = self._counts.pop(job, 0) + 1
-            while len(self._counts) > MOST_KNOWN:
+            while len(self._counts) > MAX_KNOWN:
                 self._counts.popitem(last=False)
             return self._counts[job]
 

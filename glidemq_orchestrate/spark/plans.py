@@ -13,7 +13,7 @@ from typing import Final
 
 from glidemq_orchestrate.codec import Json
 
-MOST: Final = 100
+MAX: Final = 100
 """So many data sets of each side are told."""
 _SCAN: Final = re.compile(r"^Location: \w+(?: ?\(\d+ paths\))? ?\[(.+)\]$", re.MULTILINE)
 _NODE: Final = re.compile(r", Location: \w+\(\d+ paths\)\[(.+?)(\]|\.\.\.), PartitionFilters: ")
@@ -46,7 +46,7 @@ def lineage_of(plans: Iterable[str]) -> dict[str, Json]:
         for paths in (*_of_nodes(plan), *map(_NEXT.split, _SCAN.findall(plan))):
             inputs.update((_dataset(path), None) for path in paths if not _MORE.fullmatch(path))
         outputs.update((_dataset(path), None) for path in _WRITE.findall(plan))
-    sides = {"inputs": list(inputs)[:MOST], "outputs": list(outputs)[:MOST]}
+    sides = {"inputs": list(inputs)[:MAX], "outputs": list(outputs)[:MAX]}
     return {side: [*paths] for side, paths in sides.items() if paths}
 
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 JOB_NAME: Final = "spark.sql"
 ALLOW_VARIABLE: Final = "GLIDEMQ_SPARK_ALLOW_SQL"
-MOST_ROWS: Final = 100
+MAX_ROWS: Final = 100
 _PUBLISH: Final = frozenset({"location", "format", "partition_by", "replace", "options"})
 _OF_FILES: Final = frozenset({"format", "options"})
 """Fields of it that tables of Iceberg have not."""
-_LEAST: Final = -(2**63)
+_MIN: Final = -(2**63)
 """The least number that Spark's largest type of integers has."""
 _BITS: Final = 31
 """Of a number that is an ``int`` of Spark, without its sign; others are a ``bigint``."""
@@ -113,11 +113,11 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
         if is_iceberg(location):
             return publish_iceberg(ctx, location.removeprefix(SCHEME), frame, **more)
         return publish(ctx, location, frame, **more)
-    rows = frame.limit(MOST_ROWS + 1).collect()
+    rows = frame.limit(MAX_ROWS + 1).collect()
     return {
         "columns": list(frame.columns),
-        "rows": [[_json(value) for value in row] for row in rows[:MOST_ROWS]],
-        "more": len(rows) > MOST_ROWS,
+        "rows": [[_json(value) for value in row] for row in rows[:MAX_ROWS]],
+        "more": len(rows) > MAX_ROWS,
     }
 
 
@@ -179,7 +179,7 @@ def _check(title: str, name: str, value: Json) -> None:
             f"{title}: the list {name} of args has {' and '.join(sorted(kinds))}: Spark takes lists of "
             "one type, without null; pass the values one by one, and write array(:a, :b) in the statement"
         )
-    if any(isinstance(one, int) and not _LEAST <= one < -_LEAST for one in parts):
+    if any(isinstance(one, int) and not _MIN <= one < -_MIN for one in parts):
         raise InvalidCall(
             f"{title}: {name} of args has a number of more than 64 bits: pass it as a string, and cast it "
             "in the statement"

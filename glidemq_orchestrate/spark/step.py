@@ -17,7 +17,7 @@ from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.settings import PATIENCE_VARIABLE, patience
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.sql import statement_of
-from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured
+from glidemq_orchestrate.worker.captured import MAX_CHARACTERS, captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
 
@@ -82,7 +82,7 @@ def _failure(ctx: Context, exc: Exception) -> StepFailed | None:
         return None
     text = str(exc)
     for line in text.splitlines()[:LINES]:
-        ctx.log(line[:MOST_CHARACTERS])
+        ctx.log(line[:MAX_CHARACTERS])
     return StepFailed(explained(text))
 
 

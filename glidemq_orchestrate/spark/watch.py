@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
 END_SECONDS: Final = 10.0
 TELL_SECONDS: Final = 10.0
-MOST_JOBS: Final = 100
+MAX_JOBS: Final = 100
 """Of a step that has failed, so many jobs are asked for tasks that still run."""
 WHY: Final = (
     "other applications hold all cores of the cluster, or it has no worker with the memory and the cores "
@@ -223,7 +223,7 @@ def _end(context: SparkContext, tag: str, calls: Calls, *, may_have_left: bool) 
 
 def _has_tasks(tracker: StatusTracker, tag: str) -> bool:
     """Whether a task of the last jobs that have not succeeded runs: Spark ends a job before its tasks."""
-    last = sorted(tracker.getJobIdsForGroup(tag))[-MOST_JOBS:]
+    last = sorted(tracker.getJobIdsForGroup(tag))[-MAX_JOBS:]
     jobs = [job for number in last if (job := tracker.getJobInfo(number)) and job.status != "SUCCEEDED"]
     stages = {stage for job in jobs for stage in job.stageIds}
     return any(info.numActiveTasks > 0 for stage in stages if (info := tracker.getStageInfo(stage)))

@@ -48,8 +48,8 @@ _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the s
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
 CROWDED_SECONDS: Final = 0.1
-LEAST_MS: Final = 20
-MOST_UNSENT: Final = 1_000
+MIN_MS: Final = 20
+MAX_UNSENT: Final = 1_000
 
 
 class BroadcastWorker(Service):
@@ -118,7 +118,7 @@ class BroadcastWorker(Service):
         self._watch: Watch | None = None
         self._suspects = Suspects(lambda _released: None)
         self._threads_of: dict[str, int] = {}
-        self._room_to_send = threading.Semaphore(MOST_UNSENT)
+        self._room_to_send = threading.Semaphore(MAX_UNSENT)
 
     # --- the service ---
 
@@ -208,7 +208,7 @@ class BroadcastWorker(Service):
     async def _maintain(self) -> float | None:
         due_ms = await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
         await self._take_over()
-        return max(due_ms - self._clock.now_ms(), LEAST_MS) / 1000 if due_ms >= 0 else None
+        return max(due_ms - self._clock.now_ms(), MIN_MS) / 1000 if due_ms >= 0 else None
 
     async def _take_over(self) -> None:
         """Run messages of dead workers, as many as there is room for; the others wait for another worker."""

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
-MOST_OVERSTAYED: Final = 256
+MAX_OVERSTAYED: Final = 256
 IDLE_SECONDS: Final = 60.0
 
 
@@ -119,7 +119,7 @@ class Threads:
     @property
     def is_crowded(self) -> bool:
         """Whether so many functions overstay that no further job should start."""
-        return self.overstayed >= MOST_OVERSTAYED
+        return self.overstayed >= MAX_OVERSTAYED
 
     def close(self) -> None:
         """Let idle threads end; the others end when their functions return, or with the process."""

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate.worker.context import Context
 
-MOST_LINES: Final = 1_000
-MOST_CHARACTERS: Final = 4_000
+MAX_LINES: Final = 1_000
+MAX_CHARACTERS: Final = 4_000
 _OWN: Final = "glidemq_orchestrate"
 
 
@@ -34,11 +34,11 @@ class _ToJob(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines += 1
-        if self._lines > MOST_LINES:
+        if self._lines > MAX_LINES:
             return
         try:
-            self._ctx.log(f"{record.levelname} {record.getMessage()}"[:MOST_CHARACTERS])
-            if self._lines == MOST_LINES:
+            self._ctx.log(f"{record.levelname} {record.getMessage()}"[:MAX_CHARACTERS])
+            if self._lines == MAX_LINES:
                 self._ctx.log("what it logs from here on is in the log of the worker alone")
         except Exception:  # noqa: BLE001  as every handler of logging
             self.handleError(record)

@@ -22,7 +22,7 @@ from glidemq_orchestrate.worker.handler import BackoffStrategy
 from glidemq_orchestrate.worker.signals import RetryLater, Skip, Suspend, Unrecoverable, WaitForChildren
 
 AHEAD_SECONDS: Final = 0.02
-MOST_AHEAD: Final = 128
+MAX_AHEAD: Final = 128
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Slots:
         """How many jobs to hold beyond the running ones."""
         if self.prefetch is not None:
             return self.prefetch
-        return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MOST_AHEAD)
+        return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MAX_AHEAD)
 
     def ran(self, seconds: float) -> None:
         """Update the mean duration of runs."""

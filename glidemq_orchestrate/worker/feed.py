@@ -21,9 +21,9 @@ from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._protocol.call import Op, Run
 from glidemq_orchestrate._protocol.worker.exchange import (
-    MOST_NODES,
-    MOST_OUTCOMES,
-    MOST_WANTED,
+    MAX_NODES,
+    MAX_OUTCOMES,
+    MAX_WANTED,
     Answer,
     Held,
     Kind,
@@ -170,7 +170,7 @@ class Feed:
         """Call; under load call again with the outcomes since then, so that the server need not wait."""
         while lane.flight is not None:
             await self._exchange(lane.flight)
-            is_busy = len(self._outbox) >= MOST_NODES
+            is_busy = len(self._outbox) >= MAX_NODES
             lane.flight = self._next(len(self._lanes) - 1) if is_busy else None
 
     def _next(self, others: int) -> Flight | None:
@@ -180,9 +180,9 @@ class Feed:
         if self._suspects and not others and self._loop.time() >= self._suspects_at:
             return self._prepare([self._suspects.popleft()], 0)
         if has_begun or self._is_worth_a_call(wanted, others):
-            most = MOST_OUTCOMES
+            most = MAX_OUTCOMES
             if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
-                most = MOST_NODES
+                most = MAX_NODES
             outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
             return self._prepare(outcomes, wanted)
         return None
@@ -195,7 +195,7 @@ class Feed:
         """
         if not others:
             return bool(self._outbox or wanted)
-        is_much = len(self._outbox) >= MOST_NODES or wanted >= MOST_WANTED // 2
+        is_much = len(self._outbox) >= MAX_NODES or wanted >= MAX_WANTED // 2
         return is_much and others < LANES and self._slots.concurrency > 1
 
     async def _pause(self) -> None:
@@ -212,8 +212,8 @@ class Feed:
         """
         if self.receipts is not None and self.receipts.is_behind:
             return 0
-        room = self._slots.room() - max(len(self._outbox) - MOST_OUTCOMES, 0)
-        return min(max(room // self._share, min(room, 1), 0), MOST_WANTED)
+        room = self._slots.room() - max(len(self._outbox) - MAX_OUTCOMES, 0)
+        return min(max(room // self._share, min(room, 1), 0), MAX_WANTED)
 
     def _prepare(self, outcomes: list[Outcome], wanted: int) -> Flight:
         """A new call; the places for its jobs are reserved until the reply."""

@@ -29,8 +29,8 @@ from glidemq_orchestrate.worker.written import WrittenMessages
 
 T = TypeVar("T")
 
-MOST_TOGETHER: Final = 100
-MOST_UNSENT: Final = 1_000
+MAX_TOGETHER: Final = 100
+MAX_UNSENT: Final = 1_000
 """At most this many messages of an attempt wait to be sent; a thread that sends more waits for room."""
 WAIT_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 5.0
@@ -65,14 +65,14 @@ class Outbox:
             if message.kind and self._unsent and self._unsent[-1].kind == message.kind:
                 self._unsent[-1] = message
                 return False
-            if len(self._unsent) >= MOST_UNSENT and may_wait:
-                self._room.wait_for(lambda: len(self._unsent) < MOST_UNSENT or self.is_closed, WAIT_SECONDS)
-            if len(self._unsent) >= MOST_UNSENT and not message.may_be_dropped and not self.is_closed:
+            if len(self._unsent) >= MAX_UNSENT and may_wait:
+                self._room.wait_for(lambda: len(self._unsent) < MAX_UNSENT or self.is_closed, WAIT_SECONDS)
+            if len(self._unsent) >= MAX_UNSENT and not message.may_be_dropped and not self.is_closed:
                 raise ServerBusy(
-                    f"{MOST_UNSENT:,} messages of this job wait to be sent: it writes output faster than the "
+                    f"{MAX_UNSENT:,} messages of this job wait to be sent: it writes output faster than the "
                     "server accepts it. Write larger pieces, or await something in between"
                 )
-            if len(self._unsent) >= MOST_UNSENT or self.is_closed:
+            if len(self._unsent) >= MAX_UNSENT or self.is_closed:
                 self.dropped += 1
                 return False
             self._unsent.append(message)
@@ -84,7 +84,7 @@ class Outbox:
             if not self._unsent:
                 return None
             calls: list[Call[Any]] = []
-            while self._unsent and len(calls) < MOST_TOGETHER and (call := self._unsent[0].call) is not None:
+            while self._unsent and len(calls) < MAX_TOGETHER and (call := self._unsent[0].call) is not None:
                 calls.append(call)
                 self._unsent.popleft()
             self._room.notify_all()

@@ -27,7 +27,7 @@ from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.worker import child
 
 TRIES: Final = 3
-MOST_THREADS: Final = 8
+MAX_THREADS: Final = 8
 END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
@@ -59,7 +59,7 @@ class Processes:
         self._all: set[_Process] = set()
         self._owner = os.getpid()
         # Not those of the loop: handlers keep these busy, or end them.
-        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="glidemq-processes")
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="glidemq-processes")
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:

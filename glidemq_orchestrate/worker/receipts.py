@@ -19,7 +19,7 @@ from glidemq_orchestrate.errors import NotConfirmed
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.failure_log import FailureLog
 
-MOST_UNCONFIRMED: Final = 1_000
+MAX_UNCONFIRMED: Final = 1_000
 
 
 class Receipt(NamedTuple):
@@ -77,7 +77,7 @@ class Receipts:
     @property
     def is_behind(self) -> bool:
         """Whether so much waits that no further jobs should be fetched."""
-        return bool(self._waiting) and (self._is_behind or len(self._waiting) >= MOST_UNCONFIRMED)
+        return bool(self._waiting) and (self._is_behind or len(self._waiting) >= MAX_UNCONFIRMED)
 
     def take(self, history: str, outcome: Outcome, verdict: str) -> None:
         """Take the server's verdict on an outcome; a refusal needs no confirmation."""

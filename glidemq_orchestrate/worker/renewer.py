@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # as in typing, which would be an import
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.renewal import Renewal
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 LOOK_SECONDS = 0.2
 HURRIED_SECONDS = 3.0
 """With less patience there is no time to import what it needs when it is needed."""
@@ -48,7 +48,7 @@ def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None
     os.write(1, b".")
     while os.getppid() == owner:
         if select.select([0], [], [], min(patience / 2, 1.0))[0]:
-            if not (signs := os.read(0, MOST_BYTES)):
+            if not (signs := os.read(0, MAX_BYTES)):
                 return
             heard, patience = time.monotonic(), _patience(signs, patience)
             if renewal is not None:
@@ -86,7 +86,7 @@ def _patience(signs: bytes, before: float) -> float:
 def _first_line(owner: int) -> tuple[bytes, bytes]:
     line = b""
     while b"\n" not in line:
-        more = os.read(0, MOST_BYTES)
+        more = os.read(0, MAX_BYTES)
         if not more or os.getppid() != owner:
             sys.exit()
         line += more

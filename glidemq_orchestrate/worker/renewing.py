@@ -27,11 +27,11 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 _PROGRAM: Final = Path(__file__).with_name("renewer.py")
 _SOURCES: Final = str(Path(__file__).parents[2])
-MOST_PATIENCE: Final = 10.0
+MAX_PATIENCE: Final = 10.0
 SHARE: Final = 0.45
 """Of a lease: for so long it may be silent."""
 LEASES: Final = 10
-LEAST_LIMIT: Final = 60.0
+MIN_LIMIT: Final = 60.0
 HURRIED: Final = 3.0
 READY_SECONDS: Final = 5.0
 _ALL: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
@@ -58,9 +58,9 @@ class Renewer:
         group: str = GROUP,
     ) -> None:
         self._worker, self._queues, self._settings, self._group = worker, list(queues), settings, group
-        self._patience = patience = min(lock_seconds * SHARE, MOST_PATIENCE)
+        self._patience = patience = min(lock_seconds * SHARE, MAX_PATIENCE)
         self._is_hurried = patience < HURRIED
-        limit = max(LEASES * lock_seconds, LEAST_LIMIT)
+        limit = max(LEASES * lock_seconds, MIN_LIMIT)
         self._words = (f"{patience:.3f}", f"{limit:.3f}", str(int(self._is_hurried)))
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe, self._is_warned, self._owner = -1, False, os.getpid()

@@ -16,7 +16,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 
 PATIENCE_SECONDS: Final = 30.0
 GROWTH: Final = 4
-MOST_SECONDS: Final = 86_400.0
+MAX_SECONDS: Final = 86_400.0
 
 
 class Suspects:
@@ -45,7 +45,7 @@ class Suspects:
             self.aside.append(attempt)
             return False
         self._running = attempt
-        seconds = min(PATIENCE_SECONDS * GROWTH ** min(attempt.suspect - 1, 10), MOST_SECONDS)
+        seconds = min(PATIENCE_SECONDS * GROWTH ** min(attempt.suspect - 1, 10), MAX_SECONDS)
         self._timer = asyncio.get_running_loop().call_later(seconds, self.ended, attempt)
         return True
 

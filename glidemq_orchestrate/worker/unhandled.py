@@ -23,7 +23,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 FIRST_PAUSE_MS: Final = 50
 LONGEST_PAUSE_MS: Final = 1_000
 LONGEST_ALONE_MS: Final = 10_000  # nobody may be there to take it
-MOST_REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Unhandled:
         if not (may or self.only_known):
             return failure
         self.pauses[key] = min(pause * 2, LONGEST_PAUSE_MS if may else LONGEST_ALONE_MS)
-        if len(self.pauses) > MOST_REMEMBERED:
+        if len(self.pauses) > MAX_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
         logger.log(
             logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG,

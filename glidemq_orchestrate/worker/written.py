@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from glidemq_orchestrate._protocol.call import Run, ask
-from glidemq_orchestrate._protocol.worker.attempt import MOST_MESSAGES, write_messages
+from glidemq_orchestrate._protocol.worker.attempt import MAX_MESSAGES, write_messages
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -25,8 +25,8 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import reconnect_delays
 from glidemq_orchestrate.worker.own_task import OwnTask
 
-MOST_UNSENT: Final = 10_000
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_UNSENT: Final = 10_000
+MAX_BYTES: Final = 16 * 1024 * 1024
 """So much of an attempt waits to be sent; whoever writes more waits for room."""
 TOGETHER_BYTES: Final = 1024 * 1024
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -82,7 +82,7 @@ class Box:
         with self._room:
             texts, together = list[str](), 0
             for text, size in self._unsent:
-                if len(texts) == MOST_MESSAGES or (texts and together + size > TOGETHER_BYTES):
+                if len(texts) == MAX_MESSAGES or (texts and together + size > TOGETHER_BYTES):
                     break
                 texts.append(text)
                 together += size
@@ -119,7 +119,7 @@ class Box:
     def is_half_full(self) -> bool:
         """Whether it is time to wait for room."""
         with self._room:
-            return len(self._unsent) * 2 > MOST_UNSENT or self._bytes * 2 > MOST_BYTES
+            return len(self._unsent) * 2 > MAX_UNSENT or self._bytes * 2 > MAX_BYTES
 
     @property
     def is_settled(self) -> bool:
@@ -131,7 +131,7 @@ class Box:
         return self._has_room() or self.error is not None or self._is_closed
 
     def _has_room(self) -> bool:
-        return len(self._unsent) < MOST_UNSENT and self._bytes < MOST_BYTES
+        return len(self._unsent) < MAX_UNSENT and self._bytes < MAX_BYTES
 
     def _raise_if_over(self) -> None:
         if self.error is not None:

@@ -4,7 +4,7 @@
 local M = {}
 L.events = M
 
-local LARGE, MOST = 8 * 1024, 16 * 1024 * 1024
+local LARGE, MAX = 8 * 1024, 16 * 1024 * 1024
 
 local function read(row)
   local id, upto, size = string.match(row or '', '^(%S+) (%d+) (%d+)$')
@@ -22,7 +22,7 @@ local function trim_large(events_key, entry_id, size)
   local gone
   while true do
     local id, upto, own = read(redis.call('LRANGE', list, 0, 0)[1])
-    if before + size - (upto - own) <= MOST or id == entry_id then
+    if before + size - (upto - own) <= MAX or id == entry_id then
       break
     end
     redis.call('LPOP', list)

@@ -20,7 +20,7 @@ from tests.chaos.grounds import GROUNDS
 from tests.chaos.size import Size
 from tests.processes import mark
 
-MOST_SHOWN: Final = 20
+MAX_SHOWN: Final = 20
 
 
 def main(  # noqa: PLR0917  an option is a parameter with a default
@@ -60,7 +60,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
             total["kills"] += sum(found["kills"].values())
             total["violations"] += len(found["violations"])
             console.print(_line(found), markup=False, soft_wrap=True)
-            for violation in found["violations"][:MOST_SHOWN]:
+            for violation in found["violations"][:MAX_SHOWN]:
                 console.print(f"  {violation}", markup=False, style="red", soft_wrap=True)
             seed += 1
     if summary is not None:

@@ -20,7 +20,7 @@ from tests.chaos.round import WORKERS, Round
 from tests.chaos.size import Size
 
 PROBE_SECONDS: Final = 30.0
-MOST_SURPRISES: Final = 10
+MAX_SURPRISES: Final = 10
 
 
 def outcome_of(
@@ -84,7 +84,7 @@ def outcome_of(
 
 def has_settled(played: Round) -> bool:
     """Whether everybody but the workers has done its part, and every flow has ended."""
-    if len(played.surprises) > MOST_SURPRISES:
+    if len(played.surprises) > MAX_SURPRISES:
         return True
     try:
         states = _states(played)

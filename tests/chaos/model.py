@@ -13,7 +13,7 @@ from tests.rule_oracle import ENDS, counts_as, verdicts
 
 Allowed = dict[str, frozenset[str]]
 ANY: Final = frozenset(ENDS)
-MOST: Final = 4_096
+MAX: Final = 4_096
 
 
 def ends(
@@ -66,7 +66,7 @@ def _verdicts(step: Step, known: Mapping[str, Step], allowed: Allowed) -> set[st
         {counts_as(end, policy) for end in allowed[name]}
         for name, policy in zip(step.after, policies, strict=True)
     ]
-    if prod(map(len, choices)) > MOST:
+    if prod(map(len, choices)) > MAX:
         return {"run", "failed", "skipped"}
     return set().union(*(verdicts(step.rule, combination) for combination in product(*choices)))
 

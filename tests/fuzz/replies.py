@@ -32,7 +32,7 @@ from tests.fuzz.secret import NEVER, listening
 from tests.fuzz.violation import Violation
 from tests.fuzz.world import world
 
-MOST_REQUESTS: Final = 3_000
+MAX_REQUESTS: Final = 3_000
 ETL: Final = QueueKeys("glide", "etl")
 IDLE: Final = QueueKeys("glide", "idle")
 CLOCK: Final = SystemClock()
@@ -140,7 +140,7 @@ class Liar(SyncDriver):
             self.replies.append((is_batch, None))
             raise
         self.replies.append((is_batch, reply))
-        if len(self.replies) > MOST_REQUESTS:
+        if len(self.replies) > MAX_REQUESTS:
             raise Endless
         if self.lie is None or len(self.replies) - 1 != self.lie.at:
             return reply
@@ -197,7 +197,7 @@ def opened() -> Iterator[Target]:
                 heard.check(NEVER)
             except Endless as exc:
                 raise Violation(
-                    f"{lie.name} asked {MOST_REQUESTS:,} times", f"{lie.name} is endless"
+                    f"{lie.name} asked {MAX_REQUESTS:,} times", f"{lie.name} is endless"
                 ) from exc
             finally:
                 driver.lie = None

@@ -13,7 +13,7 @@ from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate._protocol.worker.exchange import MOST_NODES, Kind, Outcome, Request
+from glidemq_orchestrate._protocol.worker.exchange import MAX_NODES, Kind, Outcome, Request
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX
@@ -133,9 +133,9 @@ class Bulk:
     def _exchange(self, place: QueueKeys) -> int:
         """A worker's round: report, fetch, and do what flows need; returns how many jobs began."""
         outbox = self.outbox.setdefault(place.queue, [])
-        outcomes_now, self.outbox[place.queue] = outbox[:MOST_NODES], outbox[MOST_NODES:]
+        outcomes_now, self.outbox[place.queue] = outbox[:MAX_NODES], outbox[MAX_NODES:]
         self.tokens += 1
-        request = Request(outcomes_now, MOST_NODES, f"t{self.tokens}")
+        request = Request(outcomes_now, MAX_NODES, f"t{self.tokens}")
         answer = self.run(ops.exchange(place, "gmo-worker-1", request, self))
         self.run(ops.carry(place, outcomes_now, answer.verdicts, self))
         for outcome, verdict in zip(outcomes_now, answer.verdicts, strict=True):

@@ -37,7 +37,7 @@ VICTIMS: dict[str, tuple[str, ...]] = {
     "user-1-retry_failed": ("cancel", "retry_failed"),
     "user-0-extend": ("extend",),
 }
-MOST = 60
+MAX = 60
 
 
 def plan(path: Path, *steps: str) -> Plan:
@@ -77,7 +77,7 @@ def test_a_process_dies_at_any_call(
         doom = Doom(victim, at, arrives=False)
         problems, calls = history(store, what, doom, at)
         assert problems == [], (at, "before")
-        if calls < at or at > MOST * (10 if is_long else 1):
+        if calls < at or at > MAX * (10 if is_long else 1):
             break
         died += 1
         doom = Doom(victim, at, arrives=True)

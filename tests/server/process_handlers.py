@@ -111,7 +111,7 @@ class Worse(dict[str, Any]):
 
 
 # The connection to the worker has the number that it had in the worker, which may have many files open.
-MOST_FILES: Final = 1024
+MAX_FILES: Final = 1024
 
 ENDS: dict[str, Callable[[], Any]] = {
     "exit": lambda: sys.exit(0),
@@ -134,9 +134,9 @@ ENDS: dict[str, Callable[[], Any]] = {
     "forks": lambda: os.fork() and "parent",
     "forks-for-good": lambda: _fork_and_sleep(600),
     "pool": lambda: _in_pool(2),
-    "writes-everywhere": lambda: _write_everywhere(MOST_FILES),
+    "writes-everywhere": lambda: _write_everywhere(MAX_FILES),
     "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "closes-everything": lambda: os.closerange(3, MOST_FILES),
+    "closes-everything": lambda: os.closerange(3, MAX_FILES),
 }
 
 

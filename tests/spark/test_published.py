@@ -132,7 +132,7 @@ def test_a_step_reads_at_least_what_the_steps_before_it_have_published(
 def test_more_than_are_made_before_a_step_are_made_when_they_are_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(before, "MOST_MADE", 0)
+    monkeypatch.setattr(before, "MAX_MADE", 0)
     new = publish(context(2_000), str(tmp_path), spark.range(5))
     with coming_after({"clean": new}, spark):
         with pytest.raises(NotPublished):

@@ -22,7 +22,7 @@ from glidemq_orchestrate._protocol.flows.index import forget_home
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.keys import QueueKeys, read_generation
 
-MOST_NAMED: Final = 5
+MAX_NAMED: Final = 5
 
 
 def found(home: QueueKeys, flow_id: str) -> Op[Found | None]:
@@ -118,7 +118,7 @@ def conflict(
     if fields:
         text += f"; differs in: {', '.join(fields)}"
     if differences:
-        named = [f"{name} ({', '.join(what)})" for name, what in islice(differences.items(), MOST_NAMED)]
-        more = ["..."] if len(differences) > MOST_NAMED else []
+        named = [f"{name} ({', '.join(what)})" for name, what in islice(differences.items(), MAX_NAMED)]
+        more = ["..."] if len(differences) > MAX_NAMED else []
         text += f"; nodes that differ: {', '.join([*named, *more])}"
     return FlowConflict(text, differences, fields)

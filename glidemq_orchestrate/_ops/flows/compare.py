@@ -26,7 +26,7 @@ from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNod
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import exact
 
-MOST: Final = 20
+MAX: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 SHAPING: Final = ("fallbacks", "mustPass")
 OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
@@ -46,8 +46,8 @@ def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
     gone = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
     found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
     found |= dict.fromkeys(gone, ("gone",))
-    found |= yield from changes(ref, flow, rows, most=MOST - len(found))
-    return dict(list(found.items())[:MOST])
+    found |= yield from changes(ref, flow, rows, most=MAX - len(found))
+    return dict(list(found.items())[:MAX])
 
 
 def fields(ref: FlowRef, flow: CheckedFlow) -> Op[tuple[str, ...]]:

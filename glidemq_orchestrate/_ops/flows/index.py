@@ -19,7 +19,7 @@ from glidemq_orchestrate.names import described
 
 ABANDONED_AFTER: Final = timedelta(minutes=15)
 TOMBSTONE: Final = timedelta(days=30)
-MOST_LISTED: Final = 10_000
+MAX_LISTED: Final = 10_000
 SLICES: Final = 20
 
 Label = tuple[str, str]
@@ -36,8 +36,8 @@ def list_flows(  # noqa: PLR0913  one filter each
 ) -> Op[list[FlowStatus]]:
     """List the newest flows of all home queues that match the filters."""
     wanted = _filter(state, label, since)
-    if not 1 <= limit <= MOST_LISTED:
-        raise ConfigurationError(f"limit must be 1 to {MOST_LISTED:,}, got {described(limit)}")
+    if not 1 <= limit <= MAX_LISTED:
+        raise ConfigurationError(f"limit must be 1 to {MAX_LISTED:,}, got {described(limit)}")
     start = Position()
     if before is not None:
         start = Position(str(_ms(before.created_at)), before.stored_as or before.id)

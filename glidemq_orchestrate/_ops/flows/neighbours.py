@@ -21,7 +21,7 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.keys import QueueKeys
 
-MOST: Final = 100
+MAX: Final = 100
 
 
 def link(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
@@ -65,22 +65,22 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
 def around(queue: QueueKeys) -> Op[list[QueueKeys]]:
     """The other queues to look after with a queue: the homes of its flows, and the queues of these homes.
 
-    At most ``MOST``, the first by name.
+    At most ``MAX``, the first by name.
     """
     near = yield from ask(calls.linked(queue))
     if not near:
         return []
-    beside = [QueueKeys(queue.prefix, name) for name in sorted(near)[:MOST]]
+    beside = [QueueKeys(queue.prefix, name) for name in sorted(near)[:MAX]]
     found = set(near)
     for reply in (yield from ask_each([calls.linked(other) for other in beside])):
         if not isinstance(reply, GlideMQError):  # of a queue that is not for us
             found |= reply
-    return [QueueKeys(queue.prefix, name) for name in sorted(found - {queue.queue})[:MOST]]
+    return [QueueKeys(queue.prefix, name) for name in sorted(found - {queue.queue})[:MAX]]
 
 
 def unlink(queue: QueueKeys) -> Op[None]:
     """Remove the links of a queue to those with which it has no flow any more. Repeatable."""
-    near = [QueueKeys(queue.prefix, name) for name in sorted((yield from ask(calls.linked(queue))))][:MOST]
+    near = [QueueKeys(queue.prefix, name) for name in sorted((yield from ask(calls.linked(queue))))][:MAX]
     if not near or (yield from ask(claims.is_home(queue))):
         return
     are_homes = yield from ask_each([claims.is_home(other) for other in near])

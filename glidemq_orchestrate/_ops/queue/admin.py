@@ -21,7 +21,7 @@ from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import KeyName, QueueKeys, flow_home, is_queue_name
 from glidemq_orchestrate.stored import moment, number, span
 
-SLICE: Final = changes.MOST
+SLICE: Final = changes.MAX
 MINUTE: Final = timedelta(minutes=1)
 ENDED: Final[Mapping[JobState, KeyName]] = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
 DELETED: Final = ("removed", "left")

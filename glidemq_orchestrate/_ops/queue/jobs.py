@@ -39,7 +39,7 @@ from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 PAGE: Final = 1000
 NEVER: Final = 9_999_999_999_999
 NODE: Final = "node"
-MOST_PARTS: Final = 900
+MAX_PARTS: Final = 900
 Revoked = Literal["revoked", "flagged"]
 
 
@@ -259,8 +259,8 @@ def check_output(fields: Mapping[str, str]) -> None:
     """
     if not fields or not all(isinstance(part, str) for pair in fields.items() for part in pair):
         raise InvalidJob("output must be texts by name, at least one")
-    if len(fields) > MOST_PARTS:
-        raise InvalidJob(f"one entry of an output has at most {MOST_PARTS} parts, got {len(fields)}")
+    if len(fields) > MAX_PARTS:
+        raise InvalidJob(f"one entry of an output has at most {MAX_PARTS} parts, got {len(fields)}")
     _check_text("output", "".join(part for pair in fields.items() for part in pair))
 
 

@@ -13,12 +13,12 @@ from glidemq_orchestrate.jobs.message import AcceptedAttempt, JobMessage
 from glidemq_orchestrate.keys import QueueKeys
 
 PAGE = 500
-MOST = 10_000
+MAX = 10_000
 
 
 def messages(queue: QueueKeys, job_id: str, after: str | None, limit: int) -> Op[list[JobMessage]]:
     """The messages of all attempts of a job, after a position."""
-    whole("limit", limit, 1, MOST, error=ConfigurationError)
+    whole("limit", limit, 1, MAX, error=ConfigurationError)
     position = check_position(after) if after is not None else ""
     return (yield from ask(calls.page(queue, job_id, position, limit)))
 

@@ -17,7 +17,7 @@ from glidemq_orchestrate.jobs.deduplication import Deduplication
 from glidemq_orchestrate.keys import QueueKeys
 
 PAGE: Final = 500
-MOST_PAGES: Final = 400
+MAX_PAGES: Final = 400
 GRACE_MS: Final = 3_600_000
 _FIELD: Final = "spark:"
 _ENTRY: Final = re.compile(r"row-[0-9a-f]{32}-([0-9]{1,9}):([0-9]{1,16})", re.ASCII)
@@ -40,7 +40,7 @@ def forget_old(queue: QueueKeys, now_ms: int) -> Op[int]:
     is stored is ever too old, however much that is, and a call costs little.
     """
     key, forgotten = queue.key("dedup"), 0
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         fields = yield from ask(calls.fields_of_some(key, PAGE))
         own = [field for field in fields if field.startswith(_FIELD)]
         if not own:

@@ -30,7 +30,7 @@ from glidemq_orchestrate.names import SCHEDULER
 from glidemq_orchestrate.stored import number
 
 AGAIN_MS: Final = 50
-LEAST_MS: Final = 20
+MIN_MS: Final = 20
 SHARE: Final = 8  # of the time that a run has taken, until its end is looked for again
 TOLD_MS: Final = 2_000  # a worker of ours lets its end be looked at; this is for when it dies
 LEASE_MS: Final = 1_000
@@ -250,7 +250,7 @@ def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> 
             then = stored.with_values(nextRun=ended + repeat)
         else:
             data, then = _due(stored, slot, now_ms)
-    look_ms = then.number("nextRun") or now_ms + LEAST_MS
+    look_ms = then.number("nextRun") or now_ms + MIN_MS
     fire = calls.fire(queue, where, name, seen=text, then=then, data=data, look_ms=look_ms, now_ms=now_ms)
     return Shot(fire, look_ms)
 
@@ -272,7 +272,7 @@ class Runs:
     def look_ms(self, stored: Stored, now_ms: int) -> int:
         """When to look for its end again: after an eighth of the time that it has taken."""
         taken = now_ms - stored.number("lastRun")
-        return now_ms + max(taken // SHARE, TOLD_MS if self.is_told else LEAST_MS)
+        return now_ms + max(taken // SHARE, TOLD_MS if self.is_told else MIN_MS)
 
 
 def _end(queue: QueueKeys, job_id: str, now_ms: int) -> Op[int | Runs]:

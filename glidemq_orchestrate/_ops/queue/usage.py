@@ -26,7 +26,7 @@ KEPT: Final = timedelta(days=30)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NEWEST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, after which there is no ``datetime``."""
-MOST_READS: Final = 100_000
+MAX_READS: Final = 100_000
 SLICE: Final = 500
 TRIES: Final = 200
 PAUSE_MS: Final = 25
@@ -127,9 +127,9 @@ def summary(
     if queues is None:
         queues = yield from ask(changes.members(queues_with_usage(prefix)))
     minutes = range(first - first % MINUTE_MS, last + 1, MINUTE_MS)
-    if len(minutes) * len(queues) > MOST_READS:
+    if len(minutes) * len(queues) > MAX_READS:
         raise ConfigurationError(
-            f"more than {MOST_READS:,} buckets to read; ask for less time or fewer queues"
+            f"more than {MAX_READS:,} buckets to read; ask for less time or fewer queues"
         )
     span = (datetime.fromtimestamp(first / 1000, UTC), datetime.fromtimestamp(last / 1000, UTC))
     alone: dict[str, UsageSummary] = {}

@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol import spans as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 
 PAGE: Final = 1000
-MOST_PARTS: Final = 10_000
+MAX_PARTS: Final = 10_000
 END_OF_TIME_MS: Final = 2**53
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ def packed(parts: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[tupl
 
 
 def _parts(length: int, size: int) -> int:
-    return max(1, min(math.ceil(length / size), MOST_PARTS))
+    return max(1, min(math.ceil(length / size), MAX_PARTS))
 
 
 def _text(score: float) -> str:

@@ -32,7 +32,7 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 TODO_PER_TICK: Final = 10
 EXPIRING_SLICES: Final = 20
 CLEANUP_SLICES: Final = 40
-MOST_NAMED: Final = 3
+MAX_NAMED: Final = 3
 _BEATS: Final = 500
 
 
@@ -154,8 +154,8 @@ def exchange(
 
 def _incomplete(removed: Sequence[str]) -> str:
     """Why a node whose inputs are not all there is not run."""
-    names = ", ".join(sorted({ref.rpartition(":")[2] for ref in removed})[:MOST_NAMED])
-    more = f" and {len(removed) - MOST_NAMED} more" if len(removed) > MOST_NAMED else ""
+    names = ", ".join(sorted({ref.rpartition(":")[2] for ref in removed})[:MAX_NAMED])
+    more = f" and {len(removed) - MAX_NAMED} more" if len(removed) > MAX_NAMED else ""
     return (
         f"its inputs are incomplete: the result of job {names}{more} was removed. "
         "Retry the flow: that runs what was removed again"

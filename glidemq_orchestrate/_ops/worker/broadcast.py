@@ -120,11 +120,11 @@ def take(  # noqa: PLR0913  what to take
             passed.append(Result(entry_id, job_id, "pass", "", int(retry_of is not None)))
         else:
             wanted.append((entry_id, job_id, retry_of is not None))
-    for first in range(0, len(passed), calls.MOST):
-        yield from ask(calls.end(member, passed[first : first + calls.MOST], clock.now_ms()))
+    for first in range(0, len(passed), calls.MAX):
+        yield from ask(calls.end(member, passed[first : first + calls.MAX], clock.now_ms()))
     begun: list[Begun] = []
-    for first in range(0, len(wanted[:room]), calls.MOST):
-        some = wanted[:room][first : first + calls.MOST]
+    for first in range(0, len(wanted[:room]), calls.MAX):
+        some = wanted[:room][first : first + calls.MAX]
         begun += yield from ask(calls.begin(member, some, clock.now_ms()))
     return [_attempt(subscription, one) for one in begun]
 

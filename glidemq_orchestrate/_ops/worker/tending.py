@@ -37,10 +37,10 @@ LOOK_MS: Final = 5_000
 GRACE_MS: Final = 500
 TICK_MS: Final = 2_000
 POLL_MS: Final = 250
-LEAST_MS: Final = 20
+MIN_MS: Final = 20
 REFUSED_MS: Final = 60_000
 ONCE_MS: Final = 2_000
-MOST_LED: Final = 32
+MAX_LED: Final = 32
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Tending:
     every_ms: int = LOOK_MS
     tick_ms: int = TICK_MS
     elsewhere: frozenset[QueueKeys] = frozenset()
-    least_ms: int = LEAST_MS
+    least_ms: int = MIN_MS
     led: dict[QueueKeys, Led] = field(default_factory=dict)
     refused: dict[QueueKeys, int] = field(default_factory=dict)
     look_ms: int = 0
@@ -105,7 +105,7 @@ def for_flow(ref: FlowRef, clock: Clock) -> Tending:
     """What a client does that waits for a flow, a moment after it has begun to wait."""
     tending = for_home(ref.home, clock)
     tending.look_ms = clock.monotonic_ms() + GRACE_MS
-    tending.least_ms = LOOK_MS if ref.path == "portable" else LEAST_MS
+    tending.least_ms = LOOK_MS if ref.path == "portable" else MIN_MS
     return tending
 
 
@@ -147,7 +147,7 @@ def _look(tending: Tending) -> Op[None]:
             continue
         if now_ms < tending.refused.get(queue, now_ms):
             missing.append(queue.queue)
-        elif len(tending.led) < MOST_LED:
+        elif len(tending.led) < MAX_LED:
             watch = tending.own if queue == own else _beside(tending.own, queue)
             yield from _apart(tending, queue, _tick(tending, Led(watch)))
     tending.unsupervised = tuple(missing)

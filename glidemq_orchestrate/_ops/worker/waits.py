@@ -27,7 +27,7 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.names import short_reason
 from glidemq_orchestrate.stored import moment, number
 
-MOST: Final = 100
+MAX: Final = 100
 CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time
 REASON: Final = 200
 PAUSE_MS: Final = 10_000  # for so long at most a worker gives back a job that it has no handler for
@@ -70,9 +70,9 @@ def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str
         or all(states.get(name, node.state).is_terminal or name not in states for name in node.after)
     ]
     told = yield from waits_of(ref.home.prefix, asked, now_ms)
-    if ref.path == "portable" and len(told) < MOST:
+    if ref.path == "portable" and len(told) < MAX:
         delayed = yield from _delayed_nodes(ref, every)
-        told |= dict(list(delayed.items())[: MOST - len(told)])
+        told |= dict(list(delayed.items())[: MAX - len(told)])
     in_order = [(name, told[name]) for name in states if name in told]
     return dict(sorted(in_order, key=lambda one: one[1].is_turn))
 
@@ -85,7 +85,7 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     every = list(jobs)
     silent = [job for job in every if job.state is JobState.ACTIVE and _silent_since(job, now_ms)]
     ready = [job for job in every if job.state in _READY]
-    held = [job for job in every if _may_be_held(job) and job not in silent][:MOST]
+    held = [job for job in every if _may_be_held(job) and job not in silent][:MAX]
     queues: dict[str, _Queue] = {}
     for name in dict.fromkeys(job.queue for job in (*silent, *ready)):
         queues[name] = yield from _queue(QueueKeys(prefix, name), now_ms)

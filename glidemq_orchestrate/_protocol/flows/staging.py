@@ -18,7 +18,7 @@ GROWTH_NODES: Final = 25
 CHUNK_EDGES: Final = 1_000
 CHUNK_BYTES: Final = 1_048_576
 # Nodes with more dependents have them in the set of parents only, not in the two fields for people to read.
-MOST_LISTED: Final = 1_000
+MAX_LISTED: Final = 1_000
 CARRIED: Final = "="
 SETTLED: Final = "=="
 
@@ -147,7 +147,7 @@ def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
         options = traced(kept(node.options), names.trace)
         yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
         yield _row(node, job_id)
-        is_listed = 0 < len(node.dependents) <= MOST_LISTED
+        is_listed = 0 < len(node.dependents) <= MAX_LISTED
         yield json.dumps([names.job_id(name) for name in node.dependents]) if is_listed else ""
         yield json.dumps([names.queue_of[name] for name in node.dependents]) if is_listed else ""
         yield more_fields(node, names)

@@ -11,7 +11,7 @@ from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.keys import QueueKeys
 
-MOST: Final = 100
+MAX: Final = 100
 _COLUMNS: Final = 4
 
 
@@ -83,7 +83,7 @@ def settle(queue: QueueKeys, after: str, removed: str, now_ms: int) -> Call[str]
     """
     start = f"({after}" if after else "-"
     return function(
-        "gmo_settle_messages", [queue.key("stream")], (now_ms, start, MOST, removed), replies.text
+        "gmo_settle_messages", [queue.key("stream")], (now_ms, start, MAX, removed), replies.text
     )
 
 

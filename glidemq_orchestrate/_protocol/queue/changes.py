@@ -10,7 +10,7 @@ from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
 
-MOST: Final = 100
+MAX: Final = 100
 Removal = tuple[list[str], list[tuple[str, str]]]
 
 

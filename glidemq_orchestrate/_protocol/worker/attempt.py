@@ -12,7 +12,7 @@ from glidemq_orchestrate.codec import sendable
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
-MOST_MESSAGES: Final = 100
+MAX_MESSAGES: Final = 100
 MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 
 
@@ -39,7 +39,7 @@ def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) ->
 def write_messages(
     attempt: Attempt, queue: QueueKeys, first: int, texts: Sequence[str], now_ms: int
 ) -> Call[int]:
-    """Append at most ``MOST_MESSAGES`` messages, numbered from ``first`` on; returns how many are there.
+    """Append at most ``MAX_MESSAGES`` messages, numbered from ``first`` on; returns how many are there.
 
     They are kept for ``MESSAGES_KEPT_MS`` after the last. Repeatable.
     """

@@ -16,9 +16,9 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 # The server accepts 100 of each, but a call must take less than 5 ms there, and shorter ones overlap better
 # with the work of the worker.
-MOST_OUTCOMES: Final = 50
-MOST_NODES: Final = 16  # the end of a node of a flow releases others
-MOST_WANTED: Final = 64
+MAX_OUTCOMES: Final = 50
+MAX_NODES: Final = 16  # the end of a node of a flow releases others
+MAX_WANTED: Final = 64
 
 
 class Kind(StrEnum):
@@ -74,7 +74,7 @@ class Request:
     token: str
     again: bool = False
     limit: tuple[int, int] = (0, 0)
-    starts: int = MOST_WANTED
+    starts: int = MAX_WANTED
     begun: Sequence[Attempt] = ()
 
 
@@ -99,7 +99,7 @@ class Answer:
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
-    """Report outcomes and start jobs, at most ``MOST_OUTCOMES``, ``MOST_NODES`` and ``MOST_WANTED``.
+    """Report outcomes and start jobs, at most ``MAX_OUTCOMES``, ``MAX_NODES`` and ``MAX_WANTED``.
 
     A repeat with ``again`` returns the jobs of a lost reply, and refuses the outcomes accepted before.
     """

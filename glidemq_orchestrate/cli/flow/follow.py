@@ -32,7 +32,7 @@ OUTAGE_SECONDS: Final = 60
 REFRESH_SHARE: Final = 5  # at most one part in so many of the time goes into reading all nodes
 HEAD_LINES: Final = 8
 WAITS_REST: Final = timedelta(seconds=2)
-MOST_NAMED: Final = 3
+MAX_NAMED: Final = 3
 QUIET_SECONDS: Final = 10.0
 
 
@@ -207,8 +207,8 @@ class _Waiting:
         if self._as_json:
             say_json({"nodes": names, "wait": wait, "at": now, "position": self._position}, indent=None)
             return
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        about = ", ".join(names[:MOST_NAMED]) + more
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        about = ", ".join(names[:MAX_NAMED]) + more
         say("  ".join([now.astimezone().strftime("%H:%M:%S"), about, "waits", str(wait)]))
 
 

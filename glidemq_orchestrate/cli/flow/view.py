@@ -34,7 +34,7 @@ _LABEL: Final = "."
 _WIDEST: Final = 1_000
 _BLOCKED: Final = ("·", "dim")
 FOLD_FROM: Final = 5
-MOST_ALONE: Final = 5
+MAX_ALONE: Final = 5
 _CONSEQUENCES: Final = ("upstream failed: ", "cancelled: ")
 
 
@@ -87,7 +87,7 @@ def node_table(
     for title in ("node", *(["queue"] if has_queues else []), "state", "time", "tries", "after", "detail"):
         right = title in ("time", "tries")
         table.add_column(title, justify="right" if right else "left", no_wrap=title != "detail")
-    causes = [node.name for node in nodes if _is_cause(node)][:MOST_ALONE]
+    causes = [node.name for node in nodes if _is_cause(node)][:MAX_ALONE]
     groups = fold(nodes, at_least=FOLD_FROM, alone=lambda node: node.name in causes)
     shown = _shown(groups, rows)
     for guides, group in _lines(layout(groups), shown):

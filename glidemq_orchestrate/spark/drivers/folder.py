@@ -30,7 +30,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 
 PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_DRIVER_PATIENCE"
 PATIENCE_SECONDS: Final = 120.0
-MOST_PATIENCE: Final = 86_400.0
+MAX_PATIENCE: Final = 86_400.0
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _BUSY_SECONDS: Final = 1.0
 """The keeper looks who holds the lock of the worker by taking it for a moment."""
@@ -203,8 +203,8 @@ def patience(environment: Mapping[str, str] | None = None) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds <= MOST_PATIENCE:
+    if not 0 <= seconds <= MAX_PATIENCE:
         raise ConfigurationError(
-            f"{PATIENCE_VARIABLE} must be a number of seconds, at most {MOST_PATIENCE:.0f}"
+            f"{PATIENCE_VARIABLE} must be a number of seconds, at most {MAX_PATIENCE:.0f}"
         )
     return seconds

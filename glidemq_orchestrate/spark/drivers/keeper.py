@@ -36,7 +36,7 @@ GRACE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.25
 NOT_STARTED: Final = 126
 """The exit code of what cannot be started, as a shell has it."""
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """Of a line; a longer one is cut into several."""
 
 
@@ -150,5 +150,5 @@ def end_marked(variable: str, value: str, pid: int | None = None) -> bool:
 
 
 def _read(stream: IO[bytes], lines: Writer, is_log: bool) -> None:  # noqa: FBT001  of a thread
-    for line in iter(lambda: stream.readline(MOST_BYTES), b""):
+    for line in iter(lambda: stream.readline(MAX_BYTES), b""):
         lines.write(line.rstrip(b"\n"), is_log=is_log)

@@ -1,6 +1,6 @@
 """What a driver writes, in files of its folder: its keeper writes them, a worker reads and removes them.
 
-A file ends at about ``FILE_BYTES``; of those that nobody reads the newest ``MOST_FILES`` are kept. Each line
+A file ends at about ``FILE_BYTES``; of those that nobody reads the newest ``MAX_FILES`` are kept. Each line
 begins with a letter: ``L`` for one of the log (standard error), ``O`` for one of the output. How far a worker
 has read is in the file ``seen``, at most ``NOTE_SECONDS`` old: after a kill, so much is read again.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 FILE_BYTES: Final = 1 << 20
-MOST_FILES: Final = 64
+MAX_FILES: Final = 64
 NOTE_SECONDS: Final = 1.0
 _PREFIX: Final = "lines."
 
@@ -51,7 +51,7 @@ class Writer:
     def _next(self) -> None:
         self._file.close()
         self._number, self._size = self._number + 1, 0
-        _path(self._folder, self._number - MOST_FILES).unlink(missing_ok=True)
+        _path(self._folder, self._number - MAX_FILES).unlink(missing_ok=True)
         self._file = _path(self._folder, self._number).open("xb", buffering=0)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-LEAST_FLIGHTS: Final = 1_000
+MIN_FLIGHTS: Final = 1_000
 """Keys with fewer are in the table, but not ranked in the summary, where one bad day would decide."""
 
 PANELS: Final = {
@@ -131,7 +131,7 @@ def _draw_routes(axes: Axes, rows: Sequence[Row], overall: Row) -> None:
     ranked = sorted(_large(known), key=_lateness)[-14:]
     _bars(axes, [_short(row["label"]) for row in ranked], ranked, _lateness(overall))
     dress(
-        axes, "The least punctual routes", f"late departures on routes with {LEAST_FLIGHTS:,} flights or more"
+        axes, "The least punctual routes", f"late departures on routes with {MIN_FLIGHTS:,} flights or more"
     )
 
 
@@ -179,7 +179,7 @@ def _short(label: str) -> str:
 
 def _large(rows: Sequence[Row]) -> Sequence[Row]:
     """The rows with enough flights to be compared, or all when none has."""
-    return [row for row in rows if row["flights"] >= LEAST_FLIGHTS] or rows
+    return [row for row in rows if row["flights"] >= MIN_FLIGHTS] or rows
 
 
 def _section(rows: Sequence[Row], section: str) -> list[Row]:

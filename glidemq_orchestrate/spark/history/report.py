@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
-MOST_BARS: Final = 12
+MAX_BARS: Final = 12
 LABEL_CHARACTERS: Final = 34
 PANELS: Final = {
     "steps": (0.22, 0.53, 0.27, 0.30),
@@ -81,7 +81,7 @@ def write_chart(tables: Tables, days: int, path: Path) -> None:
 
 
 def _draw_steps(axes: Axes, rows: Sequence[Row]) -> None:
-    ranked = _by_step(rows)[:MOST_BARS][::-1]
+    ranked = _by_step(rows)[:MAX_BARS][::-1]
     places = range(len(ranked))
     axes.barh(places, [seconds[1] for _, seconds in ranked], color=BAND, height=0.74, label="waiting")
     axes.barh(
@@ -90,7 +90,7 @@ def _draw_steps(axes: Axes, rows: Sequence[Row]) -> None:
         left=[seconds[1] for _, seconds in ranked],
         color=COOL, height=0.74, label="running",
     )  # fmt: skip
-    _rows(axes, [_label(name) for name, _ in ranked], MOST_BARS)
+    _rows(axes, [_label(name) for name, _ in ranked], MAX_BARS)
     if ranked:
         axes.legend(frameon=False, loc="lower right", fontsize=11, labelcolor=INK)
     dress(axes, "What takes the time", "p90 of waiting and running, seconds; the worst day of each step")
@@ -117,24 +117,24 @@ def _draw_days(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _draw_path(axes: Axes, path: Sequence[Row]) -> None:
-    shown = sorted(path, key=lambda row: row["wait_s"] + row["run_s"])[-MOST_BARS:]
+    shown = sorted(path, key=lambda row: row["wait_s"] + row["run_s"])[-MAX_BARS:]
     ranked = sorted(shown, key=lambda row: -row["place"])
     places, begins = range(len(ranked)), [row["begins_s"] for row in ranked]
     axes.barh(places, [row["wait_s"] for row in ranked], left=begins, color=BAND, height=0.74)
     starts = [row["begins_s"] + row["wait_s"] for row in ranked]
     axes.barh(places, [row["run_s"] for row in ranked], left=starts, color=WARM, height=0.74)
     axes.set_xlim(left=0)
-    _rows(axes, [_label(row["node"]) for row in ranked], MOST_BARS)
+    _rows(axes, [_label(row["node"]) for row in ranked], MAX_BARS)
     flow = f"flow {_label(path[0]['flow_id'])}: seconds since its submission" if path else "no flow has ended"
     dress(axes, "The critical path of the longest flow", flow)
 
 
 def _draw_retries(axes: Axes, rows: Sequence[Row]) -> None:
-    ranked = list(rows)[: MOST_BARS // 2][::-1]
+    ranked = list(rows)[: MAX_BARS // 2][::-1]
     places = range(len(ranked))
     axes.barh(places, [row["nodes"] for row in ranked], color=COOL, height=0.6)
     labels = [f"{_label(row['queue'])}: {_label(row['step'])}\n{_label(row['cause'])}" for row in ranked]
-    _rows(axes, labels, MOST_BARS // 2)
+    _rows(axes, labels, MAX_BARS // 2)
     dress(axes, "Why nodes ran again or failed", "nodes by cause" if ranked else "none did")
 
 

@@ -21,8 +21,8 @@ COLUMNS: Final = (
     "after", "created_at", "queued_at", "started_at", "finished_at", "flow_created_at", "flow_finished_at",
 )  # fmt: skip
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-MOST_SLOWEST: Final = 100
-MOST_CAUSES: Final = 100
+MAX_SLOWEST: Final = 100
+MAX_CAUSES: Final = 100
 CAUSE_CHARACTERS: Final = 200
 CANCELLED: Final = "cancelled: "
 UPSTREAM: Final = r"^upstream \w+: "
@@ -106,7 +106,7 @@ def slowest(times: DataFrame) -> DataFrame:
     """The hundred nodes that ran longest, the longest first."""
     ran = times.where("started_at is not null")
     columns = (*KEY, "day", "flow_name", "step", "queue", "state", "attempts", "worker", "wait_s", "run_s")
-    return ran.select(*columns).orderBy(fn.col("run_s").desc(), *KEY).limit(MOST_SLOWEST)
+    return ran.select(*columns).orderBy(fn.col("run_s").desc(), *KEY).limit(MAX_SLOWEST)
 
 
 def retries(times: DataFrame) -> DataFrame:
@@ -131,7 +131,7 @@ def retries(times: DataFrame) -> DataFrame:
         fn.sum(fn.greatest(fn.col("attempts") - 1, fn.lit(0))).alias("more_attempts"),
         fn.min("flow_id").alias("example"),
     )
-    return counted.orderBy(fn.col("nodes").desc(), "queue", "step", "cause").limit(MOST_CAUSES)
+    return counted.orderBy(fn.col("nodes").desc(), "queue", "step", "cause").limit(MAX_CAUSES)
 
 
 def critical_paths(times: DataFrame) -> DataFrame:

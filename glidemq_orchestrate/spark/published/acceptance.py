@@ -35,7 +35,7 @@ Make = Callable[[Sequence[Publication], int | None], Collection[Publication] | N
 """Makes versions, as ``make_versions`` does, where a session is."""
 TELL_SECONDS: Final = 3_600.0
 """So often it is told that a version still cannot be made."""
-MOST_TOLD: Final = 10_000
+MAX_TOLD: Final = 10_000
 _told: Final[dict[Publication, float]] = {}
 
 
@@ -72,7 +72,7 @@ def _complain(place: Publication, exc: Exception | None) -> None:
     """Log why a version is not made, once an hour: it is tried much more often."""
     if time.monotonic() < _told.get(place, -TELL_SECONDS) + TELL_SECONDS:
         return
-    if len(_told) >= MOST_TOLD:
+    if len(_told) >= MAX_TOLD:
         _told.clear()
     _told[place] = time.monotonic()
     if exc is None:

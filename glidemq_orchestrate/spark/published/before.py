@@ -22,7 +22,7 @@ from glidemq_orchestrate.spark.published.version import Publication, found
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_MADE: Final = 1_000
+MAX_MADE: Final = 1_000
 """So many versions are made before a step begins: each is a look at a file at least."""
 _inputs: Final[contextvars.ContextVar[Mapping[str, Json]]] = contextvars.ContextVar(
     "inputs", default=MappingProxyType({})
@@ -33,7 +33,7 @@ _inputs: Final[contextvars.ContextVar[Mapping[str, Json]]] = contextvars.Context
 def coming_after(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[None]:
     """Run a block as a step with these results of its dependencies, whose versions are made."""
     places = (place for result in inputs.values() for place in found(result))
-    make_versions(islice(places, MOST_MADE), spark)
+    make_versions(islice(places, MAX_MADE), spark)
     token = _inputs.set(inputs)
     try:
         yield

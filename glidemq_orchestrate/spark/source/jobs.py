@@ -22,7 +22,7 @@ from glidemq_orchestrate.spark.source.wanted import Wanted
 from glidemq_orchestrate.stored import number
 
 FIRST: Final = 16
-MOST: Final = 500
+MAX: Final = 500
 PAGE_CHARACTERS: Final = 16_000_000
 Part: TypeAlias = tuple[JobSpan, ...]
 Row: TypeAlias = Sequence[Any]
@@ -56,7 +56,7 @@ class Pace:
     def note(self, read: int, characters: int) -> None:
         """So many jobs had so many characters."""
         fits = read * PAGE_CHARACTERS // max(characters, 1)
-        self.count = max(1, min(MOST, self.count * 4, fits))
+        self.count = max(1, min(MAX, self.count * 4, fits))
 
 
 def queues_of(link: Link, wanted: Wanted) -> Sequence[str]:

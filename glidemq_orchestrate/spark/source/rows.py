@@ -25,8 +25,8 @@ from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.values import Form, form_of, is_exact, is_whole
 
 REMEMBER: Final = timedelta(days=7)
-MOST_REMEMBER: Final = timedelta(days=365)
-MOST_DELAY: Final = MAX_DURATION // timedelta(seconds=1)
+MAX_REMEMBER: Final = timedelta(days=365)
+MAX_DELAY: Final = MAX_DURATION // timedelta(seconds=1)
 WRITE: Final = (
     "queue", "name", "key", "write_id", "remember", "data", "options", "attempts", "priority", "delay",
     "ordering_key",
@@ -66,7 +66,7 @@ class RowJobs:
             name=_checked_name(options.required("name")),
             schema=schema,
             key=_key(options, schema),
-            remember=options.duration("remember", REMEMBER, MOST_REMEMBER),
+            remember=options.duration("remember", REMEMBER, MAX_REMEMBER),
             data=options.text("data") or "",
             options=_job_options(options),
             columns=_option_columns(options, schema),
@@ -133,7 +133,7 @@ class RowJobs:
         if option == "ordering_key":
             return {"ordering": replace(self.options.ordering or Ordering(value), key=value)}
         if option == "delay":
-            whole("delay in seconds", value, 0, MOST_DELAY)
+            whole("delay in seconds", value, 0, MAX_DELAY)
             return {"delay": timedelta(seconds=value)}
         whole(option, value, 0, MAX_PRIORITY)
         return {option: value}

@@ -22,7 +22,7 @@ from glidemq_orchestrate.spark.source.events import pages, row
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.tables import record_batch
-from glidemq_orchestrate.spark.source.wanted import MOST_ROWS, ROWS
+from glidemq_orchestrate.spark.source.wanted import MAX_ROWS, ROWS
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class EventStreamReader(api.DataSourceStreamReader):
                 options.names("queue", check_queue_name),
                 from_now=start[0] == "latest",
                 may_lose=not options.truth("failOnDataLoss", default=True),
-                rows=options.whole("rows_per_partition", ROWS, 1, MOST_ROWS),
+                rows=options.whole("rows_per_partition", ROWS, 1, MAX_ROWS),
             ),
         )
 

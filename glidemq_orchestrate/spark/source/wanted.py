@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.tables import TABLES
 
 ROWS: Final = 10_000
-MOST_ROWS: Final = 10_000_000
+MAX_ROWS: Final = 10_000_000
 _SPANS: Final = ("since", "until")
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "jobs": ("queue", "state", "payload", *_SPANS),
@@ -146,7 +146,7 @@ def wanted_of(given: Mapping[str, str]) -> tuple[Wanted, Options]:
             _between(options, "created_since", "created_until"),
             options.truth("payload", default=True),
             past == "all",
-            options.whole("rows_per_partition", ROWS, 1, MOST_ROWS),
+            options.whole("rows_per_partition", ROWS, 1, MAX_ROWS),
         ),
         options,
     )

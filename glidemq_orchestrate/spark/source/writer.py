@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_ROWS: Final = 500
+MAX_ROWS: Final = 500
 BATCH_BYTES: Final = 4_000_000
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -124,7 +124,7 @@ def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[Sequence[Sequence[Any
         if not batch.num_rows:
             continue
         mean = max(1, math.ceil(batch.nbytes / batch.num_rows))
-        count = max(1, min(MOST_ROWS, BATCH_BYTES // mean))
+        count = max(1, min(MAX_ROWS, BATCH_BYTES // mean))
         for first in range(0, batch.num_rows, count):
             part = batch.slice(first, count)
             yield list(zip(*(column.to_pylist() for column in part.columns), strict=True))

@@ -13,7 +13,7 @@ from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.spark.drivers.lines import Line, Reader
 from glidemq_orchestrate.spark.failures import LINES, explained
-from glidemq_orchestrate.worker.captured import MOST_LINES
+from glidemq_orchestrate.worker.captured import MAX_LINES
 from glidemq_orchestrate.worker.context import Context
 
 _CHATTER: Final = re.compile(r"\S+ \S+ (?:INFO|DEBUG|TRACE) ")
@@ -86,7 +86,7 @@ class Output:
         return not self._unsure
 
     def _can_take(self, *, has_new: bool) -> bool:
-        if not self._unsure and (not has_new or self._lines >= MOST_LINES):
+        if not self._unsure and (not has_new or self._lines >= MAX_LINES):
             return True
         try:
             self._ctx.check_owner()
@@ -122,10 +122,10 @@ class Output:
             return
         self._last.append(text)  # Spark sends what Python writes as an error to the output
         self._lines += 1
-        if self._lines <= MOST_LINES:
+        if self._lines <= MAX_LINES:
             self._unsure.append(text)
             self._log(text)
-        if self._lines == MOST_LINES:
+        if self._lines == MAX_LINES:
             self._log("what it writes from here on is not kept")
 
     def _log(self, *lines: str) -> None:

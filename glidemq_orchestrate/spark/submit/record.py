@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import JobNotFound
-from glidemq_orchestrate.spark.drivers.folder import MOST_PATIENCE, machine
+from glidemq_orchestrate.spark.drivers.folder import MAX_PATIENCE, machine
 from glidemq_orchestrate.spark.drivers.keeper import GRACE_SECONDS
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Serving
@@ -62,7 +62,7 @@ class Record:
         since, patience = _number(self.facts.get("alone_since")), _number(self.facts.get("patience"))
         since = since if since is not None and since <= ctx.epoch else ctx.epoch
         left = (
-            min(patience or 0.0, MOST_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (ctx.epoch - since) / 1000
+            min(patience or 0.0, MAX_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (ctx.epoch - since) / 1000
         )
         if left > 0:
             output.begin(**{**self.facts, "alone_since": since})

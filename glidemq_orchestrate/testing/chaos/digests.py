@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
-MOST_LEAVES: Final = 1000
+MAX_LEAVES: Final = 1000
 _BY_REPR: Final = (
     str, int, float, complex, bool, bytes, bytearray, type(None), date, time, timedelta, Decimal, Fraction,
     Enum, PurePath, UUID,
@@ -32,7 +32,7 @@ def leaves(value: Any, salt: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for path, leaf in _walk(value, "$"):
         found[path] = digest(leaf, salt)
-        if len(found) > MOST_LEAVES:
+        if len(found) > MAX_LEAVES:
             return {"$": digest(value, salt)}
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-MOST_SHOWN: Final = 20
+MAX_SHOWN: Final = 20
 
 
 class FindingKind(StrEnum):
@@ -146,8 +146,8 @@ class ChaosReport:
             AssertionError: With what was found, one line each, and how to see it again.
         """
         if self.findings:
-            lines = [_line(finding) for finding in self.findings[:MOST_SHOWN]]
-            more = [f"... and {len(self.findings) - MOST_SHOWN} more"] * (len(self.findings) > MOST_SHOWN)
+            lines = [_line(finding) for finding in self.findings[:MAX_SHOWN]]
+            more = [f"... and {len(self.findings) - MAX_SHOWN} more"] * (len(self.findings) > MAX_SHOWN)
             head = f"flow {self.flow} is not safe to repeat (seed {self.seed}):"
             raise AssertionError("\n  ".join([head, *lines, *more]))
 

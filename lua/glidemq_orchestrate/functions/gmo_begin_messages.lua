@@ -5,11 +5,11 @@
 --       only entry id, job id and a text when the job cannot be read. The others were acknowledged: the job was removed,
 --       or was revoked or has expired, which is a failure of this subscription.
 -- EFFECTS see parts/handling.lua. Repeatable while the worker holds the entries.
-local MOST = 100
+local MAX = 100
 
 local function begin_messages(keys, args)
   local h, rows = L.handling.of(keys, args), {}
-  for at = 4, math.min(#args - 2, 1 + 3 * MOST), 3 do
+  for at = 4, math.min(#args - 2, 1 + 3 * MAX), 3 do
     local is_fine, fields, tries = pcall(L.handling.begin, h, args[at + 1], args[at], args[at + 2] == '1')
     if not is_fine then
       rows[#rows + 1] = { args[at], args[at + 1], type(fields) == 'table' and fields.err or tostring(fields) }

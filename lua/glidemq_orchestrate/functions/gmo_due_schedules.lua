@@ -7,7 +7,7 @@
 --       all: entries that Node clients may have written are to be added to the index; index: also those to be taken out
 --       that they may have removed. One caller is told so at a time.
 -- EFFECTS entries that are gone leave the index
-local MOST, MOST_BYTES, WALK, SLACK = 100, 262144, 2000, 200
+local MAX, MAX_BYTES, WALK, SLACK = 100, 262144, 2000, 200
 
 -- Whether it is time to walk over all entries: every two seconds, or as seldom as their number makes that cheap.
 local function to_walk(prefix, due, now)
@@ -37,10 +37,10 @@ local function due_schedules(keys, args)
     end
   end
   local reply = { -1, to_walk(prefix, due, now) }
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', till, 'LIMIT', 0, math.min(most, MOST))) do
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', till, 'LIMIT', 0, math.min(most, MAX))) do
     local key, name = L.scheduler.entry(prefix, member)
     local text = L.scheduler.stored(key, name)
-    if bytes > MOST_BYTES then
+    if bytes > MAX_BYTES then
       break
     elseif text == '' then
       L.scheduler.plan(prefix, member, nil)

@@ -7,11 +7,11 @@
 -- EFFECTS the state of the message in this subscription; it has ended when all have ended it, and then its retention
 --       counts. A final failure is noted for a dead letter of this subscription. A repeat is refused as stale.
 -- EVENT completed {returnvalue, subscription}, retrying or failed {failedReason, ..., subscription}
-local MOST, WORDS = 100, 6
+local MAX, WORDS = 100, 6
 
 local function end_messages(keys, args)
   local h, verdicts = L.handling.of(keys, args), {}
-  for at = 4, math.min(#args - WORDS + 1, 4 + WORDS * (MOST - 1)), WORDS do
+  for at = 4, math.min(#args - WORDS + 1, 4 + WORDS * (MAX - 1)), WORDS do
     local first, second = L.numbers.int(args[at + 4], 0), L.numbers.int(args[at + 5], 0)
     local is_fine, verdict = pcall(L.handling.finish, h, { entry_id = args[at], job_id = args[at + 1], kind = args[at + 2],
       text = args[at + 3], allowed = first, backoff = second, is_retry = first == 1 })

@@ -16,7 +16,7 @@
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of gmo_expire_due; of glidemq_moveToActive. Outcomes are
 --       accepted or refused one by one. A repeat refuses the accepted outcomes (stale) and starts further jobs;
 --       mode `again` returns the jobs of a lost reply.
-local BUDGET, DEADLINES, MOST_WANTED = 200, 2, 100
+local BUDGET, DEADLINES, MAX_WANTED = 200, 2, 100
 
 local function last_id(stream_key)
   local newest = redis.call('XREVRANGE', stream_key, '+', '-', 'COUNT', 1)[1]
@@ -112,7 +112,7 @@ local function distinct(flows)
 end
 
 local function finish_and_fetch(keys, args)
-  local now, wanted = tonumber(args[1]), math.min(tonumber(args[4]) or 0, MOST_WANTED)
+  local now, wanted = tonumber(args[1]), math.min(tonumber(args[4]) or 0, MAX_WANTED)
   local more = (#args - 8) % L.outcome.WORDS
   if not now or more > 1 or (more == 1 and not tonumber(args[#args])) then
     return redis.error_reply('GMO_BAD_CALL gmo_finish_and_fetch got ' .. #args .. ' arguments')

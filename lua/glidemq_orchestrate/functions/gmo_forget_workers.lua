@@ -5,7 +5,7 @@
 -- EFFECTS at most 100 members of <prefix>gmo:workers are removed, and as many consumers without entries: a worker that
 --   was only slow is registered again by its next call. A consumer with entries stays until they are reclaimed. One of
 --   a Node worker, which nobody else removes, goes after FOREIGN times as long, unless that is registered.
-local MOST, OURS, FOREIGN = 100, '^gmo%-', 1440
+local MAX, OURS, FOREIGN = 100, '^gmo%-', 1440
 
 -- The consumers of a group; none without a group.
 local function consumers(stream, group)
@@ -32,12 +32,12 @@ local function forget_workers(keys, args)
   local prefix, now, silent, count = L.hashes.prefix(keys[1], 'stream'), tonumber(args[1]), tonumber(args[3]), 0
   local listed = prefix .. 'gmo:workers'
   for _, consumer in ipairs(consumers(keys[1], args[2])) do
-    if count < MOST and consumer.pending == 0 and is_dead(prefix, listed, consumer, now, silent) then
+    if count < MAX and consumer.pending == 0 and is_dead(prefix, listed, consumer, now, silent) then
       redis.call('XGROUP', 'DELCONSUMER', keys[1], args[2], consumer.name)
       count = count + 1
     end
   end
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', listed, '-inf', now - silent, 'LIMIT', 0, MOST)) do
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', listed, '-inf', now - silent, 'LIMIT', 0, MAX)) do
     redis.call('ZREM', listed, name)
   end
   return count

@@ -3,7 +3,7 @@
 -- ARGS  1 now_ms  2 subscription  3 consumer   then for each (at most 500): stream entry id, job id
 -- REPLY for each: 1 kept, 0 kept but the message was revoked, -1 lost
 -- EFFECTS each entry that it holds has been idle since now; the heartbeat of the job is for Node workers
-local MOST = 500
+local MAX = 500
 
 local function renew(h, entry_id, job_id)
   if L.broadcasts.holder(h.stream, h.group, entry_id) ~= h.consumer then
@@ -20,7 +20,7 @@ end
 
 local function renew_messages(keys, args)
   local h, kept = L.handling.of(keys, args), {}
-  for at = 4, math.min(#args - 1, 2 + 2 * MOST), 2 do
+  for at = 4, math.min(#args - 1, 2 + 2 * MAX), 2 do
     kept[#kept + 1] = renew(h, args[at], args[at + 1])
   end
   return kept

@@ -5,7 +5,7 @@
 --       4 a subscription that was removed ('' = none): its retries and what is noted of it go
 -- REPLY the entry id to continue after, '' at the end
 -- EFFECTS see parts/broadcasts.lua; retries of subscriptions that were removed leave the stream. Repeatable.
-local MOST = 100
+local MAX = 100
 
 local function forget(b, job_id, subscription)
   local key = b.prefix .. 'job:' .. job_id
@@ -29,7 +29,7 @@ end
 
 local function settle_messages(keys, args)
   local b = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = tonumber(args[1]) }
-  local count = math.min(tonumber(args[3]), MOST)
+  local count = math.min(tonumber(args[3]), MAX)
   local page = redis.call('XRANGE', keys[1], args[2], '+', 'COUNT', count)
   for _, entry in ipairs(page) do
     pcall(settle, b, entry, args[4] or '') -- one that cannot be read keeps none of the others

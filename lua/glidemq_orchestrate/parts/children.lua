@@ -3,7 +3,7 @@
 --   <prefix>gmo:awaiting   zset: id of a job that waits -> when its children are looked at again, as Node workers and
 --                          glide-mq's functions tell nobody of a failure
 L.children = {}
-local PAUSE, EACH, PARENTS, MOST, MANY, FEW = 3000, 10, 20, 1000, 100, 20
+local PAUSE, EACH, PARENTS, MAX, MANY, FEW = 3000, 10, 20, 1000, 100, 20
 local ENDED = { completed = true, failed = true }
 
 -- Calls visit(prefix, id, ref) for the jobs in this slot that have the job as a child.
@@ -48,7 +48,7 @@ end
 local function count_children(prefix, job_id, v)
   local deps, found = prefix .. 'deps:' .. job_id, 0
   local total = redis.call('SCARD', deps)
-  if total > MOST or not (v[2] or L.jobs.is_portable(v[3])) then
+  if total > MAX or not (v[2] or L.jobs.is_portable(v[3])) then
     return total
   end
   for _, member in ipairs(redis.call('SMEMBERS', deps)) do
@@ -63,7 +63,7 @@ local function held_up(prefix, job_id)
   if not group_key or redis.call('HGET', prefix .. 'group:' .. group_key, 'maxConcurrency') ~= '1' then
     return nil
   end
-  for _, member in ipairs(redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MOST)) do
+  for _, member in ipairs(redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MAX)) do
     local queue, child_id = L.record.split(member)
     local v = queue == prefix and redis.call('HMGET', prefix .. 'job:' .. child_id, 'groupKey', 'state') or {}
     if v[1] == group_key and v[2] and not ENDED[v[2]] then
@@ -113,7 +113,7 @@ function L.children.leave(prefix, job_id)
   if redis.call('SCARD', deps) <= L.numbers.int(done, 0) then
     return
   end
-  for _, member in ipairs(redis.call('SRANDMEMBER', deps, MOST)) do
+  for _, member in ipairs(redis.call('SRANDMEMBER', deps, MAX)) do
     part(prefix, job_id, member)
   end
 end
@@ -157,7 +157,7 @@ local function look(prefix, parent_id, now)
   local deps, is_node = prefix .. 'deps:' .. parent_id, v[2] or L.jobs.is_portable(v[3])
   local count = redis.call('SCARD', deps)
   redis.call('ZADD', waiting, now + PAUSE + EACH * count, parent_id)
-  local members = count > MOST and redis.call('SRANDMEMBER', deps, MOST) or redis.call('SMEMBERS', deps)
+  local members = count > MAX and redis.call('SRANDMEMBER', deps, MAX) or redis.call('SMEMBERS', deps)
   for _, member in ipairs(members) do
     if is_unnoticed(key, parent_id, member, is_node) then
       L.parents.notify { prefix = prefix, parent_id = parent_id, member = member }

@@ -2,7 +2,7 @@
 -- under the flow id (generation 0) or under "<flow id>{<number>.<digits>}"; the ids of users hold no brace.
 --   <home>gmo:generations:<flow id>   stream, made with generation 1: an entry "<number>-1" for each generation that
 --                                     began, with its fields id (under which it is stored), digest, path, request, how;
---                                     the last one is current. MOST of them are kept, with their records.
+--                                     the last one is current. MAX of them are kept, with their records.
 -- A record has the field `superseded`, the number of its successor, from the moment in which that began, and the field
 -- `after`, the id of its predecessor, from the same moment until the predecessor has ended and what this generation
 -- carries over is its own. Before that none of its nodes is released.
@@ -10,7 +10,7 @@
 --                    each with the id under which its dependents were staged, and a + while these are being moved;
 --                    with no id if its dependents are the same, and carried over too
 L.generations = {}
-local SLICE, BUDGET, MOVED, MOST = 50, 100, 500, 100
+local SLICE, BUDGET, MOVED, MAX = 50, 100, 500, 100
 
 -- The flow id and the number in the id under which a generation is stored.
 local function split(stored)
@@ -77,9 +77,9 @@ local function note(key, home, new, how)
   redis.call('XADD', key, number .. '-1', 'id', new, 'digest', v[1], 'path', v[2] or '', 'request', v[3] or '', 'how', how)
 end
 
--- Removes the oldest generations beyond MOST, as far as their jobs are gone.
+-- Removes the oldest generations beyond MAX, as far as their jobs are gone.
 local function trim(key, home)
-  local surplus = redis.call('XLEN', key) - MOST
+  local surplus = redis.call('XLEN', key) - MAX
   if surplus <= 0 then
     return
   end
@@ -96,7 +96,7 @@ end
 -- Lets the records of all generations end after `ms`, or keeps them if that is nil: a flow that had expired runs again.
 function L.generations.expire(home, stored, ms)
   local keys = { L.generations.key(home, stored) }
-  for _, generation in ipairs((entries(keys[1], 2 * MOST))) do
+  for _, generation in ipairs((entries(keys[1], 2 * MAX))) do
     keys[#keys + 1] = L.record.key(home, generation.id)
   end
   for _, key in ipairs(keys) do

@@ -4,7 +4,7 @@
 -- Proof in ARGS of gmo_append, gmo_progress, gmo_grow, gmo_report_usage and gmo_write_messages: 2 job id
 -- 3 stream entry id   4 group   5 token   6 processedOn
 L.lease = {}
-local GRACE, NOTED, APART, MOST = 4000, 1000, 60000, 86400000
+local GRACE, NOTED, APART, MAX = 4000, 1000, 60000, 86400000
 
 -- The name of an attempt, of its token and the time of its activation.
 function L.lease.attempt(token, processed_on)
@@ -14,7 +14,7 @@ end
 -- How many ms a lease lasts: as long as its holder says in its id (jobs/worker_id.py), and at least as long as for the worker
 -- that looks. A worker with short leases must not end those of others. `holder`: '' where it is unknown.
 function L.lease.duration(holder, lock_ms)
-  return math.max(lock_ms, math.min(L.numbers.int(holder:match('%-(%d+)ms$'), 0), MOST))
+  return math.max(lock_ms, math.min(L.numbers.int(holder:match('%-(%d+)ms$'), 0), MAX))
 end
 
 -- Whether leases may be ended now. If nobody has asked for as long as one lasts, the server was out of reach or there was

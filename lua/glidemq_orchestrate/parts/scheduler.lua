@@ -45,7 +45,7 @@ function L.scheduler.plan(prefix, member, at)
   end
 end
 
-local YEAR, MOST_FINISHED, PRUNED = 366 * 86400000, 10000, 10
+local YEAR, MAX_FINISHED, PRUNED = 366 * 86400000, 10000, 10
 
 -- Writes the text of an entry that has finished; '' removes it. Entries stay for a year after they were last written, the
 -- newest 10000. <finished>:at: when each was.
@@ -57,7 +57,7 @@ function L.scheduler.write_finished(key, name, text, now)
   end
   redis.call('ZADD', key .. ':at', now, name)
   local old = redis.call('ZRANGEBYSCORE', key .. ':at', '-inf', now - YEAR, 'LIMIT', 0, PRUNED)
-  if #old == 0 and redis.call('HLEN', key) > MOST_FINISHED then
+  if #old == 0 and redis.call('HLEN', key) > MAX_FINISHED then
     old = redis.call('ZRANGE', key .. ':at', 0, PRUNED - 1)
   end
   for _, gone in ipairs(old) do

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-MOST_THREADS: Final = 32
+MAX_THREADS: Final = 32
 _running: Final[set[threading.Thread]] = set()
 
 
@@ -26,8 +26,8 @@ async def apart(function: Callable[[], T]) -> T:
         RuntimeError: Too many have not returned yet; it was not called.
         BaseException: Whatever the function raises.
     """
-    if len(_running) >= MOST_THREADS:
-        raise RuntimeError(f"{MOST_THREADS} callbacks have not returned yet, so this one is not called")
+    if len(_running) >= MAX_THREADS:
+        raise RuntimeError(f"{MAX_THREADS} callbacks have not returned yet, so this one is not called")
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     thread = threading.Thread(target=_run, args=(function, loop, future), name="glidemq-apart", daemon=True)

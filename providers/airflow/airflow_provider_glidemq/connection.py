@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-MOST_PORT: Final = 65_535
+MAX_PORT: Final = 65_535
 URL: Final = "the URL in host"
 _PLAIN: Final = re.compile(r"[^@/?#\\\s,]+(\s*,\s*[^@/?#\\\s,]+)*")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
@@ -137,9 +137,9 @@ def _port_of(connection: Connection) -> int | None:
     if connection.port is None:
         return None
     text = str(connection.port).strip()
-    if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MOST_PORT:
+    if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MAX_PORT:
         return int(text)
-    raise ConfigurationError(f"port must be a whole number from 1 to {MOST_PORT}, or be left out")
+    raise ConfigurationError(f"port must be a whole number from 1 to {MAX_PORT}, or be left out")
 
 
 def _is_sentinel(host: str, stated: Stated) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
-MOST: Final = 256
+MAX: Final = 256
 
 
 def check_lapse(lapse: float | None) -> None:
@@ -46,13 +46,13 @@ def owner_of(name: str | None, lapse: float | None) -> Owner | None:
     if name is None:
         return None
     if lapse is None:
-        return Owner(name, owners.MOST, "keep", joins=False)
+        return Owner(name, owners.MAX, "keep", joins=False)
     return Owner(name, timedelta(seconds=lapse), joins=False)
 
 
 def seconds_of(lapse: float | None) -> float:
     """How long its lease lasts."""
-    return owners.MOST.total_seconds() if lapse is None else lapse
+    return owners.MAX.total_seconds() if lapse is None else lapse
 
 
 class NotOwned(Exception):
@@ -73,7 +73,7 @@ def name_of(ti: RuntimeTaskInstanceProtocol | Place) -> str:
     """The task instance as its owner is named in reasons; the same for all its tries."""
     index = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
     name = f"Airflow task {ti.dag_id}.{ti.task_id}{index} of run {ti.run_id}"
-    if len(name) <= MOST and name.isprintable():
+    if len(name) <= MAX and name.isprintable():
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return "".join(mark for mark in name if mark.isprintable())[: MOST - 17] + f" {digest}"
+    return "".join(mark for mark in name if mark.isprintable())[: MAX - 17] + f" {digest}"

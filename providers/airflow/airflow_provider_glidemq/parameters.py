@@ -15,7 +15,7 @@ OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")
-MOST_SECONDS: Final = 365 * 86_400.0
+MAX_SECONDS: Final = 365 * 86_400.0
 _SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001, "logging_interval": 0.001}
 
 
@@ -64,5 +64,5 @@ def check_seconds(name: str, value: object, least: float) -> None:
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds, got {value!r}")
-    if not least <= value <= MOST_SECONDS:
+    if not least <= value <= MAX_SECONDS:
         raise ValueError(f"{name} must be at least {least:g} seconds, and at most a year, got {value!r}")

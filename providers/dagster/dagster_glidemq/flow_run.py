@@ -46,8 +46,8 @@ LOG_LINES: Final = 25
 LOOK_SECONDS: Final = 10.0
 INTERRUPTS: Final = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 """What a step that is terminated raises."""
-MOST_OF_A_NAME: Final = 256
-MOST_LABELS: Final = 16
+MAX_OF_A_NAME: Final = 256
+MAX_LABELS: Final = 16
 RUN_LABEL: Final = "dagster_run"
 ROOT_LABEL: Final = "dagster_root_run"
 _HOW: Final[dict[Decision, OnExisting]] = {Decision.REPAIR: "retry_failed", Decision.RESTART: "restart"}
@@ -222,7 +222,7 @@ class FlowRun:
         """The step as the owner of its flow."""
         key = self.context.op_execution_context.get_step_execution_context().step.key
         name = f"Dagster run {self.context.run.run_id}, step {key}"
-        return None if self.rules.lapse is None else Owner(name[:MOST_OF_A_NAME], self.rules.lapse)
+        return None if self.rules.lapse is None else Owner(name[:MAX_OF_A_NAME], self.rules.lapse)
 
     def _next(self, exc: Superseded) -> Flow:
         """The generation in the place of the one that the step waited for, unless a later run began it.
@@ -309,8 +309,8 @@ def labelled(spec: FlowSpec, context: Context) -> FlowSpec:
         "dagster_job": run.job_name,
         "dagster_step": str(step.op_handle),
     }
-    new = [(name, value[:MOST_OF_A_NAME]) for name, value in ours.items() if name not in spec.labels]
-    return replace(spec, labels={**spec.labels, **dict(new[: max(MOST_LABELS - len(spec.labels), 0)])})
+    new = [(name, value[:MAX_OF_A_NAME]) for name, value in ours.items() if name not in spec.labels]
+    return replace(spec, labels={**spec.labels, **dict(new[: max(MAX_LABELS - len(spec.labels), 0)])})
 
 
 def history_of(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:

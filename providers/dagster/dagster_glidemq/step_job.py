@@ -27,7 +27,7 @@ from glidemq_orchestrate.keys import check_job_id
 
 STEP_JOB: Final = "dagster.step"
 RUN_JOB: Final = "dagster.run"
-MOST_UNPACKED: Final = 64 * 1024 * 1024
+MAX_UNPACKED: Final = 64 * 1024 * 1024
 
 
 def step_job_id(run_id: str, step_key: str, attempt: int) -> str:
@@ -119,7 +119,7 @@ class StepJob:
             Exception: It is not one.
         """
         unpacker = zlib.decompressobj()
-        text = unpacker.decompress(base64.b64decode(self.known_state, validate=True), MOST_UNPACKED)
+        text = unpacker.decompress(base64.b64decode(self.known_state, validate=True), MAX_UNPACKED)
         if not unpacker.eof:
             raise ValueError("the state of the run is cut short, or too large")
         return deserialize_value(text.decode(), KnownExecutionState)

@@ -19,7 +19,7 @@ from glidemq_orchestrate.jobs.states import JobState
 
 EVERY: Final = 5.0
 WARN_AFTER: Final = 10.0
-MOST: Final = 1_000
+MAX: Final = 1_000
 # A delayed node waits on purpose.
 WAITING: Final = frozenset({JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING, JobState.ACTIVE})
 
@@ -81,7 +81,7 @@ class Unserved:
     def _missing(self) -> WorkersMissing | None:
         if not self._open:
             return None
-        names = [name for name, place in self._open.items() if place is None][:MOST]
+        names = [name for name, place in self._open.items() if place is None][:MAX]
         for node in self._patience(lambda: self._flow.nodes(names)) if names else ():
             self._open[node.name] = (node.queue, node.job)
         jobs: dict[str, set[str]] = defaultdict(set)

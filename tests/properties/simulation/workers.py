@@ -19,7 +19,7 @@ from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._ops.worker.tending import Tending
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.nodes import read_results
-from glidemq_orchestrate._protocol.worker.exchange import MOST_NODES, Answer, Kind, Outcome, Request
+from glidemq_orchestrate._protocol.worker.exchange import MAX_NODES, Answer, Kind, Outcome, Request
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -170,7 +170,7 @@ class SimulatedWorker:
         while name == self.late[0] and self.scheduler.now < self.late[1] and not self.closing:
             yield Sleep(max(self.late[1] - self.scheduler.now, 0))
         while True:
-            outcomes, self.outbox[name] = self.outbox[name][:MOST_NODES], self.outbox[name][MOST_NODES:]
+            outcomes, self.outbox[name] = self.outbox[name][:MAX_NODES], self.outbox[name][MAX_NODES:]
             wanted = 0 if self.closing or (is_dry and not outcomes) else max(CONCURRENCY - len(self.held), 0)
             if not outcomes and not wanted:
                 if self.closing and not self.outbox[name]:

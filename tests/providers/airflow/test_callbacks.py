@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow_provider_glidemq import callbacks
-from airflow_provider_glidemq.apart import MOST_THREADS
+from airflow_provider_glidemq.apart import MAX_THREADS
 from airflow_provider_glidemq.callbacks import FlowEvent, tell_from_loop
 from airflow_provider_glidemq.exceptions import GlideMQFlowFailed, GlideMQFlowTimeout
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
@@ -220,14 +220,14 @@ class TestWhatEndsAProcess:
     ) -> None:
         monkeypatch.setattr(callbacks, "LONGEST", timedelta(seconds=0.1))
         event = FlowEvent("d", "t", "r", -1, 1, "f", 0, "running", 1, 3)
-        many = MOST_THREADS + 5
+        many = MAX_THREADS + 5
         log: Any = logging.getLogger("test")
         try:
             await asyncio.gather(
                 *(tell_from_loop([f"{HERE}:Hanging"], "progress", event, log) for _ in range(many))
             )
             assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
-            assert sum(thread.name == "glidemq-apart" for thread in threading.enumerate()) == MOST_THREADS
+            assert sum(thread.name == "glidemq-apart" for thread in threading.enumerate()) == MAX_THREADS
             await tell_from_loop(NOTING, "progress", event, log)
             assert kinds() == [], "there is no thread for it; that is logged"
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.triggers.inbox import MOST_BYTES, MOST_FAILURES, Batch, Delivery, Inbox
+from airflow_provider_glidemq.triggers.inbox import MAX_BYTES, MAX_FAILURES, Batch, Delivery, Inbox
 
 from glidemq_orchestrate import Context, RetryLater, Unrecoverable
 
@@ -90,9 +90,9 @@ async def test_a_message_that_is_never_stored_takes_no_other_with_it_and_fails_i
         bad_ends.append(bad.outcome.exception())
         good_ends.append(good.outcome.exception())
     assert isinstance(good_ends[0], RetryLater), "it was in the event of the other"
-    assert good_ends[1:] == [None] * (MOST_FAILURES - 1)
+    assert good_ends[1:] == [None] * (MAX_FAILURES - 1)
     assert not any(isinstance(one, RetryLater) and one.counts for one in bad_ends)
-    assert len(bad_ends) == MOST_FAILURES
+    assert len(bad_ends) == MAX_FAILURES
     assert "not store its event, 5 times" in str(bad_ends[-1])
 
 
@@ -121,7 +121,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("x" * MOST_BYTES, "49,154 bytes of JSON"),
+        ("x" * MAX_BYTES, "49,154 bytes of JSON"),
         ({"n": [2**63]}, "more than 64 bits"),
         (nested(60), "nested deeper than 50"),
         ("\ud800", "is not JSON"),
@@ -134,5 +134,5 @@ async def test_what_airflow_cannot_store_is_refused_with_the_reason(data: Any, w
 
 
 async def test_what_airflow_can_store_is_taken() -> None:
-    for data in (None, -(2**63), 2**63 - 1, nested(45), "x" * (MOST_BYTES - 2), {"a": True}, "ä\x00"):
+    for data in (None, -(2**63), 2**63 - 1, nested(45), "x" * (MAX_BYTES - 2), {"a": True}, "ä\x00"):
         assert delivery(data).message["data"] == data

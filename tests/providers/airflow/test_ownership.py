@@ -222,7 +222,7 @@ class TestTheTrigger:
     async def test_it_renews_while_it_watches(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(owner_module, "LEAST", timedelta(0))
+        monkeypatch.setattr(owner_module, "MIN", timedelta(0))
         trigger = deferred(operator(load("wait"), lapse=0.6, poll_interval=0.05), context())
         (name, before) = next(iter(heard(valkey).items()))
         assert name == "600:Airflow task d.t of run r1"

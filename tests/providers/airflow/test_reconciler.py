@@ -159,7 +159,7 @@ async def test_a_generation_that_begins_meanwhile_is_not_cancelled(
 async def test_many_flows_that_others_watch_cost_a_bounded_look(
     producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST", 5)
+    monkeypatch.setattr(module, "MAX", 5)
     monkeypatch.setattr(module, "PAGE", 4)
     flows = [await begun(producer, f"r{number}") for number in range(10)]
     airflow |= {("t", -1, f"r{number}"): "failed" for number in range(10)}

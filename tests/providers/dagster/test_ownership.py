@@ -113,7 +113,7 @@ def test_a_step_that_waits_renews(url: str, gate: threading.Event, monkeypatch: 
         with client:
             return [at for _, at in client.zrange("glide:{etl}:gmo:owners", 0, -1, withscores=True)]
 
-    monkeypatch.setattr(owner_module, "LEAST", timedelta(0))
+    monkeypatch.setattr(owner_module, "MIN", timedelta(0))
     monkeypatch.setattr(FlowRun, "_as_owner", lambda *_: owner_module.Owner("step", timedelta(seconds=6)))
     seen: list[float] = []
 

@@ -16,7 +16,7 @@ from tests.server.lua.servers import load_libraries, running, valkey_binary
 
 T = 1_700_000_000_000
 LARGE = MAX_PAYLOAD_BYTES - 2  # with its quotation marks
-MOST = 16 * 2**20
+MAX = 16 * 2**20
 SMALL_SERVER = ("--maxmemory", "256mb", "--maxmemory-policy", "noeviction")
 
 
@@ -61,7 +61,7 @@ def test_large_results_bound_the_events_by_bytes(redis_client: Any, url: str, fu
     # The newest are whole, as readers of the wire expect; what is between them is still there.
     assert [int(text[-9:-1]) for text in results] == list(range(26, 41))
     assert {len(text) for text in results} == {MAX_PAYLOAD_BYTES}
-    assert held(redis_client) < MOST + 2**20
+    assert held(redis_client) < MAX + 2**20
     assert sum(fields["event"] == "added" for _, fields in events) == 15
 
 
@@ -77,7 +77,7 @@ def test_large_events_forget_what_the_count_has_trimmed(redis_client: Any, url: 
         for number in range(13, 60):
             complete(redis_client, "glidemq_complete", str(number), f'"{number:0{LARGE}}"')
     assert redis_client.llen("glide:{q}:gmo:large-events") <= 17
-    assert MOST - 2**20 < held(redis_client) < MOST + 2**20
+    assert MAX - 2**20 < held(redis_client) < MAX + 2**20
 
 
 def test_results_of_a_kilobyte_are_kept_as_many_as_ever(redis_client: Any, url: str) -> None:

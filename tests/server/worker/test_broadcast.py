@@ -190,7 +190,7 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
 def test_handlers_that_overstay_stop_the_fetching_and_nothing_else(
     start: Any, url: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_OVERSTAYED", 1)
+    monkeypatch.setattr(calls, "MAX_OVERSTAYED", 1)
     release, begun = threading.Event(), list[str]()
 
     def overstay(ctx: Any) -> None:

@@ -339,7 +339,7 @@ class TestHandlers:
     def test_too_many_that_overstay_are_waited_for(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(calls, "MOST_OVERSTAYED", 3)
+        monkeypatch.setattr(calls, "MAX_OVERSTAYED", 3)
         ended = threading.Event()
         options = JobOptions(timeout=timedelta(milliseconds=50))
         running = run_worker(["etl"], {"deaf": lambda ctx: ended.wait(60), "quick": lambda ctx: 1})
@@ -379,9 +379,9 @@ class TestHandlers:
 
     def test_unsent_messages_are_bounded(self) -> None:
         outbox = messages.Outbox()
-        for _ in range(messages.MOST_UNSENT + 5):
+        for _ in range(messages.MAX_UNSENT + 5):
             outbox.add(messages.Message(call=object()), may_wait=False)  # type: ignore[arg-type]
-        assert outbox.close() == messages.MOST_UNSENT + 5
+        assert outbox.close() == messages.MAX_UNSENT + 5
 
 
 def quick_and_reported(ctx: Context) -> str:

@@ -90,7 +90,7 @@ def test_an_attempt_whose_messages_are_refused_fails(
 def test_a_plain_handler_that_is_too_fast_waits_and_an_async_one_is_told(
     queue: Queue, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written, "MOST_UNSENT", 10)
+    monkeypatch.setattr(written, "MAX_UNSENT", 10)
     told: list[Exception] = []
 
     async def hasty(ctx: Context) -> None:

@@ -57,7 +57,7 @@ class TestLines:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lines, "FILE_BYTES", 10)
-        monkeypatch.setattr(lines, "MOST_FILES", 3)
+        monkeypatch.setattr(lines, "MAX_FILES", 3)
         writer, reader = Writer(tmp_path), Reader(tmp_path)
         for number in range(100):
             writer.write(b"%09d" % number, is_log=False)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.spark.failures import MOST, REMEDIES, cause_of, explained, remedy_of
+from glidemq_orchestrate.spark.failures import MAX, REMEDIES, cause_of, explained, remedy_of
 
 CORRUPT = """An error occurred while calling o38.parquet.
 : org.apache.spark.SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:/x/bad.parquet. Could not read footer.
@@ -194,7 +194,7 @@ def test_a_message_ends_with_one_full_stop_and_advises_nothing_that_the_remedy_s
 
 def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
     found = explained(f"[PATH_NOT_FOUND] {'x' * 10_000}")
-    assert len(found) < MOST + 200
+    assert len(found) < MAX + 200
     assert found.endswith("that the worker reaches the path")
 
 

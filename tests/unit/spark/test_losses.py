@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_orchestrate.spark import steps
 from glidemq_orchestrate.spark.ended import SessionGone
-from glidemq_orchestrate.spark.losses import MOST_KNOWN, Losses
+from glidemq_orchestrate.spark.losses import MAX_KNOWN, Losses
 from glidemq_orchestrate.spark.steps import SessionLost
 from glidemq_orchestrate.worker.signals import RetryLater
 
@@ -23,10 +23,10 @@ def test_losses_are_counted_by_job_until_one_run_went_well() -> None:
 def test_no_more_jobs_are_known_than_fit() -> None:
     losses = Losses()
     losses.note("first")
-    for number in range(MOST_KNOWN):
+    for number in range(MAX_KNOWN):
         losses.note(str(number))
     assert losses.note("first") == 1
-    assert losses.note(str(MOST_KNOWN - 1)) == 2
+    assert losses.note(str(MAX_KNOWN - 1)) == 2
 
 
 @pytest.mark.parametrize(("is_alone", "kinds"), [(True, [1, 0, 0]), (False, [1, 1, 0])])

@@ -14,7 +14,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.names import MAX_REASON
 from glidemq_orchestrate.worker.core import (
-    MOST_AHEAD,
+    MAX_AHEAD,
     Slots,
     judge_error,
     judge_result,
@@ -60,7 +60,7 @@ def test_a_worker_holds_more_short_jobs_than_it_runs_and_no_long_ones() -> None:
     assert slots.ahead() == 0, "nothing is known yet"
     for _ in range(200):
         slots.ran(0.000_1)
-    assert slots.ahead() == MOST_AHEAD
+    assert slots.ahead() == MAX_AHEAD
     for _ in range(200):
         slots.ran(0.02)
     assert slots.ahead() in (9, 10), "as many as start within 20 ms"

@@ -38,7 +38,7 @@ def test_one_call_takes_a_hundred_or_a_mebibyte(box: Box) -> None:
 
 
 def test_a_full_box_refuses_who_may_not_wait(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written, "MOST_BYTES", 10)
+    monkeypatch.setattr(written, "MAX_BYTES", 10)
     box.add("x" * 12, may_wait=False)
     with pytest.raises(ServerBusy):
         box.add("x", may_wait=False)

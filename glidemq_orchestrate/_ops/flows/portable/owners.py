@@ -17,12 +17,12 @@ from glidemq_orchestrate._protocol.flows import owners as calls
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.flows.owner import MOST, Owner
+from glidemq_orchestrate.flows.owner import MAX, Owner
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
-FORGOTTEN_MS: Final = 2 * milliseconds(MOST)
+FORGOTTEN_MS: Final = 2 * milliseconds(MAX)
 PER_FLOW: Final = 100
 
 

@@ -30,7 +30,7 @@ from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState
 from glidemq_orchestrate.names import shown
 
 POLL_MS: Final = 500
-MOST_REST_MS: Final = 2_000
+MAX_REST_MS: Final = 2_000
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
@@ -99,7 +99,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         now = clock.monotonic_ms()
         if deadline is not None and now >= deadline:
             raise WaitTimeout(f"flow {ref.public_id} is still running")
-        rested = now + min(2 * (now - began), MOST_REST_MS)
+        rested = now + min(2 * (now - began), MAX_REST_MS)
         until = max(rested, now + POLL_MS)
         if deadline is not None:
             rested, until = min(rested, deadline), min(until, deadline)

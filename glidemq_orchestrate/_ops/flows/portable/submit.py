@@ -245,7 +245,7 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
             )
         )
         linking += [gates.add_deps(queue, job_id, more) for more in rest]
-        if len(node.dependents) <= node_jobs.MOST_NOTIFIED:
+        if len(node.dependents) <= node_jobs.MAX_NOTIFIED:
             linking += [gates.add_dependents(queue, job_id, some) for some in members(node.dependents)]
     added = yield from ask_all(adding)
     taken = [place(node.name) for node, is_new in zip(nodes, added, strict=True) if not is_new]

@@ -127,7 +127,7 @@ def retire(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
 
 def _trim(ref: FlowRef) -> Op[None]:
     """Forget the oldest generations beyond the hundred that are kept, as far as their jobs are gone."""
-    surplus = (yield from ask(calls.count(ref.home, ref.flow_id))) - calls.MOST
+    surplus = (yield from ask(calls.count(ref.home, ref.flow_id))) - calls.MAX
     if surplus <= 0:
         return
     for found in (yield from ask(calls.oldest(ref.home, ref.flow_id, surplus))):

@@ -20,7 +20,7 @@ from glidemq_orchestrate.stored import number
 
 NO_ENTRY: Final = "0-1"
 # Up to so many dependents are notified by the call that ends a job; of more, ``advance`` notifies each.
-MOST_NOTIFIED: Final = 50
+MAX_NOTIFIED: Final = 50
 
 
 Only = Literal["any", "open", "idle"]
@@ -69,7 +69,7 @@ def add_node(  # noqa: PLR0913  what a node is made of
     members = list(deps)
     options = json.loads(traced(kept(node.options), trace))
     options["gmo"] = {"flow": flow_id, "node": node.name}
-    if len(node.dependents) > MOST_NOTIFIED:
+    if len(node.dependents) > MAX_NOTIFIED:
         options["gmo"]["wide"] = 1
 
     def decode(reply: Any) -> bool:

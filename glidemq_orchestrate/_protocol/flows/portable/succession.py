@@ -9,7 +9,7 @@ from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.flows.generations import Found, read_entries
 from glidemq_orchestrate.keys import QueueKeys, read_generation
 
-MOST: Final = 100
+MAX: Final = 100
 
 
 def note(home: QueueKeys, found: Found) -> Call[None]:

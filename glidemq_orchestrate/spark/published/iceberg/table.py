@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEME: Final = "iceberg:"
-MOST_TRIES: Final = 20
+MAX_TRIES: Final = 20
 """So often others may be faster with a commit before one gives up."""
 PAUSE_SECONDS: Final = 0.5
 COMMITTED: Final = "glidemq.committed."
 """What begins the property of a table that names an attempt which it has."""
-MOST_FORGOTTEN: Final = 100
+MAX_FORGOTTEN: Final = 100
 """So many of these properties a commit looks at, to remove them."""
 
 
@@ -157,13 +157,13 @@ class IcebergTable:
         if text is None:
             return self._has(name)
         version = Version.read(text)
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             if self._commit(version):
                 break
             time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two do not meet again
             self.table = self.table.refresh()
         else:
-            raise OSError(f"{self.location}: others were faster with {MOST_TRIES} commits in a row")
+            raise OSError(f"{self.location}: others were faster with {MAX_TRIES} commits in a row")
         self.store.create(path, text)
         return True
 
@@ -245,7 +245,7 @@ class IcebergTable:
 
     def _forgotten(self) -> list[str]:
         """The properties of attempts that have a file by which they count."""
-        noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MOST_FORGOTTEN]
+        noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MAX_FORGOTTEN]
         return [name for name in noted if self.store.read(file_of(name.removeprefix(COMMITTED))) is not None]
 
     def _changes(self, change: Change) -> Sequence[Change]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from glidemq_orchestrate import JobOptions
 
-MOST_TEXT: Final = 1_000
+MAX_TEXT: Final = 1_000
 _OF_TASK: Final = ("dag_id", "task_id", "run_id", "map_index", "try_number", "state")
 _OF_RUN: Final = ("dag_id", "run_id")
 
@@ -149,8 +149,8 @@ def told(context: Mapping[str, Any]) -> dict[str, Any]:
         found["dag_id"] = str(dag_id)
     for name in ("run_id", "reason"):
         if (value := context.get(name)) is not None:
-            found[name] = str(value)[:MOST_TEXT]
+            found[name] = str(value)[:MAX_TEXT]
     if (error := context.get("exception")) is not None:
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-        found["exception"] = text[:MOST_TEXT]
+        found["exception"] = text[:MAX_TEXT]
     return found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.spark.lineage import Lineage
 
 SPARK: Final = "spark."
-MOST_STEPS: Final = 1_000
+MAX_STEPS: Final = 1_000
 
 
 class LineageTask(Linked, TemplatedOperator):
@@ -81,7 +81,7 @@ def _told(flow: Flow, conn_id: str) -> Iterator[Any]:
     steps = (node for node in flow.nodes() if node.job.startswith(SPARK) and node.state == "completed")
     with contextlib.ExitStack() as clients:
         queues: dict[str, Any] = {}
-        for node in islice(steps, MOST_STEPS):
+        for node in islice(steps, MAX_STEPS):
             if node.queue not in queues:
                 queues[node.queue] = clients.enter_context(GlideMQHook(conn_id).get_queue(node.queue))
             with contextlib.suppress(JobNotFound):

@@ -12,7 +12,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
 
-MOST_PRIORITY: Final = 2048
+MAX_PRIORITY: Final = 2048
 
 
 def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def carried_over(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any]
     if timeout := operator.execution_timeout:
         found["timeout"] = _text(timeout)
     if operator.priority_weight > 1:
-        found["priority"] = max(MOST_PRIORITY + 1 - operator.priority_weight, 1)
+        found["priority"] = max(MAX_PRIORITY + 1 - operator.priority_weight, 1)
     if ordering := _ordering(operator, pools):
         found["ordering"] = ordering
     return found

@@ -25,8 +25,8 @@ from glidemq_orchestrate.worker.handler import Registered
 
 logger = logging.getLogger(__name__)
 
-MOST_HELD: Final = 500
-MOST_STALLED: Final = 20  # a triggerer that is killed loses no message, however often within reason
+MAX_HELD: Final = 500
+MAX_STALLED: Final = 20  # a triggerer that is killed loses no message, however often within reason
 LEASE: Final = timedelta(seconds=30)
 LOOK_SECONDS: Final = 60.0
 LAST_CALLS: Final = timedelta(seconds=2)
@@ -76,10 +76,10 @@ class QueueConsumer:
             settings,
             queues=[queue],
             handlers=_Subscribed(self),
-            concurrency=MOST_HELD,
+            concurrency=MAX_HELD,
             prefetch=0,
             lock_duration=LEASE,
-            max_stalled=MOST_STALLED,
+            max_stalled=MAX_STALLED,
             shutdown_timeout=LAST_CALLS,
             only_known=True,
         )

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 5.0
 BLOCK: Final = timedelta(seconds=2)
 SUPERVISE_SECONDS: Final = 2.0
-LEAST_REST: Final = 0.05
+MIN_REST: Final = 0.05
 OFTEN_SECONDS: Final = 1.0
 T = TypeVar("T")
 _FLOW_EVENTS: Final = "flow."
@@ -148,7 +148,7 @@ class QueueEvents:
                     await self._supervisor.tick()
                 except GlideMQError as exc:
                     logger.debug("the queue was not supervised: %s", exc)
-                rest = min(max(self._supervisor.rest, LEAST_REST), SUPERVISE_SECONDS)
+                rest = min(max(self._supervisor.rest, MIN_REST), SUPERVISE_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(rest):
                         await ended.wait()

@@ -13,10 +13,10 @@ from glidemq_orchestrate import Context, RetryLater, Unrecoverable
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import EncodeError
 
-MOST_BYTES: Final = 48 * 1024
+MAX_BYTES: Final = 48 * 1024
 EVENT_BYTES: Final = 256 * 1024
-MOST_DEPTH: Final = 50
-MOST_FAILURES: Final = 5
+MAX_DEPTH: Final = 50
+MAX_FAILURES: Final = 5
 LINGER_SECONDS: Final = 0.1
 _INTEGERS: Final = range(-(2**63), 2**63)
 AddedAt: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str | None]]]
@@ -146,7 +146,7 @@ class Inbox:
         for one in batch.deliveries:
             self._open.discard(one)
             failures = self._failures.pop(one.job_id, 0) + 1
-            if failures < MOST_FAILURES:
+            if failures < MAX_FAILURES:
                 self._failures[one.job_id] = failures
                 one.end(RetryLater(timedelta(seconds=2**failures), "Airflow did not store it", counts=False))
             else:
@@ -205,17 +205,17 @@ def _size(data: Json) -> int:
         size = len(encode(data, where="its data").encode())
     except EncodeError as exc:
         raise Unrecoverable(f"no asset event can hold it: {exc}") from exc
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise Unrecoverable(
             f"its data is {size:,} bytes of JSON, and an asset event, which is in Airflow's database, holds "
-            f"{MOST_BYTES:,} of a message: write it to a file or table and send where it is"
+            f"{MAX_BYTES:,} of a message: write it to a file or table and send where it is"
         )
     return size
 
 
 def _check_values(data: Json) -> None:
     level: list[Json] = [data]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         following: list[Json] = []
         for value in level:
             if isinstance(value, list):
@@ -229,4 +229,4 @@ def _check_values(data: Json) -> None:
         if not following:
             return
         level = following
-    raise Unrecoverable(f"no asset event can hold it: its data is nested deeper than {MOST_DEPTH} levels")
+    raise Unrecoverable(f"no asset event can hold it: its data is nested deeper than {MAX_DEPTH} levels")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
 
-MOST_MESSAGES: Final = 500
+MAX_MESSAGES: Final = 500
 SETTLED_SECONDS: Final = 15.0
-LEAST_UNTIL_RUN: Final = 10.0
+MIN_UNTIL_RUN: Final = 10.0
 SHOWN_IDS: Final = 10
 
 
@@ -90,11 +90,11 @@ class GlideMQMessageTrigger(BaseEventTrigger):
             raise ValueError(f"jobs must be the name of a job or a list of names, got {jobs!r}")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int):
             raise TypeError(f"batch_size must be a whole number, got {batch_size!r}")
-        if not 1 <= batch_size <= MOST_MESSAGES:
-            raise ValueError(f"batch_size must be 1 to {MOST_MESSAGES}, got {batch_size}")
+        if not 1 <= batch_size <= MAX_MESSAGES:
+            raise ValueError(f"batch_size must be 1 to {MAX_MESSAGES}, got {batch_size}")
         check_seconds("interval", interval, 0.0)
         if until_run is not None:
-            check_seconds("until_run", until_run, LEAST_UNTIL_RUN)
+            check_seconds("until_run", until_run, MIN_UNTIL_RUN)
         self.queue_name = queue_name
         self.jobs = names
         self.glidemq_conn_id = glidemq_conn_id

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 FIRST_SECONDS: Final = 15.0
 EACH_SECONDS: Final = 60.0
 PAGE: Final = 1_000
-MOST: Final = 200  # other triggerers watch most of the flows that are not watched here
-MOST_FAILED: Final = 3  # looks one after the other: Airflow is away
+MAX: Final = 200  # other triggerers watch most of the flows that are not watched here
+MAX_FAILED: Final = 3  # looks one after the other: Airflow is away
 
 
 class Reconciler:
@@ -119,7 +119,7 @@ class Reconciler:
             found += [
                 one for one in flows if one.id not in watched and (by := began(one)) and by.seen.get("owned")
             ]
-        return found if len(found) <= MOST else random.sample(found, MOST)
+        return found if len(found) <= MAX else random.sample(found, MAX)
 
     async def _cancel(self, status: FlowStatus, state: str | None) -> None:
         reason = f"its Airflow task has ended (state: {state}), and nobody watched it"
@@ -148,7 +148,7 @@ async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
             await look()
         except Exception as exc:
             failed += 1
-            if failed == MOST_FAILED:
+            if failed == MAX_FAILED:
                 raise
             logger.debug("a flow was not compared with its task: %s", exc)
         else:

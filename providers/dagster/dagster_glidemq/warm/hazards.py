@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-MOST_NAMED: Final = 6
+MAX_NAMED: Final = 6
 _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = "/dev/fd"
 _OF_FORKS: Final = frozenset({"jemalloc_bg_thd"})
@@ -162,8 +162,8 @@ def _path(number: int) -> str:
 def _listed(what: str, names: list[str]) -> str:
     if not names:
         return ""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{what} {', '.join(sorted(names)[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{what} {', '.join(sorted(names)[:MAX_NAMED])}{more}"
 
 
 def _fork_for_nothing() -> None:

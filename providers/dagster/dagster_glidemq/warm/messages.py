@@ -30,7 +30,7 @@ CHANGED: Final = "changed"
 OF_A_RUN: Final = "of a run"
 INTERRUPTED: Final = 130
 """The exit code of a child that was interrupted, as of a shell."""
-MOST_OF_A_LINE: Final = 8 * 1024 * 1024
+MAX_OF_A_LINE: Final = 8 * 1024 * 1024
 
 
 def encoded(message: dict[str, Any]) -> bytes:
@@ -51,7 +51,7 @@ class Lines:
             ValueError: It is no message.
         """
         *lines, self._rest = (self._rest + received).split(b"\n")
-        if len(self._rest) > MOST_OF_A_LINE:
+        if len(self._rest) > MAX_OF_A_LINE:
             raise ValueError("a line does not end")
         for line in lines:
             message = json.loads(line)

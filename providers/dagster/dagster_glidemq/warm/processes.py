@@ -15,7 +15,7 @@ from dagster_glidemq.warm.process import Stale, WarmProcess
 from glidemq_orchestrate import Unrecoverable
 from glidemq_orchestrate.worker.context import Cancelled
 
-MOST: Final = 8
+MAX: Final = 8
 TRIES: Final = 4
 OF_RUNS_SECONDS: Final = 600.0
 """How long each run has a process of its own where one process could not serve two."""
@@ -130,7 +130,7 @@ class WarmProcesses:
     def _drop_idle(self) -> None:
         """End the process that was idle for longest when there are too many."""
         idle = [place for place, process in self._by_place.items() if process.is_idle]
-        if len(self._by_place) > MOST and len(idle) > 1:
+        if len(self._by_place) > MAX and len(idle) > 1:
             oldest = min(idle, key=lambda place: self._by_place[place].used_at)
             if self._by_place[oldest].retire():  # a job may have come to it meanwhile
                 threading.Thread(target=self._by_place.pop(oldest).close, daemon=True).start()

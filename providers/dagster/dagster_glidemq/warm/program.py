@@ -31,7 +31,7 @@ from dagster_glidemq.warm.sources import Sources, modules_of_code
 
 logger = logging.getLogger("dagster_glidemq.warm")
 
-MOST_OF_A_REFUSAL: Final = 4096
+MAX_OF_A_REFUSAL: Final = 4096
 _CHUNK: Final = 1 << 16
 _ALL_OF_IT: Final = 100
 """Of so many collections one is complete: it takes longer the more code is imported."""
@@ -207,7 +207,7 @@ class WarmProgram:
             logger.exception("the process of a job ended by an error")
             if not has_begun:
                 with suppress(BaseException):
-                    os.write(refusal, self._execution.explain(kind, job, exc).encode()[:MOST_OF_A_REFUSAL])
+                    os.write(refusal, self._execution.explain(kind, job, exc).encode()[:MAX_OF_A_REFUSAL])
         finally:
             with suppress(BaseException):
                 self._execution.end()
@@ -222,7 +222,7 @@ class WarmProgram:
             if done:
                 child, why = self._children.pop(pid), b""
                 with suppress(OSError):  # something that it has started holds the other end
-                    why = os.read(child.refusal, MOST_OF_A_REFUSAL)
+                    why = os.read(child.refusal, MAX_OF_A_REFUSAL)
                 os.close(child.refusal)
                 if why:
                     self._say(child.number, refused=why.decode(errors="replace"))
