@@ -30,8 +30,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.crew import Crew
-from benchmarks.hands import OPEN, QUEUE
 from benchmarks.plots import plot
+from benchmarks.processes import OPEN, QUEUE
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowStatus
 from glidemq_orchestrate.cli.view import summary_table

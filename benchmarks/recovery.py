@@ -2,7 +2,7 @@
 
 Four workers with six places each run jobs of 50 ms; a client keeps half a second of work in the queue, since
 what is taken back from a dead worker goes to the end of its queue; and a supervisor leads. Then something
-breaks (``benchmarks.harms``). From the starts and accepted results of all jobs, which the workers write to
+breaks (``benchmarks.faults``). From the starts and accepted results of all jobs, which the workers write to
 files with the time, follow
 
 - lasted: how long the fault itself lasted: until the server replied again, the replica was promoted, another
@@ -37,9 +37,9 @@ import typer
 from rich.console import Console
 
 from benchmarks.crew import Crew
-from benchmarks.hands import QUEUE
-from benchmarks.harms import FAULTS, LIMIT_SECONDS, Fault, Scene, kill_server, kill_worker
+from benchmarks.faults import FAULTS, LIMIT_SECONDS, Fault, Scene, kill_server, kill_worker
 from benchmarks.plots import plot
+from benchmarks.processes import QUEUE
 from benchmarks.report import machine_now
 from glidemq_orchestrate import JobState, NewJob, Queue
 from glidemq_orchestrate.cli.view import summary_table

@@ -32,8 +32,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.crew import Crew
-from benchmarks.hands import FIRST, OPEN, QUEUE, THEN
 from benchmarks.plots import plot
+from benchmarks.processes import FIRST, OPEN, QUEUE, THEN
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.cli.view import summary_table

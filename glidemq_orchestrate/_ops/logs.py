@@ -18,7 +18,7 @@ Send = Callable[[Sequence[Call[Any]]], Op[list[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogRange:
     """Lines of a job: at most ``limit`` from ``offset`` on; -20: from the last 20 on."""
 
     keys: QueueKeys
@@ -43,7 +43,7 @@ class Wanted:
         return JobLogs(lines, cut + length, first)
 
 
-def read(wanted: Sequence[Wanted], send: Send = ask_all) -> Op[list[JobLogs]]:
+def read(wanted: Sequence[LogRange], send: Send = ask_all) -> Op[list[JobLogs]]:
     """Read the lines of each, in one round trip; two where lines were removed."""
     found: dict[int, JobLogs] = {}
     cuts, left = [0] * len(wanted), list(range(len(wanted)))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.importing import importing as _importing
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate.spark.published.cleanup import tidy
     from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
     from glidemq_orchestrate.spark.published.publish import publish, publish_files
     from glidemq_orchestrate.spark.published.reading import published_path, read_published
-    from glidemq_orchestrate.spark.published.tidying import tidy
     from glidemq_orchestrate.spark.published.version import NotPublished
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
     from glidemq_orchestrate.spark.steps import handlers
@@ -26,7 +26,7 @@ _HOMES: Final = {
     "publish_iceberg": "published.iceberg.publish",
     "published_path": "published.reading",
     "read_published": "published.reading",
-    "tidy": "published.tidying",
+    "tidy": "published.cleanup",
 }
 
 __all__ = [

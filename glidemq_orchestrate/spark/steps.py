@@ -8,10 +8,10 @@ The payload of such a job is::
 ``function(spark, ctx, **arguments)`` runs in a thread of a session host, a child process of the worker that
 has the session and its JVM; what ends that process or its JVM harms no step of another. ``location``, the
 directory or URI where it reads and writes, is ``ctx.data["location"]``; ``conf`` holds settings of Spark SQL
-for this step alone, and of the session it wants, as ``session`` does (see ``hosts.wanted``); ``lineage``
-names what it reads and writes (see the module ``lineage``). What it returns is the job's result: small JSON,
-with the paths of large data. What it logs by ``logging``, from INFO on, is in the log of the job too; the
-level of the worker's log counts.
+for this step alone, and of the session it needs, as ``session`` does (see ``hosts.session_request``);
+``lineage`` names what it reads and writes (see the module ``lineage``). What it returns is the job's result:
+small JSON, with the paths of large data. What it logs by ``logging``, from INFO on, is in the log of the job
+too; the level of the worker's log counts.
 
 Those named ``spark.sql`` run a statement; see the module ``sql``. Those named ``spark.submit`` run a program
 with a driver of its own; see the package ``submit``.
@@ -34,7 +34,7 @@ from glidemq_orchestrate.settings import ENV_PREFIX, ENV_URL
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.hosts.pool import hosts
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.losses import Losses
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.catching_up import catch_up
@@ -97,7 +97,7 @@ def _run(ctx: Context, *, is_suspect: bool) -> Json:
         return run_step(engine_for(), ctx)
     data = ctx.data if isinstance(ctx.data, dict) else {}
     title = f"step {data.get('callable') or data.get('file') or ctx.name}"
-    result, published = hosts.run(ctx, title, Wanted.of(ctx.data), fresh=is_suspect)
+    result, published = hosts.run(ctx, title, SessionRequest.of(ctx.data), fresh=is_suspect)
     accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), published)
     return decode(result, where=f"result of job {ctx.name}")
 

@@ -33,7 +33,7 @@ from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.calls import Ended, Threads, call_async
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from glidemq_orchestrate.worker.contexts import refuse_unreadable
-from glidemq_orchestrate.worker.core import judge_error, judge_result, reconnect_delays, refuse
+from glidemq_orchestrate.worker.core import outcome_of_error, outcome_of_value, reconnect_delays, refuse
 from glidemq_orchestrate.worker.handler import Handler
 from glidemq_orchestrate.worker.own_task import JobTask
 from glidemq_orchestrate.worker.renewing import Renewer
@@ -270,17 +270,17 @@ class BroadcastWorker(Service):
 
     async def _work(self, attempt: Attempt) -> None:
         try:
-            outcome = await self._judge(attempt)
+            outcome = await self._execute(attempt)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
-            outcome = judge_error(attempt, exc, _jitter.random())
+            outcome = outcome_of_error(attempt, exc, _jitter.random())
         if self._holds(attempt):  # else the server would take its outcome for that of the later run
             # The server may have the outcome before its reply is here.
             self._cancelled.pop(attempt.entry_id, None)
             await self._report(attempt, _result(attempt, outcome))
 
-    async def _judge(self, attempt: Attempt) -> Outcome:
+    async def _execute(self, attempt: Attempt) -> Outcome:
         """Run the handler of a message within its time limit; its outcome."""
         chance, limit = _jitter.random(), attempt.options.timeout
         try:
@@ -295,8 +295,8 @@ class BroadcastWorker(Service):
             context.cancelled.set()
             ended = Ended(error=TimeoutError(f"still running after {limit}"))
         if ended.error is not None:
-            return judge_error(attempt, ended.error, chance)
-        return judge_result(attempt, ended.value, chance)
+            return outcome_of_error(attempt, ended.error, chance)
+        return outcome_of_value(attempt, ended.value, chance)
 
     async def _call(self, attempt: Attempt, context: Context) -> Ended:
         def handle() -> Any:

@@ -89,16 +89,16 @@ class Slots:
             del self.held[attempt.queue, attempt.job_id]
 
 
-def judge_result(attempt: Attempt, value: JsonLike, random: float) -> Outcome:
+def outcome_of_value(attempt: Attempt, value: JsonLike, random: float) -> Outcome:
     """The outcome of a handler that returned; a value that is not valid JSON is a failure."""
     try:
         text = "null" if value is None else encode(value, where=f"result of job {attempt.name}")
     except EncodeError as exc:
-        return judge_error(attempt, exc, random)
+        return outcome_of_error(attempt, exc, random)
     return Outcome(attempt, Kind.DONE, text, attempt.options.remove_on_complete)
 
 
-def judge_error(
+def outcome_of_error(
     attempt: Attempt,
     error: BaseException,
     random: float,

@@ -20,8 +20,8 @@ from glidemq_orchestrate.worker.caller import process_token
 from glidemq_orchestrate.worker.calls import ThreadsUnavailable
 from glidemq_orchestrate.worker.core import Slots, refuse
 from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.executor import Executor
 from glidemq_orchestrate.worker.handler import Registered
-from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.log import Log, about
 from glidemq_orchestrate.worker.middleware.events import Events
 from glidemq_orchestrate.worker.overdue import ASIDE_PAUSE_MS, ASIDE_SECONDS, WAITING_SECONDS, Overdue
@@ -38,7 +38,7 @@ class JobRunner:
     """Assigns places to jobs and reports their outcomes.
 
     Args:
-        judge: Runs their handlers.
+        executor: Runs their handlers.
         slots: The jobs that the worker holds.
         report: Called with an outcome for the server.
         wake: Called when there is room.
@@ -50,7 +50,7 @@ class JobRunner:
 
     def __init__(  # noqa: PLR0913  what a runner needs of its worker
         self,
-        judge: Judge,
+        executor: Executor,
         slots: Slots,
         *,
         report: Callable[[Outcome], None],
@@ -60,7 +60,7 @@ class JobRunner:
         is_late: Callable[[str], bool],
         note_lease: Callable[[float], None],
     ) -> None:
-        self._judge, self._slots, self._handlers = judge, slots, judge.handlers
+        self._executor, self._slots, self._handlers = executor, slots, executor.handlers
         self._report, self._wake, self._stop, self._tell = report, wake, stop, tell
         self._is_late, self._note_lease = is_late, note_lease
         self._suspects = Suspects(self._released)
@@ -74,8 +74,8 @@ class JobRunner:
         self._seconds: dict[tuple[str, str], float] = {}
         self._overdue = Overdue(WAITING_SECONDS, self._waiting, self._give_back)
         self._overdue_aside = Overdue(ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_aside)
-        self._messenger, self._threads = judge.contexts.messenger, judge.caller.threads
-        self._log, self._events = Log(), Events(judge.middleware)
+        self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
+        self._log, self._events = Log(), Events(executor.middleware)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
 
@@ -129,7 +129,7 @@ class JobRunner:
 
     def _give_aside(self, overdue: list[Attempt]) -> None:
         """Let other workers have the suspects that wait for another one: each may run one."""
-        due = self._judge.clock.now_ms() + ASIDE_PAUSE_MS
+        due = self._executor.clock.now_ms() + ASIDE_PAUSE_MS
         for attempt in overdue:
             self._withdraw(attempt, Outcome(attempt, Kind.LATER, first=due, second=UNBEGUN))
         self._slots.aside = len(self._suspects.aside)
@@ -180,7 +180,7 @@ class JobRunner:
         """Run the handler, free its place, send its last messages and report the outcomes."""
         try:
             if await self._may_begin(execution):
-                outcomes = await self._judge.judge(execution)
+                outcomes = await self._executor.execute(execution)
             else:
                 outcomes = [None] * len(execution.attempts)
         except ThreadsUnavailable:
@@ -230,11 +230,11 @@ class JobRunner:
             asyncio.CancelledError: The worker ends before that, and gives the job back.
         """
         error = await self._messenger.written.settle(attempt)
-        if error is not None and self._judge.is_abandoned:
+        if error is not None and self._executor.is_abandoned:
             raise asyncio.CancelledError
         if error is None or outcome is None or outcome.kind is not Kind.DONE:
             return outcome
-        return None if isinstance(error, LeaseLost) else self._judge.judge_error(attempt, error)
+        return None if isinstance(error, LeaseLost) else self._executor.outcome_of_error(attempt, error)
 
     def _free(self, execution: Execution) -> float:
         """Free the place; returns for how long it was taken."""
@@ -263,12 +263,12 @@ class JobRunner:
         seconds = 0.0 if execution.has_ended else self._free(execution)
         for attempt in execution.attempts:
             held = self._slots.held.get((attempt.queue, attempt.job_id))
-            if held is not attempt or self._judge.is_abandoned:
+            if held is not attempt or self._executor.is_abandoned:
                 continue  # it was reported, or is given back when the worker ends
             if error is not None:
-                self._end(attempt, self._judge.judge_error(attempt, error), seconds)
+                self._end(attempt, self._executor.outcome_of_error(attempt, error), seconds)
             elif task.cancelled():
-                self._end(attempt, self._judge.judge_cancelled(execution, attempt), seconds)
+                self._end(attempt, self._executor.outcome_of_cancel(execution, attempt), seconds)
         self.fill()
 
     def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
@@ -326,7 +326,7 @@ class JobRunner:
 
     async def abandon(self, seconds: float = 5.0) -> None:
         """Stop every handler; afterwards no message is sent. One that does not stop is left running."""
-        self._judge.is_abandoned = True
+        self._executor.is_abandoned = True
         for execution in list(self._running.values()):
             for context in execution.contexts:
                 context.cancelled.set(is_stopping=True)

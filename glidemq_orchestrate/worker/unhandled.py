@@ -48,7 +48,7 @@ class Unhandled:
     only_known: bool = False
     pauses: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    async def judge(self, attempt: Attempt) -> Outcome:
+    async def outcome_of(self, attempt: Attempt) -> Outcome:
         """Give a job back that another live worker of the queue can run; without one it fails.
 
         It comes back after a pause that doubles: the worker that takes it next may be this one again.

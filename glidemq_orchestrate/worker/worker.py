@@ -1,7 +1,8 @@
 """The worker: a service that fetches jobs from queues, runs their handlers and reports the outcomes.
 
-A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns places to handlers, a
-``Judge`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the queues.
+A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns places to handlers, an
+``Executor`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the
+queues.
 
 A kill -9 leaves jobs in state ``active`` whose lease ends after ``lock_duration``; any other worker of the
 queue then takes them back. A broken connection is opened again; what a lost reply contained is requested
@@ -42,9 +43,9 @@ from glidemq_orchestrate.worker.caller import Caller
 from glidemq_orchestrate.worker.calls import Threads
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.core import Slots
+from glidemq_orchestrate.worker.executor import Executor
 from glidemq_orchestrate.worker.feed import NEVER, Feed
 from glidemq_orchestrate.worker.handler import H, Handlers, Serving
-from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.log import log_lost_workers
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.budget import Budget
@@ -238,7 +239,7 @@ class Worker(Service):
             self._processes = Processes(self._forward)
         run, queues, clock = self._run, self._queues, self._clock
         messenger = Messenger(run, queues, clock)
-        judge = Judge(
+        executor = Executor(
             self.handlers,
             Contexts(self._run_confirmed, queues, messenger, clock, self._allow_import),
             Caller(self._threads, self._processes),
@@ -247,7 +248,7 @@ class Worker(Service):
             clock,
         )
         return JobRunner(
-            judge,
+            executor,
             self._slots,
             report=self._report,
             wake=self._wake,

@@ -14,7 +14,7 @@ from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.spark.published import publish as publishing
 from glidemq_orchestrate.spark.published.folder import Folder
-from glidemq_orchestrate.worker import judge
+from glidemq_orchestrate.worker import executor
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
 from tests.chaos.size import Size
@@ -180,7 +180,7 @@ DEFECTS: Final = (
     Defect("a message that is sent again is written again", "staged", ((_IN_TURN, "if true then"),),
            faults="cut_replies", size=replace(SIZE, around=0.1)),
     Defect("a check that does not pass completes", "staged",
-           patched=((judge, "has_passed", _always),)),
+           patched=((executor, "has_passed", _always),)),
     Defect("a worker keeps the place of a job that failed", "staged",
            patched=((JobRunner, "_free", _keep_place),)),
     Defect("the children of a killed worker live on", "staged",

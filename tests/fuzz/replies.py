@@ -196,9 +196,7 @@ def opened() -> Iterator[Target]:
                 outcome(known[lie.name], secrets=NEVER)  # a payload may stand where a name should
                 heard.check(NEVER)
             except Endless as exc:
-                raise Violation(
-                    f"{lie.name} asked {MAX_REQUESTS:,} times", f"{lie.name} is endless"
-                ) from exc
+                raise Violation(f"{lie.name} asked {MAX_REQUESTS:,} times", f"{lie.name} is endless") from exc
             finally:
                 driver.lie = None
                 if here.dump() != here.base:

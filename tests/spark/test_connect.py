@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.spark import steps
 from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import Hosts
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.published.acceptance import make_versions
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
@@ -166,7 +166,7 @@ def make(make_run: MakeRun) -> Make:
 
 
 def run(pool: Hosts, one: Run) -> Any:
-    return json.loads(pool.run(one.ctx, "step", Wanted.of(one.ctx.data)).result)
+    return json.loads(pool.run(one.ctx, "step", SessionRequest.of(one.ctx.data)).result)
 
 
 def test_a_step_has_a_session_of_its_own_on_the_server(hosts: Hosts, make: Make) -> None:
@@ -286,7 +286,7 @@ def test_tables_are_published_where_worker_and_server_share_a_folder(
     hosts: Hosts, make: Make, tmp_path: Path
 ) -> None:
     one = make("table", folder=str(tmp_path / "t"))
-    outcome = hosts.run(one.ctx, "step", Wanted())
+    outcome = hosts.run(one.ctx, "step", SessionRequest())
     make_versions(outcome.published)
     assert json.loads(outcome.result)["published"]["rows"] == 4
     assert run(hosts, make("counted", folder=str(tmp_path / "t"))) == 4

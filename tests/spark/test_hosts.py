@@ -26,7 +26,7 @@ from glidemq_orchestrate.errors import JavaMissing, LeaseLost
 from glidemq_orchestrate.spark.ended import SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts import child, pool
 from glidemq_orchestrate.spark.hosts.pool import Hosts
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import RetryLater
@@ -219,7 +219,7 @@ Make = Callable[..., Run]
 
 
 def run(hosts: Hosts, one: Run, **how: Any) -> Any:
-    return json.loads(hosts.run(one.ctx, "step", Wanted.of(one.ctx.data, os.environ), **how).result)
+    return json.loads(hosts.run(one.ctx, "step", SessionRequest.of(one.ctx.data, os.environ), **how).result)
 
 
 class TestOneHost:

@@ -91,7 +91,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
         wanted = []
         for name, row in zip(part, rows, strict=True):
             _, queue, job_id, *_ = node_calls.read_row(row or "") or (0, "", "")  # of a broken row
-            wanted.append(job_logs.Wanted(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
+            wanted.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
         read = yield from job_logs.read(wanted, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))
     return found

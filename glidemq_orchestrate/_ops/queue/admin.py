@@ -9,7 +9,7 @@ from typing import Final
 
 from glidemq_orchestrate._ops.queue import listing
 from glidemq_orchestrate._ops.queue.jobs import remove_some
-from glidemq_orchestrate._ops.queue.listing import Wanted
+from glidemq_orchestrate._ops.queue.listing import JobFilter
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import index
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
@@ -237,7 +237,7 @@ def _drain_state(queue: QueueKeys, state: JobState, now_ms: int) -> Op[int]:
     """Delete the jobs of one state, slice by slice; returns how many."""
     count = kept = 0
     while True:
-        ids = yield from listing.find(queue, Wanted(state), range(kept, kept + SLICE))
+        ids = yield from listing.find(queue, JobFilter(state), range(kept, kept + SLICE))
         if not ids:
             return count
         deleted = yield from _drained(queue, [(job_id, "") for job_id in ids], now_ms)
@@ -252,7 +252,7 @@ def _drain_list(queue: QueueKeys, name: KeyName, now_ms: int) -> Op[int]:
         if not ids:
             return count
         # A revoked job is still in its list, but has failed.
-        waiting = yield from listing.keep(queue, ids, Wanted(JobState.WAITING))
+        waiting = yield from listing.keep(queue, ids, JobFilter(JobState.WAITING))
         deleted = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
         count, kept = count + deleted, kept + len(ids) - deleted
 
@@ -265,7 +265,7 @@ def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
         if not entries:
             return count
         entry_of = {job_id: entry_id for entry_id, job_id in entries if job_id}
-        waiting = yield from listing.keep(queue, list(entry_of), Wanted(JobState.WAITING))
+        waiting = yield from listing.keep(queue, list(entry_of), JobFilter(JobState.WAITING))
         count += yield from _drained(queue, [(job_id, entry_of[job_id]) for job_id in waiting], now_ms)
         start = f"({entries[-1][0]}"
 

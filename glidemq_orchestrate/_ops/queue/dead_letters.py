@@ -10,7 +10,7 @@ from typing import Any
 
 from glidemq_orchestrate._ops.queue import jobs, listing
 from glidemq_orchestrate._ops.queue.adding import NewJob, add_job, get_job
-from glidemq_orchestrate._ops.queue.listing import Wanted
+from glidemq_orchestrate._ops.queue.listing import JobFilter
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import admin, broadcast, reads
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
@@ -171,7 +171,7 @@ def dead_letters(queue: QueueKeys, offset: int, limit: int) -> Op[list[DeadLette
     name = yield from queue_of(queue)
     if name is None:
         return []
-    wanted = Wanted(JobState.WAITING, data={"originalQueue": queue.queue})
+    wanted = JobFilter(JobState.WAITING, data={"originalQueue": queue.queue})
     found = yield from listing.get_jobs(QueueKeys(queue.prefix, name), wanted, range(offset, offset + limit))
     return [letter for job in found if (letter := _letter(queue, job))]
 

@@ -168,7 +168,7 @@ def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:
     """Read log lines."""
     if limit < 0:
         raise ConfigurationError("limit must not be negative")
-    (found,) = yield from job_logs.read([job_logs.Wanted(queue, job_id, first, limit)])
+    (found,) = yield from job_logs.read([job_logs.LogRange(queue, job_id, first, limit)])
     return found
 
 

@@ -64,7 +64,7 @@ class JobCounts(dict[JobState, int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobFilter:
     """Which jobs to find: all criteria must match. ``data``: keys with their values at the top level."""
 
     state: JobState | None = None
@@ -93,7 +93,12 @@ class Wanted:
 
 
 def get_jobs(
-    queue: QueueKeys, wanted: Wanted, span: range, *, exclude_data: bool = False, newest_first: bool = False
+    queue: QueueKeys,
+    wanted: JobFilter,
+    span: range,
+    *,
+    exclude_data: bool = False,
+    newest_first: bool = False,
 ) -> Op[list[Job]]:
     """The jobs at these places among those that match."""
     if newest_first and wanted.state not in SORTED:
@@ -105,7 +110,7 @@ def get_jobs(
 
 
 def search(
-    queue: QueueKeys, wanted: Wanted, limit: int, look_at: int | None, *, exclude_data: bool = False
+    queue: QueueKeys, wanted: JobFilter, limit: int, look_at: int | None, *, exclude_data: bool = False
 ) -> Op[FoundJobs]:
     """The first jobs that match, among about ``look_at``; None: among all."""
     _check_bounds(limit, look_at)
@@ -115,7 +120,7 @@ def search(
     return found
 
 
-def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
+def scan_jobs(queue: QueueKeys, wanted: JobFilter, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
     """Scan about a thousand keys."""
     if not cursor.isdigit():
         raise ConfigurationError("the cursor must be the cursor of a page, or '0'")
@@ -153,7 +158,7 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
     if not indexed_only:
         partial = []
         for state in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING):
-            ids, is_partial = yield from look(queue, Wanted(state), range(2**53), look_at)
+            ids, is_partial = yield from look(queue, JobFilter(state), range(2**53), look_at)
             found[state] = len(ids)
             partial += [state] if is_partial else []
         found.at_least = frozenset(partial)
@@ -192,14 +197,14 @@ def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None
     return lambda at: step(queue, at)
 
 
-def find(queue: QueueKeys, wanted: Wanted, span: range, *, newest_first: bool = False) -> Op[list[str]]:
+def find(queue: QueueKeys, wanted: JobFilter, span: range, *, newest_first: bool = False) -> Op[list[str]]:
     """The ids of the jobs at these places among those that match."""
     ids, _ = yield from look(queue, wanted, span, None, newest_first=newest_first)
     return ids
 
 
 def look(
-    queue: QueueKeys, wanted: Wanted, span: range, look_at: int | None, *, newest_first: bool = False
+    queue: QueueKeys, wanted: JobFilter, span: range, look_at: int | None, *, newest_first: bool = False
 ) -> Op[tuple[list[str], bool]]:
     """The result of ``find``, and whether it ended at its bound."""
     step = pages(queue, wanted.state)
@@ -226,7 +231,7 @@ def look(
     return found[span.start : span.stop], False
 
 
-def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
+def keep(queue: QueueKeys, ids: Sequence[str], wanted: JobFilter) -> Op[list[str]]:
     """The matching ones among some jobs."""
     fields: Sequence[JobField] = ("state", "name") if wanted.data is None else ("state", "name", "data")
     heads = yield from _each(reads.heads(queue, ids, fields))

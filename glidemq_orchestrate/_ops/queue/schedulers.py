@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from glidemq_orchestrate._ops.apart import apart
+from glidemq_orchestrate._ops.isolated import isolated
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import schedulers as calls
 from glidemq_orchestrate.clock import Clock
@@ -171,14 +171,14 @@ def _look(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op
     shots: dict[str, Shot] = {}
     for member, text, last in rows:
         # A broken entry is not ours to delete: its writer may know what it means.
-        found = yield from apart(_visit(queue, member, text, last, clock.now_ms()), what(member))
+        found = yield from isolated(_visit(queue, member, text, last, clock.now_ms()), what(member))
         if isinstance(found, Shot):
             shots[member] = found
         else:
             times[member] = found
     replies = yield from ask_each([shot.call for shot in shots.values()])
     for (member, shot), reply in zip(shots.items(), replies, strict=True):
-        times[member] = yield from apart(shot.end(reply, clock.now_ms()), what(member))
+        times[member] = yield from isolated(shot.end(reply, clock.now_ms()), what(member))
     return times
 
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.flows import index, staged
 from glidemq_orchestrate._ops.flows.portable import node
+from glidemq_orchestrate._ops.isolated import isolated
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol import job_hash
@@ -286,13 +286,13 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     Returns when something is due next, or -1.
     """
     names = ", ".join(queue.queue for queue in queues)
-    yield from apart(index.sweep(queues, clock), f"the sweep of {names}")
-    yield from apart(clean_up(queues, clock), f"the cleanup of {names}")
+    yield from isolated(index.sweep(queues, clock), f"the sweep of {names}")
+    yield from isolated(clean_up(queues, clock), f"the cleanup of {names}")
     todo = yield from ask_all([flow.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
             ref = staged.FlowRef(queue, flow_id)
-            yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
+            yield from isolated(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
     due = yield from expire(queues, clock)
     return min((at for at in due if at >= 0), default=-1)
 

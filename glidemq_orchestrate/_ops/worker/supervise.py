@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.flows.stalled import bring_back
+from glidemq_orchestrate._ops.isolated import isolated
 from glidemq_orchestrate._ops.worker import attempt
 from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
@@ -189,7 +189,7 @@ def check_open(watch: Supervision, clock: Clock) -> Op[None]:
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
-        yield from apart(neighbours.unlink(home), f"the set {home.beside()}")
+        yield from isolated(neighbours.unlink(home), f"the set {home.beside()}")
     first, position = yield from _walk(watch, first, position, clock)
     yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 
@@ -210,7 +210,7 @@ def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tup
                     return first, position
                 pages += 1
                 checking = _check_page(watch, flow_id, position, clock)
-                position = (yield from apart(checking, f"flow {flow_id} of queue {home.queue}")) or 0
+                position = (yield from isolated(checking, f"flow {flow_id} of queue {home.queue}")) or 0
                 if not position:
                     break
             first += 1

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._ops.apart import apart, report
 from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.flows.watch import Change, Watch
+from glidemq_orchestrate._ops.isolated import isolated, report
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._ops.worker import supervise
 from glidemq_orchestrate._ops.worker.supervise import WAKING, Supervision
@@ -135,7 +135,7 @@ def tend(tending: Tending) -> Op[None]:
 def _look(tending: Tending) -> Op[None]:
     """Find what is to be looked after, and take what nobody leads."""
     own, now_ms = tending.own.queue, tending.clock.monotonic_ms()
-    around = (yield from apart(neighbours.around(own), f"the set {own.beside()}")) or []
+    around = (yield from isolated(neighbours.around(own), f"the set {own.beside()}")) or []
     queues = [own, *(queue for queue in around if queue not in tending.elsewhere)]
     for gone in tending.led.keys() - set(queues):
         yield from _leave(tending, gone)

@@ -82,9 +82,7 @@ def settle(queue: QueueKeys, after: str, removed: str, now_ms: int) -> Call[str]
     Of a ``removed`` subscription nothing is left there.
     """
     start = f"({after}" if after else "-"
-    return function(
-        "gmo_settle_messages", [queue.key("stream")], (now_ms, start, MAX, removed), replies.text
-    )
+    return function("gmo_settle_messages", [queue.key("stream")], (now_ms, start, MAX, removed), replies.text)
 
 
 def read(member: Member, *, count: int, block_ms: int, start: str) -> Call[Any]:

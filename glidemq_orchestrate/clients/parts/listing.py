@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from glidemq_orchestrate._ops.queue import listing as ops
-from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage, Wanted
+from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
@@ -41,7 +41,7 @@ class ListingCalls(QueueBase):
         return self._run(
             ops.get_jobs(
                 self._keys,
-                Wanted(state),
+                JobFilter(state),
                 range(offset, offset + limit),
                 exclude_data=exclude_data,
                 newest_first=newest_first,
@@ -74,7 +74,7 @@ class ListingCalls(QueueBase):
             The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
         """
         return self._run(
-            ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
+            ops.search(self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data)
         )
 
     def scan_jobs(
@@ -90,7 +90,7 @@ class ListingCalls(QueueBase):
         Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
         page may be empty; a job that exists all the time is returned at least once.
         """
-        return self._run(ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data))
+        return self._run(ops.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data))
 
     def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
         """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
@@ -126,7 +126,7 @@ class AsyncListingCalls(AsyncQueueBase):
         return await self._run(
             ops.get_jobs(
                 self._keys,
-                Wanted(state),
+                JobFilter(state),
                 range(offset, offset + limit),
                 exclude_data=exclude_data,
                 newest_first=newest_first,
@@ -145,7 +145,7 @@ class AsyncListingCalls(AsyncQueueBase):
     ) -> FoundJobs:
         """See ``Queue.search``."""
         return await self._run(
-            ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
+            ops.search(self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data)
         )
 
     async def scan_jobs(
@@ -158,7 +158,7 @@ class AsyncListingCalls(AsyncQueueBase):
     ) -> JobPage:
         """See ``Queue.scan_jobs``."""
         return await self._run(
-            ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data)
+            ops.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data)
         )
 
     async def states(self, job_ids: Sequence[str]) -> list[JobState | None]:

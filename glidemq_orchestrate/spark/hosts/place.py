@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from glidemq_orchestrate.spark.hosts.child import Host
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.step import StepCancelled
 
 LOOK_SECONDS: Final = 0.25
@@ -18,7 +18,7 @@ LOOK_SECONDS: Final = 0.25
 class Place:
     """A host in the pool, and who uses it. The lock of the pool guards it, but for the start."""
 
-    def __init__(self, host: Host, wanted: Wanted, *, is_for_once: bool) -> None:
+    def __init__(self, host: Host, wanted: SessionRequest, *, is_for_once: bool) -> None:
         self.host, self.wanted, self.is_for_once = host, wanted, is_for_once
         self.users, self.idle_since, self.bytes = 0, time.monotonic(), 0
         self.is_replaced = False

@@ -15,7 +15,7 @@ from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts.child import Host
 from glidemq_orchestrate.spark.hosts.limits import Limits
 from glidemq_orchestrate.spark.hosts.place import Place
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.scratch import sweep
@@ -26,7 +26,7 @@ from glidemq_orchestrate.worker.imported import InvalidCall
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 
-SHARED: Final = Wanted()
+SHARED: Final = SessionRequest()
 LOOK_SECONDS: Final = 1.0
 WEIGH_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 60.0
@@ -94,7 +94,7 @@ class Hosts:
             finally:
                 self._give_back(place)
 
-    def run(self, ctx: Context, title: str, wanted: Wanted, *, fresh: bool = False) -> Outcome:
+    def run(self, ctx: Context, title: str, wanted: SessionRequest, *, fresh: bool = False) -> Outcome:
         """Run a step in a host that has what it wants.
 
         Args:
@@ -180,7 +180,12 @@ class Hosts:
             return [pid for place in self._places if (pid := place.host.pid) and not place.host.has_ended]
 
     def _take(
-        self, wanted: Wanted, is_cancelled: Callable[[], bool], ctx: Context | None, *, fresh: bool = False
+        self,
+        wanted: SessionRequest,
+        is_cancelled: Callable[[], bool],
+        ctx: Context | None,
+        *,
+        fresh: bool = False,
     ) -> Place:
         """A place for a step, to be given back; waits for one where all are in use."""
         since, has_told = time.monotonic(), False
@@ -210,7 +215,7 @@ class Hosts:
                     "(GLIDEMQ_SPARK_SESSIONS)"
                 )
 
-    def _fitting(self, wanted: Wanted) -> Place | None:
+    def _fitting(self, wanted: SessionRequest) -> Place | None:
         """A place that is there, one that is ready before one that is not."""
         fits = [
             place
@@ -221,7 +226,7 @@ class Hosts:
         ]
         return min(fits, key=lambda place: not place.is_ready, default=None)
 
-    def _new(self, wanted: Wanted, *, is_for_once: bool) -> tuple[Place | None, Place | None]:
+    def _new(self, wanted: SessionRequest, *, is_for_once: bool) -> tuple[Place | None, Place | None]:
         """A new place, if there may be one more; and one that has to end for it."""
         surplus = None
         if wanted != SHARED or is_for_once:
@@ -240,7 +245,7 @@ class Hosts:
         self._places.append(place)
         return place, surplus
 
-    def _host(self, wanted: Wanted) -> Host:
+    def _host(self, wanted: SessionRequest) -> Host:
         conf = {**self._settings.conf, **dict(wanted.conf)}
         return self._make(replace(self._settings, conf=conf))
 

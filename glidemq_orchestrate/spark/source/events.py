@@ -11,21 +11,21 @@ from glidemq_orchestrate._ops.spans import events as ops
 from glidemq_orchestrate._ops.spans.span import Span, packed
 from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
 from glidemq_orchestrate.spark.source.link import Link
-from glidemq_orchestrate.spark.source.wanted import Wanted
+from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.stored import number
 
 Part: TypeAlias = tuple[tuple[str, Span], ...]
 Row: TypeAlias = Sequence[Any]
 
 
-def plan(link: Link, wanted: Wanted) -> list[Part]:
+def plan(link: Link, wanted: Scan) -> list[Part]:
     """The parts in which the events are read, small ones together."""
     queues = queues_of(link, wanted)
     found = link.ask(lambda: ops.plan(link.prefix, queues, wanted.times, wanted.rows))
     return list(packed(found, [span.size for _, span in found], wanted.rows))
 
 
-def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
+def rows(link: Link, part: Part, wanted: Scan) -> Iterator[list[Row]]:
     """The rows of a part, a page at a time."""
     del wanted  # all of it is in the part
     for queue, span in part:

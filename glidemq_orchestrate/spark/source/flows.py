@@ -14,18 +14,18 @@ from glidemq_orchestrate._protocol.flows.nodes import TimedNode
 from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
 from glidemq_orchestrate.spark.source.link import Link
-from glidemq_orchestrate.spark.source.wanted import Wanted
+from glidemq_orchestrate.spark.source.scan import Scan
 
 Part: TypeAlias = tuple[FlowSpan, ...]
 Row: TypeAlias = Sequence[Any]
 
 
-def plan(link: Link, wanted: Wanted) -> list[Part]:
+def plan(link: Link, wanted: Scan) -> list[Part]:
     """The parts in which the flows are read, small ones together."""
     return _plan(link, wanted, wanted.rows)
 
 
-def plan_nodes(link: Link, wanted: Wanted) -> list[Part]:
+def plan_nodes(link: Link, wanted: Scan) -> list[Part]:
     """The parts in which the nodes are read: as many flows each as have about the number wanted."""
     if wanted.flow_ids is not None:
         return _plan(link, wanted, max(1, wanted.rows // 100))
@@ -34,14 +34,14 @@ def plan_nodes(link: Link, wanted: Wanted) -> list[Part]:
     return _plan(link, wanted, max(1, wanted.rows // mean))
 
 
-def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
+def rows(link: Link, part: Part, wanted: Scan) -> Iterator[list[Row]]:
     """The rows of flows, a page at a time."""
     for flows in _pages(link, part, wanted):
         if flows:
             yield [_row(flow) for flow in flows]
 
 
-def node_rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
+def node_rows(link: Link, part: Part, wanted: Scan) -> Iterator[list[Row]]:
     """The rows of nodes, a page at a time."""
     states = None if wanted.states is None else frozenset(wanted.states)
     for flows in _pages(link, part, wanted):
@@ -58,12 +58,12 @@ def node_rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
             yield gathered
 
 
-def _plan(link: Link, wanted: Wanted, size: int) -> list[Part]:
+def _plan(link: Link, wanted: Scan, size: int) -> list[Part]:
     found = link.ask(lambda: ops.plan(link.prefix, wanted.flows, size))
     return list(packed(found, [span.size for span in found], size))
 
 
-def _pages(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Stored]]:
+def _pages(link: Link, part: Part, wanted: Scan) -> Iterator[list[Stored]]:
     for span in part:
         yield from link.pages(partial(ops.read, link.prefix, span, wanted.flows))
 

@@ -18,7 +18,7 @@ from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.spark.source.link import Link
-from glidemq_orchestrate.spark.source.wanted import Wanted
+from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.stored import number
 
 FIRST: Final = 16
@@ -28,14 +28,14 @@ Part: TypeAlias = tuple[JobSpan, ...]
 Row: TypeAlias = Sequence[Any]
 
 
-def plan(link: Link, wanted: Wanted) -> list[Part]:
+def plan(link: Link, wanted: Scan) -> list[Part]:
     """The parts in which the jobs are read, small ones together."""
     queues = queues_of(link, wanted)
     found = link.ask(lambda: ops.plan(link.prefix, queues, wanted.jobs, wanted.rows))
     return list(packed(found, [span.size for span in found], wanted.rows))
 
 
-def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[Sequence[Row]]:
+def rows(link: Link, part: Part, wanted: Scan) -> Iterator[Sequence[Row]]:
     """The rows of a part, some at a time, so that their payloads are about 16 MB."""
     seen: set[int] = set()
     for span in part:
@@ -59,7 +59,7 @@ class Pace:
         self.count = max(1, min(MAX, self.count * 4, fits))
 
 
-def queues_of(link: Link, wanted: Wanted) -> Sequence[str]:
+def queues_of(link: Link, wanted: Scan) -> Sequence[str]:
     """The queues that are read: those that are wanted, or all that there are."""
     if wanted.queues is not None:
         return wanted.queues

@@ -10,8 +10,8 @@ from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this 
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source import events, flows, jobs
 from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.spark.source.tables import record_batch
-from glidemq_orchestrate.spark.source.wanted import Wanted
 
 
 class _Table(NamedTuple):
@@ -39,7 +39,7 @@ _OPERATORS: Final = {
 class TableReader(api.DataSourceReader):
     """Reads a table as it is while it is read; see ``GlideMQDataSource``."""
 
-    def __init__(self, settings: ConnectionSettings, wanted: Wanted) -> None:
+    def __init__(self, settings: ConnectionSettings, wanted: Scan) -> None:
         self._settings, self._wanted = settings, wanted
         self.pushFilters = _Push(self)  # type: ignore[method-assign]
 

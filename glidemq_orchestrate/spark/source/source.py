@@ -12,9 +12,9 @@ from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.reader import TableReader
 from glidemq_orchestrate.spark.source.refused import RefusedStream
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
+from glidemq_orchestrate.spark.source.scan import scan_of
 from glidemq_orchestrate.spark.source.stream import STREAM, EventStreamReader
 from glidemq_orchestrate.spark.source.tables import NAME, TABLES, ddl
-from glidemq_orchestrate.spark.source.wanted import wanted_of
 from glidemq_orchestrate.spark.source.writer import StreamWriter, TableWriter
 
 
@@ -85,11 +85,11 @@ class GlideMQDataSource(api.DataSource):
         if STREAM & {name.lower() for name in self.options}:
             EventStreamReader.of(self.options)
             return ddl("events")
-        return ddl(wanted_of(self.options)[0].table)
+        return ddl(scan_of(self.options)[0].table)
 
     def reader(self, schema: StructType) -> TableReader:
         """Read a table."""
-        wanted, options = wanted_of(self.options)
+        wanted, options = scan_of(self.options)
         _check_schema(schema, wanted.table)
         return TableReader(options.settings(), wanted)
 

@@ -21,8 +21,8 @@ from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import pages, row
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.scan import MAX_ROWS, ROWS
 from glidemq_orchestrate.spark.source.tables import record_batch
-from glidemq_orchestrate.spark.source.wanted import MAX_ROWS, ROWS
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ The payload is::
 ``"application": "s3a://jobs/daily.jar"`` names any path or URI that fits a pattern of the worker's
 ``GLIDEMQ_SPARK_APPLICATIONS`` (``/opt/jobs/*,s3a://jobs/*``), with ``"class"`` for the main class of a JAR.
 ``args`` are its arguments; what is no text becomes JSON, and ``inputs`` puts results of dependencies in their
-places. ``conf`` holds what any step may ask for (``hosts.wanted``), and some settings of Spark SQL.
+places. ``conf`` holds what any step may ask for (``hosts.session_request``), and some settings of Spark SQL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.spark.engine import settings_in
-from glidemq_orchestrate.spark.hosts.wanted import RESOURCES, check_allowed
+from glidemq_orchestrate.spark.hosts.session_request import RESOURCES, check_allowed
 from glidemq_orchestrate.spark.settings import setting
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.context import Context

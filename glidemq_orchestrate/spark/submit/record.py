@@ -61,9 +61,7 @@ class Record:
             return
         since, patience = _number(self.facts.get("alone_since")), _number(self.facts.get("patience"))
         since = since if since is not None and since <= ctx.epoch else ctx.epoch
-        left = (
-            min(patience or 0.0, MAX_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (ctx.epoch - since) / 1000
-        )
+        left = min(patience or 0.0, MAX_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (ctx.epoch - since) / 1000
         if left > 0:
             output.begin(**{**self.facts, "alone_since": since})
             raise RetryLater(

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow_provider_glidemq.apart import apart
+from airflow_provider_glidemq.own_thread import in_own_thread
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.named import find, is_named
@@ -162,7 +162,7 @@ async def tell_from_loop(paths: Sequence[str], kind: Kind, event: FlowEvent, log
     for path in paths:
         try:
             async with asyncio.timeout(LONGEST.total_seconds()):
-                found = await apart(partial(_call, path, kind, event))
+                found = await in_own_thread(partial(_call, path, kind, event))
                 if inspect.iscoroutine(found):
                     await found
         except OF_USERS as exc:

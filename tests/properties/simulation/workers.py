@@ -24,7 +24,7 @@ from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.worker.core import judge_error, judge_result, refuse
+from glidemq_orchestrate.worker.core import outcome_of_error, outcome_of_value, refuse
 from glidemq_orchestrate.worker.feed import BLOCK_MS
 from glidemq_orchestrate.worker.signals import RetryLater, Skip, Unrecoverable
 from glidemq_orchestrate.worker.worker import ANNOUNCE_SECONDS, BEAT_SECONDS, UPKEEP_SECONDS
@@ -233,7 +233,7 @@ class SimulatedWorker:
         if limit is not None and data["ms"] > milliseconds(limit):
             yield Sleep(milliseconds(limit))
             error = TimeoutError(f"still running after {limit}")
-            outcome = judge_error(attempt, error, 0.0, now_ms=self.scheduler.now)
+            outcome = outcome_of_error(attempt, error, 0.0, now_ms=self.scheduler.now)
         else:
             if data["ms"]:
                 yield Sleep(data["ms"])
@@ -256,8 +256,8 @@ class SimulatedWorker:
         elif error is None:
             error = self._raised(attempt, data, str(end))
         if error is None:
-            return judge_result(attempt, attempt.node, 0.0)
-        return judge_error(attempt, error, 0.0, now_ms=self.scheduler.now)
+            return outcome_of_value(attempt, attempt.node, 0.0)
+        return outcome_of_error(attempt, error, 0.0, now_ms=self.scheduler.now)
 
     def _raised(self, attempt: Attempt, data: dict[str, object], end: str) -> Exception | None:
         token = (attempt.queue, attempt.job_id)

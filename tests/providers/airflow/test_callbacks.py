@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow_provider_glidemq import callbacks
-from airflow_provider_glidemq.apart import MAX_THREADS
 from airflow_provider_glidemq.callbacks import FlowEvent, tell_from_loop
 from airflow_provider_glidemq.exceptions import GlideMQFlowFailed, GlideMQFlowTimeout
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.own_thread import MAX_THREADS
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferred
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
-from tests.providers.airflow import told
+from tests.providers.airflow import recording_callbacks
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
 from tests.providers.airflow.test_trigger import fired, submit
 
 Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
-HERE = told.__name__
+HERE = recording_callbacks.__name__
 NOTING = [f"{HERE}:Noting"]
 SLOWLY = FlowSpec(
     "s",
@@ -41,9 +41,9 @@ SLOWLY = FlowSpec(
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
-    told.events.clear()
-    told.threads.clear()
-    told.let_go.clear()
+    recording_callbacks.events.clear()
+    recording_callbacks.threads.clear()
+    recording_callbacks.let_go.clear()
 
 
 def operator(spec: FlowSpec, **kwargs: Any) -> GlideMQFlowOperator:
@@ -52,7 +52,7 @@ def operator(spec: FlowSpec, **kwargs: Any) -> GlideMQFlowOperator:
 
 
 def kinds() -> list[str]:
-    return list(dict.fromkeys(kind for kind, _ in told.events))
+    return list(dict.fromkeys(kind for kind, _ in recording_callbacks.events))
 
 
 def test_a_task_that_waits_tells_all(valkey: Valkey, worker: Worker, context: Contexts) -> None:
@@ -65,7 +65,7 @@ def test_a_task_that_waits_tells_all(valkey: Valkey, worker: Worker, context: Co
     threading.Thread(target=open_gate, daemon=True).start()
     operator(SLOWLY, callbacks=[*NOTING, f"{HERE}:Async"]).execute(context(map_index=2, try_number=3))
     assert kinds() == ["submitted", "progress", "async progress", "end", "async end"]
-    (first, last) = (told.events[0][1], told.events[-1][1])
+    (first, last) = (recording_callbacks.events[0][1], recording_callbacks.events[-1][1])
     assert (first.state, first.total, first.generation) == ("running", 3, 0)
     assert (first.dag_id, first.task_id, first.run_id, first.map_index, first.try_number) == (
         "d",
@@ -85,7 +85,7 @@ def test_a_task_that_waits_tells_all(valkey: Valkey, worker: Worker, context: Co
 def test_the_end_names_what_failed(valkey: Valkey, worker: Worker, context: Contexts) -> None:
     with pytest.raises(GlideMQFlowFailed):
         operator(chain("fail")).execute(context())
-    (kind, event) = told.events[-1]
+    (kind, event) = recording_callbacks.events[-1]
     assert (kind, event.state, event.failed) == ("end", "failed", ("middle", "last"))
 
 
@@ -96,7 +96,7 @@ def test_a_time_out_is_an_end(valkey: Valkey, worker: Worker, context: Contexts)
     assert kinds() == ["submitted"]
     with pytest.raises(GlideMQFlowTimeout):
         operator(chain("wait")).execute_complete(context(), {"status": "timeout", "flow_id": FLOW_ID})
-    (kind, event) = told.events[-1]
+    (kind, event) = recording_callbacks.events[-1]
     assert (kind, event.state) == ("end", "cancelled")
     assert "execution_timeout" in event.reason
 
@@ -116,8 +116,8 @@ async def test_a_trigger_tells_progress_beside_its_loop(valkey: Valkey, worker: 
     trigger.task_instance = FakeTask()  # type: ignore[assignment]
     await fired(trigger)
     assert kinds()[:2] == ["progress", "async progress"]
-    assert told.events[0][1].dag_id == "d"
-    assert threading.get_ident() not in told.threads
+    assert recording_callbacks.events[0][1].dag_id == "d"
+    assert threading.get_ident() not in recording_callbacks.threads
 
 
 async def test_slow_and_raising_callbacks_disturb_no_trigger(
@@ -146,7 +146,7 @@ async def test_slow_and_raising_callbacks_disturb_no_trigger(
     assert ticks > 30, "the loop was blocked"
     assert any("Raising.on_progress failed: KeyError: 'not my day'" in line for line in warnings)
     assert any("no_such_module:X cannot be called here" in line for line in warnings)
-    assert any("told:function cannot be called here" in line for line in warnings)
+    assert any("recording_callbacks:function cannot be called here" in line for line in warnings)
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if "tell_from_loop" in repr(task)]
 
@@ -166,7 +166,7 @@ def test_raising_callbacks_disturb_no_task(
     ("callbacks", "why"),
     [
         ("m:C", "callbacks must be a list of names"),
-        ([told.Noting], "callbacks must be a list of names .*cannot be objects"),
+        ([recording_callbacks.Noting], "callbacks must be a list of names .*cannot be objects"),
         (None, "callbacks must be a list"),
         (["m.C"], r"callbacks: 'm\.C' is not package\.module:Class"),
     ],
@@ -202,7 +202,7 @@ class TestWhatEndsAProcess:
         try:
             assert made.execute(context()) == {"last": {"rows": 3}}
         finally:
-            told.let_go.set()
+            recording_callbacks.let_go.set()
         assert "on_submitted failed: TimeoutError: not returned after 0.2 seconds" in capsys.readouterr().out
         assert kinds() == ["submitted", "end"]
 
@@ -227,13 +227,13 @@ class TestWhatEndsAProcess:
                 *(tell_from_loop([f"{HERE}:Hanging"], "progress", event, log) for _ in range(many))
             )
             assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
-            assert sum(thread.name == "glidemq-apart" for thread in threading.enumerate()) == MAX_THREADS
+            assert sum(thread.name == "glidemq-callback" for thread in threading.enumerate()) == MAX_THREADS
             await tell_from_loop(NOTING, "progress", event, log)
             assert kinds() == [], "there is no thread for it; that is logged"
         finally:
-            told.let_go.set()
+            recording_callbacks.let_go.set()
         for thread in threading.enumerate():
-            if thread.name == "glidemq-apart":
+            if thread.name == "glidemq-callback":
                 thread.join()
         await tell_from_loop(NOTING, "progress", event, log)
         assert kinds() == ["progress"]
@@ -244,4 +244,4 @@ class TestWhatEndsAProcess:
         trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, callbacks=[f"{HERE}:Stubborn"])
         trigger.task_instance = FakeTask()  # type: ignore[assignment]
         assert (await fired(trigger, 15))["status"] == "completed"
-        told.let_go.set()
+        recording_callbacks.let_go.set()

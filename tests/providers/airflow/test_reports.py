@@ -26,7 +26,7 @@ from airflow_provider_glidemq.version_compat import AirflowTaskTimeout, TaskDefe
 from glidemq_orchestrate import Context, Flow, FlowNode, FlowSpec, JobState, Worker
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.job import JobLogs
-from tests.providers.airflow import told
+from tests.providers.airflow import recording_callbacks
 from tests.providers.airflow.conftest import QUEUE, Valkey
 from tests.providers.airflow.test_trigger import fired, submit
 
@@ -349,13 +349,13 @@ def test_a_time_out_of_a_task_that_waits_itself_is_the_same_as_of_one_that_is_de
         raise AirflowTaskTimeout("Timeout, PID: 1")
 
     monkeypatch.setattr(Waiting, "until_end", until_end)
-    told.events.clear()
+    recording_callbacks.events.clear()
     made = GlideMQFlowOperator(
         task_id="t",
         flow=FlowSpec("t", [FlowNode("a", "talk", "talk", 1)]),
         deferrable=False,
         show_logs=True,
-        callbacks=[f"{told.__name__}:Noting"],
+        callbacks=[f"{recording_callbacks.__name__}:Noting"],
     )
     with pytest.raises(GlideMQFlowTimeout, match="had not ended at the task's execution_timeout"):
         made.execute(context())
@@ -363,7 +363,7 @@ def test_a_time_out_of_a_task_that_waits_itself_is_the_same_as_of_one_that_is_de
         status = producer.get(flow_id_for("d", "t", "r1")).status()
     assert (status.state, status.reason) == ("cancelled", "the Airflow task's execution_timeout has passed")
     assert "[a] before 0" in capsys.readouterr().out
-    assert [kind for kind, _ in told.events] == ["submitted", "end"]
+    assert [kind for kind, _ in recording_callbacks.events] == ["submitted", "end"]
     valkey.gate.set()
 
 

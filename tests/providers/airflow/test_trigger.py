@@ -16,7 +16,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
 from airflow_provider_glidemq.triggers import events, shared
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from airflow_provider_glidemq.triggers.looks import Subscription
+from airflow_provider_glidemq.triggers.poller import Subscription
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, FlowStatus, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
-from glidemq_orchestrate._ops import apart
+from glidemq_orchestrate._ops import isolated
 from glidemq_orchestrate._ops.queue import schedulers as ops
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -83,7 +83,7 @@ def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(  # no
     raw.hset(P + where, name, text)
     raw.hset(P + b"schedulers", "good", json.dumps(DUE))
     clock, fired = Moving(), 0
-    apart._report_once.cache_clear()
+    isolated._report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             hand.run(ops.tick(ETL, clock))

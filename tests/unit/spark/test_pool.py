@@ -16,15 +16,15 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts import pool
 from glidemq_orchestrate.spark.hosts.pool import SHARED, Hosts
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.context import Context, Unheard
 from glidemq_orchestrate.worker.imported import InvalidCall
 from tests.conftest import Eventually
 
-OWN = Wanted(is_own=True)
-BIG = Wanted((("spark.driver.memory", "9g"),))
+OWN = SessionRequest(is_own=True)
+BIG = SessionRequest((("spark.driver.memory", "9g"),))
 
 
 class FakeHost:
@@ -91,7 +91,7 @@ def begin() -> Iterator[Callable[..., tuple[Future[Any], threading.Event, Contex
         events: list[threading.Event] = []
 
         def begun(
-            hosts: Hosts, wanted: Wanted = SHARED, **how: Any
+            hosts: Hosts, wanted: SessionRequest = SHARED, **how: Any
         ) -> tuple[Future[Any], threading.Event, Context]:
             go = threading.Event()
             events.append(go)
@@ -108,7 +108,7 @@ def begin() -> Iterator[Callable[..., tuple[Future[Any], threading.Event, Contex
             go.set()
 
 
-def run(hosts: Hosts, wanted: Wanted = SHARED, **how: Any) -> FakeHost:
+def run(hosts: Hosts, wanted: SessionRequest = SHARED, **how: Any) -> FakeHost:
     found: Any = hosts.run(context(lambda host: host), "step", wanted, **how).result
     host: FakeHost = found
     return host
@@ -152,7 +152,7 @@ def test_a_step_with_its_own_waits_for_another_and_is_told_so(
 def test_an_idle_session_makes_room_for_one_with_other_settings(hosts: Hosts, eventually: Eventually) -> None:
     with limits(hosts, sessions=2):
         big = run(hosts, BIG)
-        other = run(hosts, Wanted((("spark.driver.memory", "8g"),)))
+        other = run(hosts, SessionRequest((("spark.driver.memory", "8g"),)))
         assert big.has_ended
         assert not other.has_ended
         assert run(hosts).has_started
@@ -203,7 +203,7 @@ def test_a_lost_session_is_replaced_and_says_whether_the_step_was_alone(
 
     for fresh in (False, True):
         with pytest.raises(SessionGone) as caught:
-            hosts.run(context(lost), "step", Wanted(), fresh=fresh)
+            hosts.run(context(lost), "step", SessionRequest(), fresh=fresh)
         assert caught.value.is_alone is fresh
     assert not run(hosts).has_ended
     eventually(lambda: [host for host in FakeHost.made if not host.has_ended] == FakeHost.made[-1:], 5)
@@ -302,7 +302,7 @@ def test_an_unused_one_ends_but_the_shared(
 def test_settings_that_no_session_can_have_fail_the_step_that_asks_and_no_other(hosts: Hosts) -> None:
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="no such memory"):
-            run(hosts, Wanted((("spark.driver.memory", "none"),)))
+            run(hosts, SessionRequest((("spark.driver.memory", "none"),)))
     assert run(hosts).has_started
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.spark import NotPublished, publish_files, published_path, tidy
-from glidemq_orchestrate.spark.published import acceptance, tidying
+from glidemq_orchestrate.spark.published import acceptance, cleanup
 from glidemq_orchestrate.spark.published.acceptance import accepted
 from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import LocalStore, store_of
@@ -79,7 +79,7 @@ def shown(source: Any) -> str:
 @pytest.fixture(autouse=True)
 def _tidied_never() -> Iterator[None]:
     yield
-    tidying._tidied.clear()
+    cleanup._tidied.clear()
 
 
 class TestVersions:
@@ -328,7 +328,7 @@ class TestTidying:
         now = time.time_ns() // 1_000_000
         old, young = context(now - 8 * DAY_MS, "old"), context(now - DAY_MS, "young")
         published(tmp_path, "before", context(now - 30 * DAY_MS, "before"))
-        tidying._tidied.clear()
+        cleanup._tidied.clear()
         for ctx in (old, young):
             publish_files(ctx, str(tmp_path), write("x"))
         kept = context(now, "accepted")

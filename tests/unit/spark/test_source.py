@@ -22,10 +22,10 @@ from glidemq_orchestrate.spark.source import registration
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.reader import TableReader
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
+from glidemq_orchestrate.spark.source.scan import Scan, scan_of
 from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 from glidemq_orchestrate.spark.source.stream import EventStreamReader
 from glidemq_orchestrate.spark.source.tables import TABLES, record_batch
-from glidemq_orchestrate.spark.source.wanted import Wanted, wanted_of
 
 URL = "valkey://127.0.0.1:1"
 SCHEMA = types.StructType(
@@ -70,7 +70,7 @@ def rows_of(**options: str) -> RowJobs:
 )
 def test_a_read_that_cannot_be_is_refused_in_a_sentence(options: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigurationError) as told:
-        wanted_of(options)
+        scan_of(options)
     assert why in str(told.value)
 
 
@@ -187,7 +187,7 @@ def test_the_server_is_that_of_the_environment_by_default(monkeypatch: pytest.Mo
 
 
 def test_filters_narrow_what_is_read() -> None:
-    wanted = Wanted("jobs", queues=("a", "b"))
+    wanted = Scan("jobs", queues=("a", "b"))
     assert wanted.narrowed("queue", "in", ["b", "c"]).queues == ("b",)
     assert wanted.narrowed("state", "=", "nonsense").jobs.states == frozenset()
     assert wanted.narrowed("state", "<", "completed") == wanted
@@ -198,11 +198,11 @@ def test_filters_narrow_what_is_read() -> None:
     assert wanted.narrowed("finished_at", "<=", moment).times == Times(high=10_002)
     assert wanted.narrowed("finished_at", "=", moment).times == Times(10_001, 10_002)
     assert wanted.narrowed("finished_at", "in", [moment]).times == ALL_TIMES
-    assert Wanted("nodes").narrowed("flow_id", "=", "f").flows.ids == ("f",)
+    assert Scan("nodes").narrowed("flow_id", "=", "f").flows.ids == ("f",)
 
 
 def test_the_reader_passes_for_one_that_pushes_nothing_until_it_is_asked() -> None:
-    reader = TableReader(ConnectionSettings(URL), Wanted("jobs"))
+    reader = TableReader(ConnectionSettings(URL), Scan("jobs"))
     push: Any = reader.pushFilters
     assert push.__func__ is api.DataSourceReader.pushFilters
     assert type(reader).pushFilters is api.DataSourceReader.pushFilters

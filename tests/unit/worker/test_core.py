@@ -16,8 +16,8 @@ from glidemq_orchestrate.names import MAX_REASON
 from glidemq_orchestrate.worker.core import (
     MAX_AHEAD,
     Slots,
-    judge_error,
-    judge_result,
+    outcome_of_error,
+    outcome_of_value,
     reconnect_delays,
     unknown_handler,
 )
@@ -93,48 +93,54 @@ def test_the_end_of_an_older_attempt_leaves_the_newer_one() -> None:
 
 
 def test_a_result_is_handed_in_as_json() -> None:
-    assert fields_of(judge_result(attempt(), {"rows": 1}, 0.0)) == (Kind.DONE, '{"rows":1}', "", 0, 0)
-    assert fields_of(judge_result(attempt(), None, 0.0)) == (Kind.DONE, "null", "", 0, 0)
+    assert fields_of(outcome_of_value(attempt(), {"rows": 1}, 0.0)) == (Kind.DONE, '{"rows":1}', "", 0, 0)
+    assert fields_of(outcome_of_value(attempt(), None, 0.0)) == (Kind.DONE, "null", "", 0, 0)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), {1: 2}, "x" * 1_048_576, object()], ids=range(5))
 def test_a_result_that_is_not_json_is_a_failure_of_the_attempt(value: Any) -> None:
-    verdict = judge_result(attempt(), value, 0.0)
+    verdict = outcome_of_value(attempt(), value, 0.0)
     assert verdict.kind is Kind.FAIL
     assert "result of job work" in verdict.text
     assert verdict.text.startswith(("EncodeError: ", "PayloadTooLarge: "))
 
 
 def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
-    assert fields_of(judge_error(attempt(made=0), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 100)
-    assert fields_of(judge_error(attempt(made=1), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 200)
-    assert fields_of(judge_error(attempt(made=1), ValueError("x"), 0.5)) == failure("ValueError: x", 3, 250)
-    assert judge_error(attempt(), KeyError(), 0.0).text == "KeyError"
+    assert fields_of(outcome_of_error(attempt(made=0), ValueError("x"), 0.0)) == failure(
+        "ValueError: x", 3, 100
+    )
+    assert fields_of(outcome_of_error(attempt(made=1), ValueError("x"), 0.0)) == failure(
+        "ValueError: x", 3, 200
+    )
+    assert fields_of(outcome_of_error(attempt(made=1), ValueError("x"), 0.5)) == failure(
+        "ValueError: x", 3, 250
+    )
+    assert outcome_of_error(attempt(), KeyError(), 0.0).text == "KeyError"
     many = ExceptionGroup("many", [ExceptionGroup("some", [ValueError("x")]), KeyError("y")])
-    assert judge_error(attempt(), many, 0.0).text == (
+    assert outcome_of_error(attempt(), many, 0.0).text == (
         "ExceptionGroup: many (2 sub-exceptions), the first of them ExceptionGroup: some (1 sub-exception), "
         "the first of them ValueError: x"
     )
 
 
 def test_an_unrecoverable_error_ends_the_job_whatever_its_options_say() -> None:
-    assert fields_of(judge_error(attempt(), Unrecoverable("gone"), 0.0)) == failure("gone", 0, 0)
-    assert judge_error(attempt(), Unrecoverable(), 0.0).text == "Unrecoverable"
+    assert fields_of(outcome_of_error(attempt(), Unrecoverable("gone"), 0.0)) == failure("gone", 0, 0)
+    assert outcome_of_error(attempt(), Unrecoverable(), 0.0).text == "Unrecoverable"
 
 
 def test_a_retry_on_request_keeps_its_own_pause_within_the_attempts() -> None:
     later = RetryLater(timedelta(seconds=7), "busy")
-    assert fields_of(judge_error(attempt(made=2), later, 0.9)) == failure("busy", 3, 7000)
+    assert fields_of(outcome_of_error(attempt(made=2), later, 0.9)) == failure("busy", 3, 7000)
 
 
 def test_a_long_reason_is_cut_and_shows_it() -> None:
-    assert judge_error(attempt(), Unrecoverable("x" * MAX_REASON), 0.0).text == "x" * MAX_REASON
+    assert outcome_of_error(attempt(), Unrecoverable("x" * MAX_REASON), 0.0).text == "x" * MAX_REASON
     for error in (
         ValueError("x" * 10_000),
         Unrecoverable("x" * 10_000),
         RetryLater(timedelta(0), "x" * 10_000),
     ):
-        reason = judge_error(attempt(), error, 0.0).text
+        reason = outcome_of_error(attempt(), error, 0.0).text
         assert len(reason) == MAX_REASON == 4_000
         assert reason.endswith("x…")
 
@@ -145,11 +151,11 @@ class Mute(Exception):
 
 
 def test_an_error_without_a_text_is_reported_by_its_type() -> None:
-    assert fields_of(judge_error(attempt(), Mute(), 0.0)) == failure("Mute", 3, 100)
+    assert fields_of(outcome_of_error(attempt(), Mute(), 0.0)) == failure("Mute", 3, 100)
 
 
 def test_a_reason_that_is_not_unicode_can_be_sent() -> None:
-    reason = judge_error(attempt(), ValueError("bad \ud800 byte"), 0.0).text
+    reason = outcome_of_error(attempt(), ValueError("bad \ud800 byte"), 0.0).text
     assert reason.encode()
     assert reason.startswith("ValueError: bad ")
 
@@ -166,11 +172,11 @@ def test_pauses_between_reconnects_double_up_to_two_seconds() -> None:
 
 def test_what_a_handler_asks_for_instead_of_a_result() -> None:
     later = RetryLater(timedelta(seconds=7), "busy", counts=False)
-    assert fields_of(judge_error(attempt(), later, 0.0, now_ms=1_000)) == (Kind.LATER, "", "", 8_000, 0)
-    assert fields_of(judge_error(attempt(), WaitForChildren(), 0.0)) == (Kind.CHILDREN, "", "", 0, 0)
-    parked = judge_error(attempt(), Suspend("approval", timedelta(seconds=2)), 0.0)
+    assert fields_of(outcome_of_error(attempt(), later, 0.0, now_ms=1_000)) == (Kind.LATER, "", "", 8_000, 0)
+    assert fields_of(outcome_of_error(attempt(), WaitForChildren(), 0.0)) == (Kind.CHILDREN, "", "", 0, 0)
+    parked = outcome_of_error(attempt(), Suspend("approval", timedelta(seconds=2)), 0.0)
     assert fields_of(parked) == (Kind.SUSPEND, "approval", "", 2_000, 0)
-    assert fields_of(judge_error(attempt(), Suspend(), 0.0)) == (Kind.SUSPEND, "", "", 0, 0)
+    assert fields_of(outcome_of_error(attempt(), Suspend(), 0.0)) == (Kind.SUSPEND, "", "", 0, 0)
 
 
 def test_a_registered_backoff_decides_where_the_job_names_it() -> None:
@@ -183,15 +189,15 @@ def test_a_registered_backoff_decides_where_the_job_names_it() -> None:
         return timedelta(seconds=9)
 
     error = ValueError("x")
-    outcome = judge_error(job, error, 0.0, backoffs={"mine": mine})
+    outcome = outcome_of_error(job, error, 0.0, backoffs={"mine": mine})
     assert outcome.second == 9_000
     assert seen == [(2, error)]
-    assert judge_error(job, error, 0.0, backoffs={"other": mine}).second == 200
+    assert outcome_of_error(job, error, 0.0, backoffs={"other": mine}).second == 200
 
     def broken(failures: int, error: BaseException) -> timedelta:
         raise RuntimeError
 
-    outcome = judge_error(job, error, 0.0, backoffs={"mine": broken})
+    outcome = outcome_of_error(job, error, 0.0, backoffs={"mine": broken})
     assert outcome.second == 0
     assert outcome.text == "ValueError: x (and backoff 'mine' raised RuntimeError)"
 
@@ -199,5 +205,5 @@ def test_a_registered_backoff_decides_where_the_job_names_it() -> None:
 def test_retention_goes_with_the_outcome() -> None:
     job = attempt()
     job.options = RunOptions.from_wire('{"removeOnComplete":true,"removeOnFail":{"age":10,"count":5}}')
-    assert judge_result(job, 1, 0.0).retention == "true 0 0"
-    assert judge_error(job, ValueError(), 0.0).retention == "age_count 5 10"
+    assert outcome_of_value(job, 1, 0.0).retention == "true 0 0"
+    assert outcome_of_error(job, ValueError(), 0.0).retention == "age_count 5 10"

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from airflow_provider_glidemq.conditions import QueueState
-from airflow_provider_glidemq.triggers.looks import Looks, Named, Subscription
+from airflow_provider_glidemq.triggers.poller import Named, Poller, Subscription
 from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, AsyncQueue, Event, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.states import ABSENT
@@ -43,9 +43,9 @@ class QueueEvents:
         self._reader = AsyncEventReader(queue, settings)
         self._supervisor = Supervisor(settings, queues=[queue])
         self._producer, self._queue = producer, AsyncQueue(queue, settings)
-        self._flows = Looks[FlowStatus](self._flow_statuses)
-        self._jobs = Looks[str](self._job_states)
-        self._whole = Looks[QueueState](self._queue_states)
+        self._flows = Poller[FlowStatus](self._flow_statuses)
+        self._jobs = Poller[str](self._job_states)
+        self._whole = Poller[QueueState](self._queue_states)
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -54,7 +54,7 @@ class QueueEvents:
         return any(task is not None and task.done() for task in (self._reading, self._looking))
 
     @property
-    def _looks(self) -> Sequence[Looks[Any]]:
+    def _poller(self) -> Sequence[Poller[Any]]:
         return (self._flows, self._jobs, self._whole)
 
     @property
@@ -78,7 +78,7 @@ class QueueEvents:
         """Watch the queue: each second while something happens there. Raises as ``subscribe``."""
         return await self._join(self._whole, Subscription(Named(), min(OFTEN_SECONDS, seldom), seldom))
 
-    async def _join(self, looks: Looks[T], subscription: Subscription[T]) -> Subscription[T]:
+    async def _join(self, looks: Poller[T], subscription: Subscription[T]) -> Subscription[T]:
         if self._reading is None:
             self._reading = start(self._run())
         looks.add(subscription)
@@ -91,7 +91,7 @@ class QueueEvents:
 
     def unsubscribe(self, subscription: Subscription[Any]) -> None:
         """End a subscription."""
-        for looks in self._looks:
+        for looks in self._poller:
             looks.remove(subscription)
 
     async def _flow_statuses(self, flows: list[AsyncFlow]) -> Sequence[FlowStatus | None]:
@@ -131,12 +131,12 @@ class QueueEvents:
         while loop.time() - used < LINGER_SECONDS and not self.is_over:
             for event in await self._reader.read(BLOCK):
                 self._dispatch(event)
-            if any(map(len, self._looks)):
+            if any(map(len, self._poller)):
                 used = loop.time()
 
     async def _look(self) -> None:
         try:
-            await asyncio.gather(*(looks.run() for looks in self._looks))
+            await asyncio.gather(*(looks.run() for looks in self._poller))
         except Exception as exc:  # noqa: BLE001  every error is passed to the watchers
             self._fail(exc)
             self._stop()
@@ -160,7 +160,7 @@ class QueueEvents:
     def _dispatch(self, event: Event) -> None:
         self._whole.be_active()
         if event.is_gap:
-            for looks in self._looks:
+            for looks in self._poller:
                 looks.all()
         elif event.kind in _ENDS:
             self._flows.be_active()
@@ -172,11 +172,11 @@ class QueueEvents:
         if not self._started.done():
             self._started.set_exception(exc)
             self._started.exception()  # retrieved: no watcher may be left to await it
-        for looks in self._looks:
+        for looks in self._poller:
             looks.fail(exc)
 
     def _stop(self) -> None:
-        for looks in self._looks:
+        for looks in self._poller:
             looks.stop()
 
 

@@ -13,7 +13,7 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import NotOwned, owner_of, seconds_of
-from airflow_provider_glidemq.triggers.told import Quiet, Reporter, Telling
+from airflow_provider_glidemq.triggers.progress import Quiet, Reporter, Telling
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 

@@ -49,7 +49,7 @@ from airflow_provider_glidemq.task_groups.ends import (
 from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
-from airflow_provider_glidemq.triggers.told import Quiet, Reporter
+from airflow_provider_glidemq.triggers.progress import Quiet, Reporter
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.jobs.states import JobState

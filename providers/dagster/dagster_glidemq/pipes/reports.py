@@ -14,7 +14,7 @@ from dagster_pipes import PipesMessage
 from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.pipes.log import LiveLog, pages
-from dagster_glidemq.pipes.wanted import Wanted
+from dagster_glidemq.pipes.reportable import Reportable
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import JobState, NodeStatus, Queue
 from glidemq_orchestrate.codec import Json
@@ -45,7 +45,7 @@ class Reports:
         queues: Callable[[str], Queue],
         log: LiveLog,
         *,
-        wanted: Wanted,
+        wanted: Reportable,
         patience: Patience,
     ) -> None:
         self._queues, self._log = queues, log

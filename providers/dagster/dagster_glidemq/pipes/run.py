@@ -28,8 +28,8 @@ from dagster_glidemq.pipes.launch import record_launch
 from dagster_glidemq.pipes.log import told_before
 from dagster_glidemq.pipes.messages import scalars_of
 from dagster_glidemq.pipes.reader import GlideMQMessageReader, queues_of
+from dagster_glidemq.pipes.reportable import Reportable
 from dagster_glidemq.pipes.reports import Reports, ReportsUnusable, about
-from dagster_glidemq.pipes.wanted import Wanted
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
@@ -90,7 +90,7 @@ class PipesRun:
             record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
             # On the context of an asset, Dagster itself would use what it has deprecated.
             step: dg.OpExecutionContext = self.context.op_execution_context
-            wanted = Wanted.of(step)
+            wanted = Reportable.of(step)
             known = None if self.is_single or wanted.is_op else wanted.all_assets
             injector = bootstrap.GlideMQContextInjector(stored, known)
             reader = GlideMQMessageReader(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.crew import Member
-from benchmarks.hands import QUEUE
+from benchmarks.processes import QUEUE
 from tests.server.connections.topologies import Server, running_pair, running_primaries
 
 FREEZE_SECONDS: Final = 2.0

@@ -19,7 +19,7 @@ MAX_THREADS: Final = 32
 _running: Final[set[threading.Thread]] = set()
 
 
-async def apart(function: Callable[[], T]) -> T:
+async def in_own_thread(function: Callable[[], T]) -> T:
     """Call a function in a thread of its own; one that nobody awaits any more goes on, and harms nobody.
 
     Raises:
@@ -30,7 +30,9 @@ async def apart(function: Callable[[], T]) -> T:
         raise RuntimeError(f"{MAX_THREADS} callbacks have not returned yet, so this one is not called")
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    thread = threading.Thread(target=_run, args=(function, loop, future), name="glidemq-apart", daemon=True)
+    thread = threading.Thread(
+        target=_run, args=(function, loop, future), name="glidemq-callback", daemon=True
+    )
     _running.add(thread)
     thread.start()
     return await future

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow_provider_glidemq.triggers.events import QueueEvents
-from airflow_provider_glidemq.triggers.looks import NAMED_AT_ONCE, OTHERS_AT_ONCE, Looks, Subscription
+from airflow_provider_glidemq.triggers.poller import NAMED_AT_ONCE, OTHERS_AT_ONCE, Poller, Subscription
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, EventKind, FlowNode, FlowSpec, FlowStatus
 from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound
@@ -47,7 +47,7 @@ async def watched(
 async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
-    looks, subscriptions = Looks(producer.statuses), await watched(producer, MANY)
+    looks, subscriptions = Poller(producer.statuses), await watched(producer, MANY)
     for one in subscriptions:
         looks.add(one)
     looking = asyncio.create_task(looks.run())
@@ -64,7 +64,7 @@ async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
 async def test_ends_at_the_same_time_are_looked_at_together(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
-    looks, flows = Looks(producer.statuses), await submitted(producer, NAMED_AT_ONCE + 1)
+    looks, flows = Poller(producer.statuses), await submitted(producer, NAMED_AT_ONCE + 1)
     subscriptions = [Subscription[FlowStatus](flow, often=600, seldom=600) for flow in flows]
     for one, flow in zip(subscriptions, flows, strict=True):
         looks.add(one)
@@ -80,7 +80,7 @@ async def test_ends_at_the_same_time_are_looked_at_together(
 
 
 async def test_what_has_not_changed_wakes_nobody(producer: AsyncFlowProducer, calls: list[list[str]]) -> None:
-    looks, (one,) = Looks(producer.statuses), await watched(producer, 1, seldom=0.01)
+    looks, (one,) = Poller(producer.statuses), await watched(producer, 1, seldom=0.01)
     looks.add(one)
     looking = asyncio.create_task(looks.run())
     assert await one.wait(10)
@@ -116,7 +116,7 @@ def _deaf(events: QueueEvents) -> Any:
 async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
     valkey: Valkey, producer: AsyncFlowProducer
 ) -> None:
-    looks, (flow, other) = Looks(producer.statuses), await submitted(producer, 2)
+    looks, (flow, other) = Poller(producer.statuses), await submitted(producer, 2)
     flow._ref = flow._ref.__class__(flow._ref.home, "never")
     gone, left = (Subscription[FlowStatus](one, often=600, seldom=600) for one in (flow, other))
     for one in (gone, left):

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.hosts.limits import Limits
-from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.worker.imported import InvalidCall
 
 
@@ -16,15 +16,17 @@ from glidemq_orchestrate.worker.imported import InvalidCall
     "data", [None, {}, {"conf": None}, {"conf": {"spark.sql.ansi.enabled": True, "a": 1}}]
 )
 def test_without_settings_of_a_session_it_is_the_shared_one(data: Any) -> None:
-    assert Wanted.of(data, {}) == Wanted()
+    assert SessionRequest.of(data, {}) == SessionRequest()
 
 
 def test_settings_of_a_session_choose_one_whatever_their_order() -> None:
-    one = Wanted.of({"conf": {"spark.driver.memory": "4g", "spark.task.cpus": 2}}, {})
-    two = Wanted.of({"conf": {"spark.task.cpus": "2", "spark.driver.memory": "4g", "spark.sql.x": 1}}, {})
+    one = SessionRequest.of({"conf": {"spark.driver.memory": "4g", "spark.task.cpus": 2}}, {})
+    two = SessionRequest.of(
+        {"conf": {"spark.task.cpus": "2", "spark.driver.memory": "4g", "spark.sql.x": 1}}, {}
+    )
     assert one == two
     assert one.conf == (("spark.driver.memory", "4g"), ("spark.task.cpus", "2"))
-    assert Wanted.of({"session": "own"}, {}) == Wanted(is_own=True)
+    assert SessionRequest.of({"session": "own"}, {}) == SessionRequest(is_own=True)
 
 
 @pytest.mark.parametrize(
@@ -34,20 +36,22 @@ def test_settings_of_a_session_choose_one_whatever_their_order() -> None:
 def test_a_setting_that_may_run_code_is_refused_unless_the_worker_allows_it(name: str) -> None:
     data: Any = {"conf": {name: "x"}}
     with pytest.raises(InvalidCall, match=rf"{name}: they are the worker's.*GLIDEMQ_SPARK_STEP_CONF"):
-        Wanted.of(data, {"GLIDEMQ_SPARK_STEP_CONF": "spark.ui.port, spark.hadoop.*"})
-    assert Wanted.of(data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}).conf == ((name, "x"),)
+        SessionRequest.of(data, {"GLIDEMQ_SPARK_STEP_CONF": "spark.ui.port, spark.hadoop.*"})
+    assert SessionRequest.of(data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}).conf == (
+        (name, "x"),
+    )
 
 
 @pytest.mark.parametrize("session", ["mine", [], {}, 1])
 def test_an_unknown_session_is_refused(session: Any) -> None:
     with pytest.raises(InvalidCall, match='session must be "shared" or "own"'):
-        Wanted.of({"session": session}, {})
+        SessionRequest.of({"session": session}, {})
 
 
 @pytest.mark.parametrize("conf", [[], "x", {"spark.driver.memory": ["1g"]}, {"spark.driver.memory": None}])
 def test_settings_that_are_none_are_refused_before_a_session_is_chosen(conf: Any) -> None:
     with pytest.raises(InvalidCall, match="conf must be an object of settings with plain values"):
-        Wanted.of({"conf": conf}, {})
+        SessionRequest.of({"conf": conf}, {})
 
 
 def test_limits_come_from_the_environment() -> None:

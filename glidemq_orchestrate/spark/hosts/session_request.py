@@ -55,7 +55,7 @@ OWN: Final = "own"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SessionRequest:
     """A session that a step wants.
 
     Attributes:

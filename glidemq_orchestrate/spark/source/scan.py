@@ -31,7 +31,7 @@ _EVERY_STATE: Final = [*sorted(STATES - {JobState.UNKNOWN}), JobState.UNKNOWN]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Scan:
     """What is read. None, and all times: no such limit.
 
     Attributes:
@@ -72,7 +72,7 @@ class Wanted:
             self.with_past,
         )
 
-    def narrowed(self, attribute: str, operator: str, value: Any) -> Wanted:
+    def narrowed(self, attribute: str, operator: str, value: Any) -> Scan:
         """What is left of it by a filter; the same where the filter says nothing of what is read.
 
         Args:
@@ -96,7 +96,7 @@ class Wanted:
             values = [one for one in values if one in known]
         return self._with(field, _among(getattr(self, field), values))
 
-    def _with(self, field: str, value: Any) -> Wanted:
+    def _with(self, field: str, value: Any) -> Scan:
         changes: dict[str, Any] = {field: value}
         return replace(self, **changes)
 
@@ -117,7 +117,7 @@ _KNOWN: Final[Mapping[tuple[str, str], frozenset[str]]] = {
 }
 
 
-def wanted_of(given: Mapping[str, str]) -> tuple[Wanted, Options]:
+def scan_of(given: Mapping[str, str]) -> tuple[Scan, Options]:
     """What the options of a read say.
 
     Raises:
@@ -136,7 +136,7 @@ def wanted_of(given: Mapping[str, str]) -> tuple[Wanted, Options]:
     states = list(FlowState) if table == "flows" else every_state
     past = (options.choices("generations", ("current", "all")) or ("current",))[0]
     return (
-        Wanted(
+        Scan(
             table,
             options.names("queue", check_queue_name),
             options.choices("state", states),

@@ -1,4 +1,4 @@
-"""The processes of ``many_flows``, ``under_load`` and ``recovery``: ``python -m benchmarks.hands ROLE ...``.
+"""Processes of ``many_flows``, ``under_load`` and ``recovery``: ``python -m benchmarks.processes ROLE ...``.
 
 Times are those of the monotonic clock, which all processes of a machine share.
 """

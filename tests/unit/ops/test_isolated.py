@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glidemq_orchestrate._ops import apart
+from glidemq_orchestrate._ops import isolated
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Op, ask, command
 from glidemq_orchestrate.errors import (
@@ -27,7 +27,7 @@ PING = command("PING", decode=replies.text)
 def each(count: int) -> Op[list[str | None]]:
     found = []
     for number in range(count):
-        found.append((yield from apart.apart(ask(PING), f"thing {number}")))  # noqa: PERF401  it yields
+        found.append((yield from isolated.isolated(ask(PING), f"thing {number}")))  # noqa: PERF401  it yields
     return found
 
 
@@ -35,7 +35,7 @@ def each(count: int) -> Op[list[str | None]]:
 def test_a_failure_stands_alone_and_is_logged_once(
     scripted: Scripted, caplog: pytest.LogCaptureFixture, answer: object
 ) -> None:
-    apart._report_once.cache_clear()
+    isolated._report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             assert scripted(each(3), ["a", answer, "c"]).value == ["a", None, "c"]
@@ -50,7 +50,10 @@ def test_an_operation_that_raises_something_raw_stands_alone_too(
         return int((yield from ask(PING)))
 
     def both() -> Op[list[int | None]]:
-        return [(yield from apart.apart(odd(), "the odd one \udcff")), (yield from apart.apart(odd(), "b"))]
+        return [
+            (yield from isolated.isolated(odd(), "the odd one \udcff")),
+            (yield from isolated.isolated(odd(), "b")),
+        ]
 
     with caplog.at_level(logging.ERROR):
         assert scripted(both(), ["x", "1"]).value == [None, 1]

@@ -14,7 +14,7 @@ T = TypeVar("T")
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
-def apart(op: Op[T], what: str) -> Op[T | None]:
+def isolated(op: Op[T], what: str) -> Op[T | None]:
     """Run an operation for one flow, schedule or job; None if it failed, which is logged once.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Runs the handler of an attempt and judges the result: one outcome for each job, whatever happens."""
+"""Runs the handler of an attempt and makes one outcome for each job, whatever happens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
 from glidemq_orchestrate.worker.caller import Caller, Exited
 from glidemq_orchestrate.worker.calls import ThreadsUnavailable
 from glidemq_orchestrate.worker.contexts import Contexts, refuse_unreadable
-from glidemq_orchestrate.worker.core import judge_error, judge_result, refuse
+from glidemq_orchestrate.worker.core import outcome_of_error, outcome_of_value, refuse
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.log import about
@@ -33,7 +33,7 @@ _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the s
 
 
 @dataclass(slots=True)
-class Judge:
+class Executor:
     """Runs handlers and returns their outcomes.
 
     Attributes:
@@ -60,7 +60,7 @@ class Judge:
         """Select the middleware with an ``around`` of its own."""
         self.around = inside_out(self.middleware)
 
-    async def judge(self, execution: Execution) -> Sequence[Outcome | None]:
+    async def execute(self, execution: Execution) -> Sequence[Outcome | None]:
         """One outcome per attempt; None where the lease is lost and there is nothing to report.
 
         Raises:
@@ -72,34 +72,38 @@ class Judge:
         try:
             refuse_unreadable(attempts)
             if registered is None:
-                return [await self.unhandled.judge(attempt) for attempt in attempts]
+                return [await self.unhandled.outcome_of(attempt) for attempt in attempts]
             execution.contexts = [self.contexts.make(attempt) for attempt in attempts]
         except GlideMQError as exc:
-            return await self._judge_readable(execution, exc)
-        if registered.once and (outcome := await self._judge_lost(attempts[0])) is not None:
+            return await self._execute_readable(execution, exc)
+        if registered.once and (outcome := await self._outcome_of_lost(attempts[0])) is not None:
             return (outcome,)
         try:
             value = await wrap(self.around, execution, self.caller.call, registered, execution)
         except (ThreadsUnavailable, GeneratorExit):
             raise
         except asyncio.CancelledError as exc:
-            return self._judge_cancelled(execution, exc)
+            return self._outcomes_of_cancel(execution, exc)
         except BaseException as exc:  # noqa: BLE001  the one place where user code is caught
-            return self._judge_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
+            return self._outcomes_of_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
         is_batch = registered.batch_size > 0
-        return self._judge_batch(attempts, value) if is_batch else (self._judge_result(attempts[0], value),)
+        return (
+            self._outcomes_of_batch(attempts, value)
+            if is_batch
+            else (self._outcome_of_value(attempts[0], value),)
+        )
 
-    def judge_cancelled(self, execution: Execution, attempt: Attempt) -> Outcome | None:
+    def outcome_of_cancel(self, execution: Execution, attempt: Attempt) -> Outcome | None:
         """The outcome of an attempt whose task was cancelled, maybe before its first step."""
         is_revoked = execution.stopped.get(attempt.job_id) if execution.stopped else None
         if is_revoked is None:  # its handler cancelled itself, or awaited a task that was cancelled
-            return self.judge_error(attempt, asyncio.CancelledError())
+            return self.outcome_of_error(attempt, asyncio.CancelledError())
         return refuse(attempt, "revoked") if is_revoked else None
 
-    def judge_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
+    def outcome_of_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
         """The outcome of an attempt that raised."""
         chance = _jitter.random()
-        outcome = judge_error(
+        outcome = outcome_of_error(
             attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs
         )
         if outcome.kind is Kind.FAIL and (trace := traceback_text(exc)):
@@ -108,7 +112,7 @@ class Judge:
             )
         return outcome
 
-    async def _judge_lost(self, attempt: Attempt) -> Outcome | None:
+    async def _outcome_of_lost(self, attempt: Attempt) -> Outcome | None:
         """Refuse a job that runs once and was lost with a worker; None when it may run."""
         try:
             if await self.contexts.was_lost(attempt):
@@ -117,10 +121,10 @@ class Judge:
             return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + PAUSE_MS, second=UNBEGUN)
         return None
 
-    def _judge_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
+    def _outcomes_of_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
         """Log what a handler raised; the outcomes of its jobs."""
         if isinstance(exc, BatchError):
-            return self._judge_batch(attempts, exc.results)
+            return self._outcomes_of_batch(attempts, exc.results)
         logger.info(
             "job %s: attempt %d raised",
             attempts[0].job_id,
@@ -128,41 +132,43 @@ class Judge:
             exc_info=exc,
             extra=about("attempt_failed", attempts[0]),
         )
-        return [self.judge_error(attempt, exc) for attempt in attempts]
+        return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 
-    def _judge_cancelled(self, execution: Execution, exc: asyncio.CancelledError) -> Sequence[Outcome | None]:
+    def _outcomes_of_cancel(
+        self, execution: Execution, exc: asyncio.CancelledError
+    ) -> Sequence[Outcome | None]:
         if self.is_abandoned:
             raise exc
-        return [self.judge_cancelled(execution, attempt) for attempt in execution.attempts]
+        return [self.outcome_of_cancel(execution, attempt) for attempt in execution.attempts]
 
-    async def _judge_readable(self, execution: Execution, exc: GlideMQError) -> Sequence[Outcome | None]:
+    async def _execute_readable(self, execution: Execution, exc: GlideMQError) -> Sequence[Outcome | None]:
         """Fail a job whose payload is broken for good; run the others of its batch without it."""
         if len(execution.attempts) == 1:
             return [refuse(execution.attempts[0], f"{type(exc).__name__}: {exc}")]
         outcomes: list[Outcome | None] = []
         for attempt in execution.attempts:
-            outcomes += await self.judge(Execution([attempt], execution.started, task=execution.task))
+            outcomes += await self.execute(Execution([attempt], execution.started, task=execution.task))
         return outcomes
 
-    def _judge_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
+    def _outcomes_of_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
         """One outcome per job of a batch; without one result for each, all of them failed."""
         if not isinstance(results, list | tuple) or len(results) != len(attempts):
             exc = TypeError(
                 f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"
             )
-            return [self.judge_error(attempt, exc) for attempt in attempts]
+            return [self.outcome_of_error(attempt, exc) for attempt in attempts]
         return [
-            self._judge_result(attempt, result) for attempt, result in zip(attempts, results, strict=True)
+            self._outcome_of_value(attempt, result) for attempt, result in zip(attempts, results, strict=True)
         ]
 
-    def _judge_result(self, attempt: Attempt, result: Any) -> Outcome:
+    def _outcome_of_value(self, attempt: Attempt, result: Any) -> Outcome:
         if isinstance(result, BaseException):
-            return self.judge_error(attempt, result)
+            return self.outcome_of_error(attempt, result)
         try:
-            outcome = judge_result(attempt, result, _jitter.random())
+            outcome = outcome_of_value(attempt, result, _jitter.random())
             if not attempt.options.must_pass or outcome.kind is not Kind.DONE or has_passed(result):
                 return outcome
             self.contexts.messenger.of(attempt).progress(result)
         except BaseException as exc:  # noqa: BLE001  a result whose own code raises during encoding
-            return self.judge_error(attempt, exc)
+            return self.outcome_of_error(attempt, exc)
         return refuse(attempt, NOT_PASSED)

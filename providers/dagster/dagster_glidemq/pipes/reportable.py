@@ -10,7 +10,7 @@ import dagster as dg
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Reportable:
     """What a step may report, by the names that Pipes has for assets.
 
     Attributes:

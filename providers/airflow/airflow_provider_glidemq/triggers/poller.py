@@ -84,7 +84,7 @@ class Subscription(Generic[T]):
         self.woken.set()
 
 
-class Looks(Generic[T]):
+class Poller(Generic[T]):
     """The subscriptions of one kind in one queue, and which of them are due for a look.
 
     Args:
