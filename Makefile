@@ -10,8 +10,8 @@ STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; pr
 KEYS := $(BIN)/python -c 'from glidemq_orchestrate.lifetimes import page; print(page(), end="")'
 # Used, declared and installed dependencies agree. Needs no network.
 DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
-# One process more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+# Two processes more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
