@@ -39,6 +39,7 @@ class Slots:
         reserved: Jobs that have been requested.
         aside: How many of the held ones wait although there is room: suspects, see ``suspects``.
         is_blocked: Too many handlers run beyond their timeout: nothing starts until one returns.
+        is_resting: Suspects were given back for other workers, which are to see them first.
         is_slow: What waited here for a place was given back: nothing more is held until a handler returns.
     """
 
@@ -53,11 +54,17 @@ class Slots:
     aside: int = 0
     is_blocked: bool = False
     is_slow: bool = False
+    is_resting: bool = False
     mean_seconds: float = 1.0
 
     def room(self) -> int:
         """How many more jobs to request."""
-        if self.stopping or self.is_blocked or (self.is_slow and self.running >= self.concurrency):
+        if (
+            self.stopping
+            or self.is_blocked
+            or self.is_resting
+            or (self.is_slow and self.running >= self.concurrency)
+        ):
             return 0
         places = self.concurrency + self.batch_room + self.ahead() + min(self.aside, self.concurrency)
         return max(places - len(self.held) - self.reserved, 0)

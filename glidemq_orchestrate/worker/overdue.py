@@ -10,7 +10,8 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 
 WAITING_SECONDS: Final = 1.0
 ASIDE_SECONDS: Final = 5.0
-ASIDE_PAUSE_MS: Final = 1_000
+REST_SECONDS: Final = 0.25
+"""For so long a worker that gave jobs back leaves them to others."""
 
 
 class Overdue:

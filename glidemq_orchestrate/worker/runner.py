@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import process_token
@@ -24,7 +24,7 @@ from glidemq_orchestrate.worker.executor import Executor
 from glidemq_orchestrate.worker.handler import Registered
 from glidemq_orchestrate.worker.log import Log, about
 from glidemq_orchestrate.worker.middleware.events import Events
-from glidemq_orchestrate.worker.overdue import ASIDE_PAUSE_MS, ASIDE_SECONDS, WAITING_SECONDS, Overdue
+from glidemq_orchestrate.worker.overdue import ASIDE_SECONDS, REST_SECONDS, WAITING_SECONDS, Overdue
 from glidemq_orchestrate.worker.own_task import JobTask
 from glidemq_orchestrate.worker.suspects import Suspects
 from glidemq_orchestrate.worker.watch import Running
@@ -129,10 +129,17 @@ class JobRunner:
 
     def _give_aside(self, overdue: list[Attempt]) -> None:
         """Let other workers have the suspects that wait for another one: each may run one."""
-        due = self._executor.clock.now_ms() + ASIDE_PAUSE_MS
+        self._slots.is_resting = (
+            True  # else this worker would take them again, in the call that gives them back
+        )
+        self._loop.call_later(REST_SECONDS, self._rested)
         for attempt in overdue:
-            self._withdraw(attempt, Outcome(attempt, Kind.LATER, first=due, second=UNBEGUN))
+            self._withdraw(attempt, Outcome(attempt, Kind.BACK))
         self._slots.aside = len(self._suspects.aside)
+
+    def _rested(self) -> None:
+        self._slots.is_resting = False
+        self._wake()
 
     def _collect(self, attempt: Attempt, registered: Registered) -> None:
         kind = attempt.queue, attempt.name  # budgets and limits are those of a queue
