@@ -12,7 +12,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.names import shown
 
 
-class Named(NamedTuple):
+class LocatedFunction(NamedTuple):
     """A function, and where it is: an attribute ``name`` of ``holder``, a module or class."""
 
     holder: Any
@@ -42,7 +42,7 @@ def check_named(name: str, what: str) -> None:
         raise ConfigurationError(f"{what} {shown(name)}: no such function; write module:function")
 
 
-def find(name: str, what: str) -> Named:
+def find(name: str, what: str) -> LocatedFunction:
     """Find ``module:function`` or ``module:Class.method``.
 
     Raises:
@@ -63,4 +63,4 @@ def find(name: str, what: str) -> Named:
         raise ConfigurationError(f"{what} {shown(name)}: {module} has no function {path}") from exc
     if not callable(function) or inspect.isclass(function):
         raise ConfigurationError(f"{what} {shown(name)} is not a function; write module:function")
-    return Named(holder, last, function)
+    return LocatedFunction(holder, last, function)

@@ -203,13 +203,13 @@ class SchedulerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredSchedule:
     """The JSON of an entry, read leniently; ``flaw`` is why it cannot be fired."""
 
     wire: Mapping[str, Any]
 
     @classmethod
-    def parse(cls, text: str) -> Stored | None:
+    def parse(cls, text: str) -> StoredSchedule | None:
         """Read a stored entry; None when it is not a JSON object."""
         try:
             wire = json.loads(text)
@@ -293,7 +293,7 @@ class Stored:
         """Whether it has no further run, so that it is kept among the finished ones."""
         return self.wire.get("nextRun") is None
 
-    def with_values(self, **values: Any) -> Stored:
+    def with_values(self, **values: Any) -> StoredSchedule:
         """A copy with other values."""
         return replace(self, wire={**self.wire, **values})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from glidemq_orchestrate.lifeline.guard import processes
-from glidemq_orchestrate.testing.chaos.ledger import Entry, Reader
+from glidemq_orchestrate.testing.chaos.ledger import Entry, LedgerReader
 
 GRACE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 1.0
@@ -28,7 +28,7 @@ class Children:
     """
 
     def __init__(self, path: Path) -> None:
-        self._reader = Reader(path)
+        self._reader = LedgerReader(path)
         self._known: dict[Key, Entry] = {}
         self._orphans: dict[Key, float] = {}
         self._next, self._doomed = 0.0, 0

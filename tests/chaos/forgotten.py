@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glidemq_orchestrate.testing.chaos.ledger import Reader
+from glidemq_orchestrate.testing.chaos.ledger import LedgerReader
 
 
 class Forgotten:
     """What was accepted before a server was emptied, or was found to be lost where that may be."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = Reader(path)
+        self._reader = LedgerReader(path)
         self.accepted: set[str] = set()
         self._gone: set[str] = set()
 

@@ -45,7 +45,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
     WaitTimeout,
 )
-from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import Recorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
@@ -343,7 +343,7 @@ def _share(world: World, number: int) -> Iterator[tuple[int, FlowPlan]]:
 
 
 def _done(world: World, kind: str) -> set[str]:
-    return {entry["flow"] for entry in Reader(world.ledger).new() if entry["kind"] == kind}
+    return {entry["flow"] for entry in LedgerReader(world.ledger).new() if entry["kind"] == kind}
 
 
 def _wander(chance: random.Random) -> None:

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.lifeline import guard
-from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 from tests.chaos.children import Children
 from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, SPARK, Fault, empty_server
 from tests.chaos.forgotten import Forgotten
@@ -125,7 +125,7 @@ class Round:
             longs=size.longs, giant=size.giant, spark=size.spark,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
-        self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
+        self.ledger, self.reader = Ledger(self.world.ledger, "harness"), LedgerReader(self.world.ledger)
         self._stack.callback(self.ledger.close)
         self.forgotten = Forgotten(self.world.ledger)
         self.children = Children(self.world.ledger)

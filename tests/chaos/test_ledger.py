@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def test_a_part_of_a_line_is_no_entry_and_spoils_none(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    one, other, reader = Ledger(path, "one"), Ledger(path, "other"), Reader(path)
+    one, other, reader = Ledger(path, "one"), Ledger(path, "other"), LedgerReader(path)
     one.write("begin", job="a")
     whole = path.read_bytes()
     os.truncate(path, 24)  # what the kernel leaves of a process that is killed in its call

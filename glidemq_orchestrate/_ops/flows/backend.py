@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from glidemq_orchestrate._ops.flows import claim, generations, growth, neighbours, staged
 from glidemq_orchestrate._ops.flows.compare import differences, fields
-from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
+from glidemq_orchestrate._ops.flows.generations import CurrentGeneration, find_place, ref_of
 from glidemq_orchestrate._ops.flows.portable import changes, owners, portable, reading
 from glidemq_orchestrate._ops.flows.staged import (
     BROKEN,
@@ -176,7 +176,7 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
     home = QueueKeys(prefix, (yield from neighbours.choose_home(prefix, flow, flow_id, clock)))
     try:
         found = yield from claim.take(home, flow_id)
-        place = Place(ref_of(home, found), found) if found else None
+        place = CurrentGeneration(ref_of(home, found), found) if found else None
     except FlowConflict as exc:  # it has another home
         place = yield from _found(prefix, flow_id, exc)
     if place:  # it keeps its home, whichever queue has most of the nodes now
@@ -213,7 +213,7 @@ def is_lost(ref: FlowRef) -> Op[bool]:
     return has_failed and bool((yield from backend.lost(ref)))
 
 
-def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[Place]:
+def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[CurrentGeneration]:
     """Where a flow is; if it was removed meanwhile, the error that said that it exists."""
     try:
         return (yield from find_place(prefix, flow_id))

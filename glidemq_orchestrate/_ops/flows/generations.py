@@ -58,14 +58,14 @@ _BEGIN: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, calls.Before, Clock]
 }
 
 
-class Place(NamedTuple):
+class CurrentGeneration(NamedTuple):
     """Where the current generation of a flow is, and what is known of it."""
 
     ref: FlowRef
     found: Found
 
 
-def find_place(prefix: str, flow_id: str) -> Op[Place]:
+def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
     """Find the current generation of a flow.
 
     Raises:
@@ -75,7 +75,7 @@ def find_place(prefix: str, flow_id: str) -> Op[Place]:
     if queue is not None:
         home = QueueKeys(prefix, queue)
         if found := (yield from claim.found(home, flow_id)):
-            return Place(ref_of(home, found), found)
+            return CurrentGeneration(ref_of(home, found), found)
     raise FlowNotFound(f"no flow {flow_id} on this server")
 
 
@@ -85,7 +85,7 @@ def ref_of(home: QueueKeys, found: Found) -> FlowRef:
 
 
 def submit(
-    place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Clock, *, anew: bool = False
+    place: CurrentGeneration, flow: CheckedFlow, on_existing: OnExisting, clock: Clock, *, anew: bool = False
 ) -> Op[FlowRef]:
     """Begin the next generation of a flow, unless that was done already.
 

@@ -9,7 +9,7 @@ from typing import Final
 from glidemq_orchestrate._ops.flows.claim import found, leave, release
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim, generations, index
-from glidemq_orchestrate._protocol.flows.index import Filter, Position, Swept
+from glidemq_orchestrate._protocol.flows.index import Filter, IndexPosition, Swept
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
@@ -38,9 +38,9 @@ def list_flows(  # noqa: PLR0913  one filter each
     wanted = _filter(state, label, since)
     if not 1 <= limit <= MAX_LISTED:
         raise ConfigurationError(f"limit must be 1 to {MAX_LISTED:,}, got {described(limit)}")
-    start = Position()
+    start = IndexPosition()
     if before is not None:
-        start = Position(str(_ms(before.created_at)), before.stored_as or before.id)
+        start = IndexPosition(str(_ms(before.created_at)), before.stored_as or before.id)
     found: list[FlowStatus] = []
     for home in (yield from ask(index.homes(prefix))):
         found += yield from _of_home(QueueKeys(prefix, home), wanted, start, limit)
@@ -48,9 +48,9 @@ def list_flows(  # noqa: PLR0913  one filter each
     return found[:limit]
 
 
-def _of_home(home: QueueKeys, wanted: Filter, start: Position, limit: int) -> Op[list[FlowStatus]]:
+def _of_home(home: QueueKeys, wanted: Filter, start: IndexPosition, limit: int) -> Op[list[FlowStatus]]:
     found: list[FlowStatus] = []
-    at: Position | None = start
+    at: IndexPosition | None = start
     while at is not None and len(found) < limit:
         at, page = yield from ask(index.list_flows(home, wanted, at, limit - len(found)))
         # "a" = "b=c" and "a=b" = "c" share an index entry.

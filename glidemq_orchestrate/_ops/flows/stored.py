@@ -26,14 +26,14 @@ from glidemq_orchestrate.stored import exact, number, parsed_object
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 
 
-class Stored(NamedTuple):
+class StoredFlow(NamedTuple):
     """A flow as it is stored. ``extensions``: how often it was extended by then."""
 
     flow: CheckedFlow
     extensions: str
 
 
-def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
+def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
     """The nodes as they were submitted, and those that were added from outside; not those that nodes added.
 
     Raises:
@@ -85,7 +85,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
         deadline_ms=exact(record["deadline"]) if "deadline" in record else None,
         fail_fast="fail_fast" in record,
     )
-    return Stored(flow, record.get("extensions", "0"))
+    return StoredFlow(flow, record.get("extensions", "0"))
 
 
 def _read_all(ref: FlowRef) -> Op[tuple[dict[str, Row], dict[str, str], dict[str, Manner]]]:

@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import (
     SchedulerBusy,
     SchedulerNotFound,
 )
-from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, Stored
+from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, StoredSchedule
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.names import SCHEDULER
@@ -52,7 +52,7 @@ def upsert(
     """
     made = _fresh(name, schedule, template)
     seen = yield from _texts(queue, name)
-    old = Stored.parse(next(filter(None, seen), ""))
+    old = StoredSchedule.parse(next(filter(None, seen), ""))
     if old is not None and any(old.wire.get(key) != made.wire.get(key) for key in _IDENTITY):
         old = None
     if old is not None:
@@ -70,13 +70,13 @@ def upsert(
     return stored.entry(name, python_only=schedule.is_ours)
 
 
-def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
+def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedule:
     """The stored form of a new scheduler, checked."""
     SCHEDULER.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
         raise ConfigurationError("logical_time needs data that is an object")
-    stored = Stored(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
+    stored = StoredSchedule(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
     if stored.first_run(stored.number("startDate")) is None:
         raise ConfigurationError(f"scheduler {name!r} would never run: no slot within its start and end")
     if len(stored.text.encode()) > MAX_PAYLOAD_BYTES:
@@ -84,7 +84,7 @@ def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
     return stored
 
 
-def _lives(old: Stored) -> bool:
+def _lives(old: StoredSchedule) -> bool:
     # 0 with a last run: its job is still running, and a fresh start would add a second one beside it.
     return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
 
@@ -123,8 +123,8 @@ def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
 
 
 def _entry(name: str, text: str, *, python_only: bool) -> SchedulerEntry:
-    found = (Stored.parse(text) or Stored({})).entry(name, python_only=python_only)
-    return replace(found, broken=Stored.flaw(name, text))
+    found = (StoredSchedule.parse(text) or StoredSchedule({})).entry(name, python_only=python_only)
+    return replace(found, broken=StoredSchedule.flaw(name, text))
 
 
 def _texts(queue: QueueKeys, name: str) -> Op[calls.Texts]:
@@ -191,7 +191,7 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
             cursor, texts = yield from ask(calls.entries_page(queue, where, cursor or "0"))
             timed, others = dict[str, int](), dict[str, int]()
             for name, text in texts.items():
-                slot = (Stored.parse(text) or Stored({})).slot
+                slot = (StoredSchedule.parse(text) or StoredSchedule({})).slot
                 (others if slot is None else timed)[calls.member(where, name)] = slot or now_ms
             seen.update(timed, others)
             yield from ask_all(
@@ -228,9 +228,9 @@ class Shot:
 def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> Op[Shot | int | None]:
     """Look at one entry; returns how to fire it, or when to look again, or None if that is not known."""
     where, name = calls.place(member)
-    stored = Stored.parse(text)
+    stored = StoredSchedule.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
-        raise ConfigurationError(Stored.flaw(name, text))
+        raise ConfigurationError(StoredSchedule.flaw(name, text))
     slot, repeat = stored.number("nextRun"), stored.number("repeatAfterComplete")
     is_in_flight = not slot and repeat and stored.number("lastRun")
     if not (slot or is_in_flight):
@@ -255,7 +255,7 @@ def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> 
     return Shot(fire, look_ms)
 
 
-def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored]:
+def _due(stored: StoredSchedule, slot: int, now_ms: int) -> tuple[list[str], StoredSchedule]:
     """The data of the jobs to add, and the next state; it is finished if these are the last."""
     data = [stored.payload(at) for at in stored.due_slots(now_ms)]
     count, limit = stored.number("iterationCount") + len(data), stored.number("limit")
@@ -269,7 +269,7 @@ class Runs:
 
     is_told: bool = False
 
-    def look_ms(self, stored: Stored, now_ms: int) -> int:
+    def look_ms(self, stored: StoredSchedule, now_ms: int) -> int:
         """When to look for its end again: after an eighth of the time that it has taken."""
         taken = now_ms - stored.number("lastRun")
         return now_ms + max(taken // SHARE, TOLD_MS if self.is_told else MIN_MS)
@@ -283,7 +283,9 @@ def _end(queue: QueueKeys, job_id: str, now_ms: int) -> Op[int | Runs]:
     return number(finished) or now_ms
 
 
-def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now_ms: int) -> Op[int | Runs]:
+def _end_of_last_run(
+    queue: QueueKeys, name: str, stored: StoredSchedule, last: str, now_ms: int
+) -> Op[int | Runs]:
     """When the job of the newest firing ended (now, if it was removed)."""
     job_id, _, fired = last.partition(" ")
     if fired != str(stored.number("lastRun")):  # a Node worker fired it and did not store the job's id

@@ -25,7 +25,7 @@ from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.flows import stalled
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
 from glidemq_orchestrate._protocol.worker import supervision
-from glidemq_orchestrate._protocol.worker.supervision import Ended, Position
+from glidemq_orchestrate._protocol.worker.supervision import Ended, SweepPosition
 from glidemq_orchestrate._protocol.worker.workers import LostWorker
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
@@ -156,7 +156,7 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
     now_ms = clock.now_ms()
     # Clocks differ and calls overtake each other: a job that ended just before the newest may show up later.
     start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
-    place = Position(str(start))
+    place = SweepPosition(str(start))
     for _ in range(SLICES):
         place, more, _ = yield from ask(supervision.settle_foreign(queue, kind, place, clock.now_ms()))
         if not more:

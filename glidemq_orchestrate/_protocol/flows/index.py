@@ -25,7 +25,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class IndexPosition:
     """A place in a list from new to old: creation time in ms and id of the flow before it; '': the start."""
 
     time: str = ""
@@ -38,8 +38,8 @@ def homes(prefix: str) -> Call[list[str]]:
 
 
 def list_flows(
-    home: QueueKeys, wanted: Filter, after: Position, count: int
-) -> Call[tuple[Position | None, list[FlowStatus]]]:
+    home: QueueKeys, wanted: Filter, after: IndexPosition, count: int
+) -> Call[tuple[IndexPosition | None, list[FlowStatus]]]:
     """The next position (None at the end), and a page of the flows of a home queue, newest first."""
     words: dict[str, str] = {}
     if wanted.state:
@@ -51,11 +51,11 @@ def list_flows(
     if after.time:
         words |= {"time": after.time, "id": after.flow_id}
 
-    def decode(reply: Any) -> tuple[Position | None, list[FlowStatus]]:
+    def decode(reply: Any) -> tuple[IndexPosition | None, list[FlowStatus]]:
         time, flow_id, *rest = reply
         rows = zip(rest[::2], rest[1::2], strict=True)
         found = [read_status(home, replies.text(name), replies.fields(fields)) for name, fields in rows]
-        return (Position(replies.text(time), replies.text(flow_id)) if time else None), found
+        return (IndexPosition(replies.text(time), replies.text(flow_id)) if time else None), found
 
     args = (0, json.dumps(words), min(count, PAGE))
     return function("gmo_list_flows", [home.flows()], args, decode)

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.schedule import Stored
+from glidemq_orchestrate.jobs.schedule import StoredSchedule
 from glidemq_orchestrate.keys import KeyName, QueueKeys
 from glidemq_orchestrate.stored import number
 
@@ -121,7 +121,7 @@ def fire(  # noqa: PLR0913  the arguments of one server call
     name: str,
     *,
     seen: str,
-    then: Stored,
+    then: StoredSchedule,
     data: Iterable[str],
     look_ms: int,
     now_ms: int,
@@ -130,7 +130,7 @@ def fire(  # noqa: PLR0913  the arguments of one server call
 
     It is looked at again at ``look_ms``. One that has finished moves to the finished ones.
     """
-    options, job = Stored(then.options), then.template.get("name")
+    options, job = StoredSchedule(then.options), then.template.get("name")
     opts = json.dumps(then.options, separators=(",", ":"), ensure_ascii=False)
     scheduler = name if then.number("repeatAfterComplete") else ""
     numbers = [options.number(option) for option in ("priority", "attempts", "ttl")]

@@ -17,7 +17,7 @@ Ended = Literal["completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SweepPosition:
     """A position in a set of ended jobs: a score, and how many jobs of that score are done."""
 
     score: str = "-inf"
@@ -77,13 +77,13 @@ def cleanup(queue: QueueKeys, now_ms: int) -> Call[bool]:
 
 
 def settle_foreign(
-    queue: QueueKeys, ended: Ended, place: Position, now_ms: int
-) -> Call[tuple[Position, bool, int]]:
+    queue: QueueKeys, ended: Ended, place: SweepPosition, now_ms: int
+) -> Call[tuple[SweepPosition, bool, int]]:
     """Settle nodes whose jobs have ended: the next position, whether there is more, how many were settled."""
 
-    def decode(reply: Any) -> tuple[Position, bool, int]:
+    def decode(reply: Any) -> tuple[SweepPosition, bool, int]:
         score, passed, more, settled = reply
-        return Position(replies.text(score), int(passed)), more == 1, replies.integer(settled)
+        return SweepPosition(replies.text(score), int(passed)), more == 1, replies.integer(settled)
 
     args = (now_ms, place.score, place.passed, LOOK)
     return function("gmo_settle_foreign", [queue.key(ended)], args, decode)

@@ -16,7 +16,7 @@ from rich.tree import Tree
 from glidemq_orchestrate.flows.forms.critical_path import critical_path
 from glidemq_orchestrate.flows.forms.fold import Group as Folded
 from glidemq_orchestrate.flows.forms.fold import fold
-from glidemq_orchestrate.flows.forms.tree import Place, layout
+from glidemq_orchestrate.flows.forms.tree import DrawnGroup, layout
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.states import JobState
@@ -110,7 +110,7 @@ def _shown(groups: Sequence[Folded[NodeStatus]], most: int | None) -> set[int]:
     return set(map(id, ranked[: max(most - 1, 1)]))
 
 
-def _lines(places: Sequence[Place[NodeStatus]], shown: set[int]) -> list[tuple[str, Folded[NodeStatus]]]:
+def _lines(places: Sequence[DrawnGroup[NodeStatus]], shown: set[int]) -> list[tuple[str, Folded[NodeStatus]]]:
     """The shown groups from top to bottom, each with the guides of the tree before it."""
     order: list[Folded[NodeStatus] | None] = []
     drawn = _drawn(places, shown, order)
@@ -122,7 +122,7 @@ def _lines(places: Sequence[Place[NodeStatus]], shown: set[int]) -> list[tuple[s
 
 
 def _drawn(
-    places: Sequence[Place[NodeStatus]], shown: set[int], order: list[Folded[NodeStatus] | None]
+    places: Sequence[DrawnGroup[NodeStatus]], shown: set[int], order: list[Folded[NodeStatus] | None]
 ) -> Group:
     """A tree of the shown groups and what they are below, without names; ``order`` gets its lines."""
     drawn: list[RenderableType] = []

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from glidemq_orchestrate.flows.forms.fold import Group, N, Named, fold, rule_of
+from glidemq_orchestrate.flows.forms.fold import Group, N, NamedNode, fold, rule_of
 
 FOLD_FROM: Final = 10
 
@@ -73,7 +73,7 @@ def _edges(groups: Sequence[Group[N]]) -> Iterator[tuple[int, int, str]]:
             yield dependency, at, "" if policy in (None, "fail") else f"on failure: {policy}"
 
 
-def _policy(node: Named, dependency: str) -> str | None:
+def _policy(node: NamedNode, dependency: str) -> str | None:
     """The policy that a node itself, as written or as checked, sets for a dependency."""
     policies: Mapping[str, str] = getattr(node, "policies", {})
     written: str | None = getattr(dependency, "on_failure", None)

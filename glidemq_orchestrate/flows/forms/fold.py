@@ -15,7 +15,7 @@ from glidemq_orchestrate.flows.order import check_known, check_unique, topologic
 _NUMBER: Final = re.compile(r"\d+")
 
 
-class Named(Protocol):
+class NamedNode(Protocol):
     """What a node has in every form: as written, and as read back."""
 
     @property
@@ -35,7 +35,7 @@ class Named(Protocol):
         """The names of its dependencies."""
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedNode)
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Group(Generic[N]):
         return range_name([node.name for node in self.nodes])
 
 
-def dependencies(node: Named) -> list[str]:
+def dependencies(node: NamedNode) -> list[str]:
     """The names of a node's dependencies, each once."""
     return list(dict.fromkeys(map(str, node.after)))
 
@@ -81,7 +81,7 @@ def in_order(nodes: Collection[N]) -> list[N]:
     return [known[name] for name in topological_order(after)]
 
 
-def rule_of(node: Named) -> str | None:
+def rule_of(node: NamedNode) -> str | None:
     """The rule of a node if it has an effect: not the default, and the node has dependencies."""
     rule = getattr(node, "rule", None)
     return None if rule is None or rule == "all_success" or not node.after else str(rule)

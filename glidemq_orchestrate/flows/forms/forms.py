@@ -20,14 +20,14 @@ from glidemq_orchestrate.named import find
 if TYPE_CHECKING:
     import networkx as nx
 
-    from glidemq_orchestrate.flows.forms.fold import Named
+    from glidemq_orchestrate.flows.forms.fold import NamedNode
 
 
 class _Spec(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def nodes(self) -> Sequence[Named]: ...
+    def nodes(self) -> Sequence[NamedNode]: ...
 
 
 S = TypeVar("S", bound=_Spec)

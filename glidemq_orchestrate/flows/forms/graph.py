@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.forms.file import NodeFile, as_file, without_defaults
-from glidemq_orchestrate.flows.forms.fold import Named, dependencies
+from glidemq_orchestrate.flows.forms.fold import NamedNode, dependencies
 from glidemq_orchestrate.flows.order import topological_order
 from glidemq_orchestrate.flows.rules import Dependency
 from glidemq_orchestrate.importing import importing
@@ -63,7 +63,7 @@ def _attributes(node: object, given: Mapping[str, Any], defaults: Mapping[str, A
     return wire
 
 
-def write(nodes: Sequence[Named], about: Mapping[str, Any]) -> nx.DiGraph[str]:
+def write(nodes: Sequence[NamedNode], about: Mapping[str, Any]) -> nx.DiGraph[str]:
     """A graph whose attributes hold the fields of the nodes."""
     try:
         with importing():

@@ -18,7 +18,7 @@ _ROOT: Final = -1
 
 
 @dataclass(eq=False)
-class Place(Generic[N]):
+class DrawnGroup(Generic[N]):
     """Where a group is drawn.
 
     Attributes:
@@ -27,18 +27,18 @@ class Place(Generic[N]):
     """
 
     group: Group[N] | None
-    branches: list[list[Place[N]]] = field(default_factory=list)
+    branches: list[list[DrawnGroup[N]]] = field(default_factory=list)
 
 
-def layout(groups: Sequence[Group[N]]) -> list[Place[N]]:
+def layout(groups: Sequence[Group[N]]) -> list[DrawnGroup[N]]:
     """The places under each other that are not indented; every group is in one place.
 
     Args:
         groups: Dependencies before dependents, as ``fold`` returns them.
     """
     below = _below(groups)
-    root: Place[N] = Place(None)
-    outermost: list[Place[N]] = []
+    root: DrawnGroup[N] = DrawnGroup(None)
+    outermost: list[DrawnGroup[N]] = []
     todo = [(_ROOT, root, outermost, 0)]
     while todo:
         at, place, level, depth = todo.pop()
@@ -47,8 +47,8 @@ def layout(groups: Sequence[Group[N]]) -> list[Place[N]]:
         place.branches = [[] for _ in branches]
         inside = zip(branches, place.branches, strict=True)
         todo += [
-            *((child, Place(groups[child]), level, depth) for child in beside[::-1]),
-            *[(child, Place(groups[child]), branch, depth + 1) for child, branch in inside][::-1],
+            *((child, DrawnGroup(groups[child]), level, depth) for child in beside[::-1]),
+            *[(child, DrawnGroup(groups[child]), branch, depth + 1) for child, branch in inside][::-1],
         ]
     return outermost if root.branches else outermost[1:]
 

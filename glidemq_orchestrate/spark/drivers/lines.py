@@ -55,7 +55,7 @@ class Writer:
         self._file = _path(self._folder, self._number).open("xb", buffering=0)
 
 
-class Reader:
+class LineReader:
     """Reads them, from where the last reader was."""
 
     def __init__(self, folder: Path) -> None:

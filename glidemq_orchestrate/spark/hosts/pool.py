@@ -14,7 +14,7 @@ from typing import Final
 from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.hosts.child import Host
 from glidemq_orchestrate.spark.hosts.limits import Limits
-from glidemq_orchestrate.spark.hosts.place import Place
+from glidemq_orchestrate.spark.hosts.pooled_host import PooledHost
 from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.version import Publication
@@ -53,7 +53,7 @@ class Hosts:
     def _reset(self) -> None:
         self._limits = Limits()
         self._settings = SparkSettings()
-        self._places: list[Place] = []
+        self._places: list[PooledHost] = []
         self._changed = threading.Condition()
         self._stopping: threading.Event | None = None
         self._was_stopped = False
@@ -186,13 +186,13 @@ class Hosts:
         ctx: Context | None,
         *,
         fresh: bool = False,
-    ) -> Place:
+    ) -> PooledHost:
         """A place for a step, to be given back; waits for one where all are in use."""
         since, has_told = time.monotonic(), False
         while True:
             if is_cancelled():
                 raise StepCancelled("cancelled while it waited for a Spark session")
-            surplus: Place | None = None
+            surplus: PooledHost | None = None
             fresh = fresh and time.monotonic() < since + FRESH_SECONDS
             with self._changed:
                 if self._stopping is None:
@@ -215,7 +215,7 @@ class Hosts:
                     "(GLIDEMQ_SPARK_SESSIONS)"
                 )
 
-    def _fitting(self, wanted: SessionRequest) -> Place | None:
+    def _fitting(self, wanted: SessionRequest) -> PooledHost | None:
         """A place that is there, one that is ready before one that is not."""
         fits = [
             place
@@ -226,7 +226,9 @@ class Hosts:
         ]
         return min(fits, key=lambda place: not place.is_ready, default=None)
 
-    def _new(self, wanted: SessionRequest, *, is_for_once: bool) -> tuple[Place | None, Place | None]:
+    def _new(
+        self, wanted: SessionRequest, *, is_for_once: bool
+    ) -> tuple[PooledHost | None, PooledHost | None]:
         """A new place, if there may be one more; and one that has to end for it."""
         surplus = None
         if wanted != SHARED or is_for_once:
@@ -241,7 +243,7 @@ class Hosts:
                 if surplus is None:
                     return None, None
                 surplus.host.is_retired = True
-        place = Place(self._host(wanted), wanted, is_for_once=is_for_once or wanted.is_own)
+        place = PooledHost(self._host(wanted), wanted, is_for_once=is_for_once or wanted.is_own)
         self._places.append(place)
         return place, surplus
 
@@ -249,7 +251,7 @@ class Hosts:
         conf = {**self._settings.conf, **dict(wanted.conf)}
         return self._make(replace(self._settings, conf=conf))
 
-    def _give_back(self, place: Place) -> None:
+    def _give_back(self, place: PooledHost) -> None:
         with self._changed:
             place.users -= 1
             place.idle_since = time.monotonic()
@@ -281,7 +283,7 @@ class Hosts:
             good = [place for place in shared if not (place.is_over or self._is_worn(place))]
             if stopping.is_set() or good:
                 return
-            new = Place(self._host(SHARED), SHARED, is_for_once=False)
+            new = PooledHost(self._host(SHARED), SHARED, is_for_once=False)
             new.users += 1
             if all(place.is_over for place in shared):
                 self._places.append(new)  # steps wait for it
@@ -306,7 +308,7 @@ class Hosts:
         if is_late:
             new.host.stop()
 
-    def _is_worn(self, place: Place) -> bool:
+    def _is_worn(self, place: PooledHost) -> bool:
         age = time.monotonic() - place.host.since
         limits = self._limits
         return place.host.steps >= limits.steps or age >= limits.seconds or place.bytes >= limits.memory
@@ -329,7 +331,7 @@ class Hosts:
         for place in unused:
             self._end(place)
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: PooledHost) -> None:
         """End a host that takes no more steps, forget it, and remove what is left of it if it was killed."""
         place.host.stop()
         with self._changed:

@@ -37,7 +37,7 @@ from glidemq_orchestrate.spark.drivers.keeper import (
     TAG_VARIABLE,
     end_marked,
 )
-from glidemq_orchestrate.spark.drivers.lines import Reader
+from glidemq_orchestrate.spark.drivers.lines import LineReader
 from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.submit.application import Application
@@ -233,7 +233,7 @@ def _keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) ->
 
 def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) -> Json:
     """Follow a driver until it has ended, or until the job is cancelled; its result."""
-    reader = Reader(folder.path)
+    reader = LineReader(folder.path)
     for line in reader.earlier():
         output.recall(line)
     is_told = False

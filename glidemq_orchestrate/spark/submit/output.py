@@ -11,7 +11,7 @@ from typing import Final
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.spark.drivers.lines import Line, Reader
+from glidemq_orchestrate.spark.drivers.lines import Line, LineReader
 from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.worker.captured import MAX_LINES
 from glidemq_orchestrate.worker.context import Context
@@ -71,7 +71,7 @@ class Output:
         with suppress(GlideMQError, RuntimeError):  # an attempt that has ended reports nothing
             self._ctx.progress(self._facts)
 
-    def take_new(self, reader: Reader) -> bool:
+    def take_new(self, reader: LineReader) -> bool:
         """Take the lines that have come, but not while the server is away, which would lose them.
 
         When it is back, those that were on their way as it went are logged again; some may be there twice.

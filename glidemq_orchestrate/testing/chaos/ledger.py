@@ -41,7 +41,7 @@ class Ledger:
         os.close(self._file)
 
 
-class Reader:
+class LedgerReader:
     """Reads what others have written since the last time."""
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger, Reader
+from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger, LedgerReader
 from glidemq_orchestrate.testing.chaos.setup import VARIABLE, Setup, ledger_of, struck_of
 from glidemq_orchestrate.testing.chaos.strikes import Act
 from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
@@ -52,7 +52,7 @@ class Stage:
         self.pause_seconds = self.calm_at = 0.0
         self.surprises: list[int] = []
         self.ledger = Ledger(ledger_of(folder), "harness")
-        self._reader = Reader(ledger_of(folder))
+        self._reader = LedgerReader(ledger_of(folder))
         self.entries: list[Entry] = []
         self.strikes = 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_provider_glidemq.attempt import USER_LABELS
-from airflow_provider_glidemq.templates import FREE, MARKS, Named, is_template, is_unknown
+from airflow_provider_glidemq.templates import FREE, MARKS, TemplateNames, is_template, is_unknown
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
@@ -117,7 +117,7 @@ def check_job(
         InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would.
         TypeError: The options are of no type that describes options.
     """
-    names = Named()
+    names = TemplateNames()
     known = {name: names.of(part) if is_unknown(part, marks) else part for name, part in parts.items()}
     known["data"] = _known(known["data"], "data", names, marks)
     if is_unknown(options, marks):
@@ -167,7 +167,7 @@ def _check_spec(spec: FlowSpec, marks: Collection[str]) -> None:
     if isinstance(spec.nodes, Sequence) and len(spec.nodes) > CHECKED_NODES:
         return
     if isinstance(spec.nodes, Sequence) and all(isinstance(node, FlowNode) for node in spec.nodes):
-        spec = _without_templates(spec, Named(), marks)
+        spec = _without_templates(spec, TemplateNames(), marks)
     _check_flow(spec)
 
 
@@ -192,7 +192,7 @@ def _check_flow(spec: FlowSpec) -> None:
     check_flow(spec)
 
 
-def _without_templates(spec: FlowSpec, names: Named, marks: Collection[str]) -> FlowSpec:
+def _without_templates(spec: FlowSpec, names: TemplateNames, marks: Collection[str]) -> FlowSpec:
     """The specification with stand-ins for names that are templates; itself if there are none."""
 
     def plain(text: Any) -> Any:
@@ -229,7 +229,9 @@ def _plain_dependency(name: Any, plain: Any) -> Any:
     return Dependency(text, name.on_failure) if isinstance(name, Dependency) else text
 
 
-def _known_after(node: FlowNode, known: Collection[str], names: Named, *, any_unknown: bool) -> FlowNode:
+def _known_after(
+    node: FlowNode, known: Collection[str], names: TemplateNames, *, any_unknown: bool
+) -> FlowNode:
     """Without dependencies that may be nodes whose names are templates."""
     if isinstance(node.after, str) or not (any_unknown or any(name in names for name in node.after)):
         return node
@@ -244,7 +246,7 @@ def _check_wire(wire: Mapping[str, Any], marks: Collection[str]) -> None:
         and (len(nodes) > CHECKED_NODES or any(is_unknown(node, marks) for node in nodes))
     ):
         return
-    names = Named()
+    names = TemplateNames()
     found = _known(wire, "", names, marks)
     spec = FlowSpec.from_dict(found)
     known = {node.name for node in spec.nodes}
@@ -253,7 +255,7 @@ def _check_wire(wire: Mapping[str, Any], marks: Collection[str]) -> None:
     _check_flow(replace(spec, nodes=nodes))
 
 
-def _known(value: Any, field: str, names: Named, marks: Collection[str]) -> Any:
+def _known(value: Any, field: str, names: TemplateNames, marks: Collection[str]) -> Any:
     """What is known of a flow file: stand-ins for names, and without fields that may be left out."""
     if isinstance(value, Mapping):
         found = {}

@@ -19,7 +19,7 @@ from glidemq_orchestrate.flows import owner as owners
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from airflow_provider_glidemq.triggers.place import Place
+    from airflow_provider_glidemq.triggers.task_key import TaskKey
 
 DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
@@ -69,7 +69,7 @@ def check_owned(flow_id: str, name: str, owners: Collection[str]) -> None:
         raise NotOwned(f"somebody else has begun flow {flow_id} or set it running again")
 
 
-def name_of(ti: RuntimeTaskInstanceProtocol | Place) -> str:
+def name_of(ti: RuntimeTaskInstanceProtocol | TaskKey) -> str:
     """The task instance as its owner is named in reasons; the same for all its tries."""
     index = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
     name = f"Airflow task {ti.dag_id}.{ti.task_id}{index} of run {ti.run_id}"

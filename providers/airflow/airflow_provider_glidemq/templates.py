@@ -133,7 +133,7 @@ def _field(outer: str, name: object) -> str:
     return outer if outer in FREE or outer == "labels" or not isinstance(name, str) else name
 
 
-class Named:
+class TemplateNames:
     """Stand-ins for names that are templates: equal text, equal stand-in."""
 
     def __init__(self) -> None:

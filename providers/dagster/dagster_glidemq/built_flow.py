@@ -17,7 +17,7 @@ Builder: TypeAlias = Callable[[dg.AssetExecutionContext], FlowSpec]
 PartitionBuilder: TypeAlias = Callable[[dg.AssetExecutionContext, str], FlowSpec]
 
 
-class Place(NamedTuple):
+class NodePartition(NamedTuple):
     """What a node of the flow of a run stands for: a declared node, and its partition in a run of several."""
 
     node: str
@@ -29,7 +29,7 @@ class BuiltFlow:
     """The flow of a run, and what its nodes stand for."""
 
     spec: FlowSpec
-    places: Mapping[str, Place]
+    places: Mapping[str, NodePartition]
 
     def part(self, nodes: set[str]) -> FlowSpec:
         """The flow with those nodes only that stand for these, which must be complete."""
@@ -94,13 +94,15 @@ class FlowBuilder:
         first = next(iter(flows.values()))
         nodes = [_of_partition(node, key) for key, flow in flows.items() for node in flow.nodes]
         places = {
-            _name(node.name, key): Place(node.name, key) for key, flow in flows.items() for node in flow.nodes
+            _name(node.name, key): NodePartition(node.name, key)
+            for key, flow in flows.items()
+            for node in flow.nodes
         }
         return BuiltFlow(replace(first, nodes=nodes), places)
 
 
 def _alone(spec: FlowSpec) -> BuiltFlow:
-    return BuiltFlow(spec, {node.name: Place(node.name) for node in spec.nodes})
+    return BuiltFlow(spec, {node.name: NodePartition(node.name) for node in spec.nodes})
 
 
 def _name(node: str, key: str) -> str:

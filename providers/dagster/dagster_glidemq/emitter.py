@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_glidemq.asset_plan import AssetPlan
-from dagster_glidemq.built_flow import Place
+from dagster_glidemq.built_flow import NodePartition
 from dagster_glidemq.checks import GlideMQCheck, by_node
 from dagster_glidemq.metadata import Metadata, node_metadata
 from dagster_glidemq.watch import Changes
@@ -60,10 +60,10 @@ class Emitter:
     plan: AssetPlan
     selection: Selection
     checks: Sequence[GlideMQCheck]
-    places: Mapping[str, Place]
+    places: Mapping[str, NodePartition]
     told: set[tuple[dg.AssetKey, str | None]]
     link: Callable[[str], str]
-    _names: dict[Place, str] = field(init=False)
+    _names: dict[NodePartition, str] = field(init=False)
     _ended: dict[str, NodeStatus] = field(init=False, default_factory=dict)
     _open: dict[str, set[str]] = field(init=False)
     _followers: dict[str, list[str]] = field(init=False, default_factory=dict)
@@ -77,7 +77,7 @@ class Emitter:
         self._open = {}
         for name, place in self.places.items():
             if place.node in wanted:
-                waits = {self._names[Place(node, place.partition)] for node in before[place.node]}
+                waits = {self._names[NodePartition(node, place.partition)] for node in before[place.node]}
                 self._open[name] = waits
                 for one in waits:
                     self._followers.setdefault(one, []).append(name)
@@ -145,7 +145,7 @@ class Emitter:
                 yield from self._check(check, one, place)
 
     def _check(
-        self, check: GlideMQCheck, one: dg.AssetCheckResult | None, place: Place
+        self, check: GlideMQCheck, one: dg.AssetCheckResult | None, place: NodePartition
     ) -> Iterator[dg.AssetCheckResult]:
         """The result of a check; in a run of several partitions one for all, with the last of them."""
         if place.partition is None:

@@ -30,7 +30,7 @@ from dagster_glidemq.health import Overdue, why_lost
 from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.sight import Sight
 from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id, storage_of
-from dagster_glidemq.tags import Place, place_of_step
+from dagster_glidemq.tags import Placement, place_of_step
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.codec import JsonLike
@@ -181,7 +181,7 @@ class _Step:
         known = arguments.known_state
         self.attempt = known.get_retry_state().get_attempt_count(self.key) if known else 0
         self.job_id = step_job_id(arguments.run_id, self.key, self.attempt)
-        self.place: Place = place_of_step(context.step_tags[self.key], context.dagster_run.tags, queue)
+        self.place: Placement = place_of_step(context.step_tags[self.key], context.dagster_run.tags, queue)
 
     def payload(self, storage: str, grace: float) -> JsonLike:
         """What the worker gets."""

@@ -44,7 +44,7 @@ HIGHEST: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Where and how something is queued.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place:
     options: JobOptions
 
 
-def place_of_step(step: Mapping[str, str], run: Mapping[str, str], queue: str) -> Place:
+def place_of_step(step: Mapping[str, str], run: Mapping[str, str], queue: str) -> Placement:
     """Where a step is queued.
 
     Args:
@@ -75,7 +75,7 @@ def place_of_step(step: Mapping[str, str], run: Mapping[str, str], queue: str) -
     return _place(tags.get(QUEUE_TAG, queue), QUEUE_TAG, JobOptions(priority=priority, ordering=ordering))
 
 
-def place_of_run(run: Mapping[str, str], queue: str) -> Place:
+def place_of_run(run: Mapping[str, str], queue: str) -> Placement:
     """Where a run is queued.
 
     Raises:
@@ -84,9 +84,9 @@ def place_of_run(run: Mapping[str, str], queue: str) -> Place:
     return _place(run.get(RUN_QUEUE_TAG, queue), RUN_QUEUE_TAG, JobOptions(priority=_priority(run)))
 
 
-def _place(queue: str, tag: str, options: JobOptions) -> Place:
+def _place(queue: str, tag: str, options: JobOptions) -> Placement:
     try:
-        return Place(check_queue_name(queue), options)
+        return Placement(check_queue_name(queue), options)
     except ConfigurationError as exc:
         raise ConfigurationError(f"tag {tag}, or the queue of the config: {exc}") from exc
 

@@ -12,7 +12,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.drivers import folder as folders
 from glidemq_orchestrate.spark.drivers import lines
 from glidemq_orchestrate.spark.drivers.folder import DriverFolder
-from glidemq_orchestrate.spark.drivers.lines import Line, Reader, Writer
+from glidemq_orchestrate.spark.drivers.lines import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Record
 
@@ -34,20 +34,20 @@ class TestLines:
         for number in range(60):
             writer.write(b"line %d" % number, is_log=number % 2 == 0)
             if number % 7 == 0:
-                reader = Reader(tmp_path)
+                reader = LineReader(tmp_path)
                 earlier = [line.text for line in reader.earlier()]
                 assert earlier == read[len(read) - len(earlier) :], "what was read last"
                 assert bool(earlier) == bool(read)
                 read += [line.text for line in reader.new()]
                 reader.note()
-        read += [line.text for line in Reader(tmp_path).new()]
+        read += [line.text for line in LineReader(tmp_path).new()]
         assert read == [b"line %d" % number for number in range(60)]
         assert len(list(tmp_path.glob("lines.*"))) <= 2, "what was read is removed"
         writer.close()
 
     def test_a_line_that_is_being_written_waits(self, tmp_path: Path) -> None:
         (tmp_path / "lines.0").write_bytes(b"Lone\nOtw")
-        reader = Reader(tmp_path)
+        reader = LineReader(tmp_path)
         assert list(reader.new()) == [Line(b"one", True)]
         with (tmp_path / "lines.0").open("ab") as file:
             file.write(b"o\n")
@@ -58,7 +58,7 @@ class TestLines:
     ) -> None:
         monkeypatch.setattr(lines, "FILE_BYTES", 10)
         monkeypatch.setattr(lines, "MAX_FILES", 3)
-        writer, reader = Writer(tmp_path), Reader(tmp_path)
+        writer, reader = Writer(tmp_path), LineReader(tmp_path)
         for number in range(100):
             writer.write(b"%09d" % number, is_log=False)
         writer.close()
@@ -67,7 +67,7 @@ class TestLines:
         assert told == b"about 1 MiB of lines before the next one were not kept"
         assert kept == [b"%09d" % number for number in (98, 99)]
         assert not reader.has_new()
-        assert list(Reader(tmp_path).new()) == []
+        assert list(LineReader(tmp_path).new()) == []
 
     @pytest.mark.parametrize("seen", ["", "{", "[1]", "null", '["a", 0]', "[0, 99999]"])
     def test_a_damaged_position_harms_nobody(self, tmp_path: Path, seen: str) -> None:
@@ -75,7 +75,7 @@ class TestLines:
         writer.write(b"x", is_log=True)
         writer.close()
         (tmp_path / "seen").write_text(seen)
-        assert len(list(Reader(tmp_path).new())) <= 1
+        assert len(list(LineReader(tmp_path).new())) <= 1
 
 
 class TestFolders:

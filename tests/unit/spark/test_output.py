@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
-from glidemq_orchestrate.spark.drivers.lines import Line, Reader, Writer
+from glidemq_orchestrate.spark.drivers.lines import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.worker.context import Context, Unheard
 
@@ -59,8 +59,8 @@ def driver(tmp_path: Path) -> Iterator[Writer]:
 
 
 @pytest.fixture
-def reader(driver: Writer, tmp_path: Path) -> Reader:
-    return Reader(tmp_path)
+def reader(driver: Writer, tmp_path: Path) -> LineReader:
+    return LineReader(tmp_path)
 
 
 def taken(output: Output, *lines: str) -> Output:
@@ -114,7 +114,7 @@ def test_greetings_are_not_in_the_log_of_the_job(output: Output, server: Server)
 
 
 def test_nothing_is_taken_while_the_server_is_away(
-    output: Output, server: Server, driver: Writer, reader: Reader
+    output: Output, server: Server, driver: Writer, reader: LineReader
 ) -> None:
     driver.write(b"one", is_log=False)
     assert not output.take_new(reader), "it is on its way"
@@ -130,7 +130,7 @@ def test_nothing_is_taken_while_the_server_is_away(
 
 
 def test_what_was_on_its_way_as_the_server_went_is_logged_again(
-    output: Output, server: Server, driver: Writer, reader: Reader
+    output: Output, server: Server, driver: Writer, reader: LineReader
 ) -> None:
     server.error = ConnectionFailed("refused")
     output.take(Line(b"one", False))
@@ -144,7 +144,7 @@ def test_what_was_on_its_way_as_the_server_went_is_logged_again(
 
 
 def test_an_attempt_that_has_ended_waits_for_no_server(
-    output: Output, server: Server, driver: Writer, reader: Reader
+    output: Output, server: Server, driver: Writer, reader: LineReader
 ) -> None:
     server.error = LeaseLost("gone")
     driver.write(b"one", is_log=False)

@@ -16,7 +16,7 @@ from airflow_provider_glidemq.ownership import DAY
 from airflow_provider_glidemq.task_groups.flow import LAUNCH
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
-from airflow_provider_glidemq.task_groups.reading import Reader, attributes, defaults_of, rule_of
+from airflow_provider_glidemq.task_groups.reading import GroupReader, attributes, defaults_of, rule_of
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Rule
 
@@ -166,7 +166,7 @@ class GlideMQTaskGroup(TaskGroup):
             )
         ids = {operator.task_id for operator in operators}
         prefix = f"{self.group_id}." if self.prefix_group_id else ""
-        reader = Reader(
+        reader = GroupReader(
             operators,
             prefix=prefix,
             queue=self._queue_name,
@@ -224,7 +224,7 @@ class GlideMQTaskGroup(TaskGroup):
         return found
 
     def _replace(
-        self, operator: Operator, task: Mapping[str, Any], reader: Reader, launch: GlideMQLaunchOperator
+        self, operator: Operator, task: Mapping[str, Any], reader: GroupReader, launch: GlideMQLaunchOperator
     ) -> None:
         """Put a monitor in the place of a task; what refers to the task, now or later, reaches it."""
         before = {one: reader.name(one) for one in sorted(operator.upstream_task_ids)}

@@ -73,7 +73,7 @@ _PLAIN: Final = _FUNCTIONS[:2]
 _HOOKS: Final = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
 
 
-class Reader:
+class GroupReader:
     """Reads the tasks of one group.
 
     Args:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from airflow_provider_glidemq.conditions import QueueState
-from airflow_provider_glidemq.triggers.poller import Named, Poller, Subscription
+from airflow_provider_glidemq.triggers.poller import JobSubject, Poller, Subscription
 from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, AsyncQueue, Event, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.states import ABSENT
@@ -72,11 +72,11 @@ class QueueEvents:
 
     async def subscribe_job(self, job_id: str, *, seldom: float) -> Subscription[str]:
         """Watch a job: the value of its state, or ``absent``. Raises as ``subscribe``."""
-        return await self._join(self._jobs, Subscription(Named(job_id), seldom, seldom))
+        return await self._join(self._jobs, Subscription(JobSubject(job_id), seldom, seldom))
 
     async def subscribe_queue(self, *, seldom: float) -> Subscription[QueueState]:
         """Watch the queue: each second while something happens there. Raises as ``subscribe``."""
-        return await self._join(self._whole, Subscription(Named(), min(OFTEN_SECONDS, seldom), seldom))
+        return await self._join(self._whole, Subscription(JobSubject(), min(OFTEN_SECONDS, seldom), seldom))
 
     async def _join(self, looks: Poller[T], subscription: Subscription[T]) -> Subscription[T]:
         if self._reading is None:
@@ -97,11 +97,11 @@ class QueueEvents:
     async def _flow_statuses(self, flows: list[AsyncFlow]) -> Sequence[FlowStatus | None]:
         return await self._producer.statuses(flows)
 
-    async def _job_states(self, jobs: list[Named]) -> Sequence[str]:
+    async def _job_states(self, jobs: list[JobSubject]) -> Sequence[str]:
         found = await self._queue.states([job.id for job in jobs])
         return [ABSENT if state is None else state.value for state in found]
 
-    async def _queue_states(self, asked: list[Named]) -> Sequence[QueueState]:
+    async def _queue_states(self, asked: list[JobSubject]) -> Sequence[QueueState]:
         counts = await self._queue.counts(indexed_only=True)
         is_paused, workers = await self._queue.is_paused(), await self._queue.workers()
         return [QueueState.of(counts, is_paused, workers)] * len(asked)

@@ -17,7 +17,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from airflow_provider_glidemq.patience import reconnect_pauses
 from airflow_provider_glidemq.task_groups.ends import Seen
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
-from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
+from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, TaskKey
 from airflow_provider_glidemq.triggers.tasks import ENDED, ask, states_in_run
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class GroupTask:
         node: The name of its node.
     """
 
-    place: Place
+    place: TaskKey
     attempt: int
     launch: str
     node: str
@@ -104,7 +104,7 @@ class GroupTask:
         place = self.place.of(self.launch)._asdict()
         return await _patiently(lambda: ask(XCom.get_one, key=key, **place))
 
-    async def _write(self, place: Place, key: str, value: Any, length: int | None = None) -> None:
+    async def _write(self, place: TaskKey, key: str, value: Any, length: int | None = None) -> None:
         names = place._asdict()
         await _patiently(lambda: ask(XCom.set, key, value, _mapped_length=length, **names))
 

@@ -48,8 +48,8 @@ from airflow_provider_glidemq.task_groups.ends import (
 )
 from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
-from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
 from airflow_provider_glidemq.triggers.progress import Quiet, Reporter
+from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, TaskKey
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.jobs.states import JobState
@@ -474,7 +474,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             attempt = ti.try_number if attempt is None else attempt
         if place is None or attempt is None:
             raise RuntimeError("the trigger has no task")
-        found: GroupTask = made.GroupTask(Place(*place), attempt, self.launch, self.node)
+        found: GroupTask = made.GroupTask(TaskKey(*place), attempt, self.launch, self.node)
         return found
 
     def _owner(self, task: GroupTask) -> str | None:

@@ -26,7 +26,7 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class JobSubject:
     """A job of a queue, or the queue itself, which has no name in its events."""
 
     id: str = ""

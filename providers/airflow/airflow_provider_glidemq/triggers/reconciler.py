@@ -20,7 +20,7 @@ from typing import Final
 from airflow_provider_glidemq.attempt import began
 from airflow_provider_glidemq.ownership import NotOwned, check_owned, name_of
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, is_node_of
-from airflow_provider_glidemq.triggers.place import Place
+from airflow_provider_glidemq.triggers.task_key import TaskKey
 from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_in_run, states_of
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError, StateError
@@ -157,5 +157,5 @@ async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
 
 async def _check_owned(flow: AsyncFlow, status: FlowStatus) -> None:
     labels = status.labels
-    place = Place(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))
+    place = TaskKey(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))
     check_owned(flow.id, name_of(place), await flow.owners())

@@ -54,7 +54,7 @@ class Gap(NamedTuple):
     stored_as: str = ""
 
 
-class Position(NamedTuple):
+class FlowCursor(NamedTuple):
     """How far a queue was read: the id of its last event ('': not begun), and a list that is being read."""
 
     event: str
@@ -133,7 +133,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
                 begun = positions[home].event or (BEGINNING if start == "earliest" else None)
                 with EventReader(home, glidemq.settings(), position=begun) as reader:
                     if begun is None:
-                        positions[home] = Position(ended.patience(reader.start))
+                        positions[home] = FlowCursor(ended.patience(reader.start))
                         continue
                     for flow, position in ended.of(home, reader, positions[home].gap, tick):
                         if flow is not None:
@@ -144,7 +144,7 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     return evaluate
 
 
-Found = tuple[FlowStatus | None, Position]
+Found = tuple[FlowStatus | None, FlowCursor]
 """A flow that is handed over, or None, and the position after it."""
 
 
@@ -182,7 +182,7 @@ class _Ended:
                 lost = Gap(_ms(event.id))
                 continue
             is_end = event.kind in self._wanted.kinds  # each end has an event of its own
-            yield (self._flow(event) if is_end else None), Position(event.id, lost)
+            yield (self._flow(event) if is_end else None), FlowCursor(event.id, lost)
             if lost is not None:
                 yield from self._missed(home, event.id, lost, tick)
                 lost = None
@@ -209,13 +209,13 @@ class _Ended:
                 gap = Gap(gap.since, _created(flow), flow.stored_as or flow.id)
                 for one in self._generations(flow) if flow.home == home else ():
                     if self._wanted.takes(one) and _ended(one) >= gap.since - CLOCKS_DIFFER_MS:
-                        yield one, Position(event, gap)
+                        yield one, FlowCursor(event, gap)
                 if tick.is_full():
                     return
             if len(page) < PAGE:
-                yield None, Position(event)
+                yield None, FlowCursor(event)
                 return
-            yield None, Position(event, gap)
+            yield None, FlowCursor(event, gap)
 
     def _generations(self, flow: FlowStatus) -> Sequence[FlowStatus]:
         """Those of a flow from a list, which has only the newest one."""
@@ -241,7 +241,7 @@ def _states(name: str, states: Collection[str]) -> frozenset[FlowState]:
     return frozenset(FlowState(state) for state in states)
 
 
-def _read(cursor: str | None, homes: Sequence[str]) -> dict[str, Position]:
+def _read(cursor: str | None, homes: Sequence[str]) -> dict[str, FlowCursor]:
     """The position of each queue, as it was stored."""
     try:
         stored = json.loads(cursor) if cursor else {}
@@ -252,8 +252,8 @@ def _read(cursor: str | None, homes: Sequence[str]) -> dict[str, Position]:
         ) from exc
 
 
-def _position(event: str, gap: Sequence[Any] | None) -> Position:
-    return Position(str(event), None if gap is None else Gap(int(gap[0]), int(gap[1]), str(gap[2])))
+def _position(event: str, gap: Sequence[Any] | None) -> FlowCursor:
+    return FlowCursor(str(event), None if gap is None else Gap(int(gap[0]), int(gap[1]), str(gap[2])))
 
 
 def _ms(event: str) -> int:

@@ -26,15 +26,15 @@ from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.triggers import group_task, node
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
 from airflow_provider_glidemq.triggers.nodes import TaskNodes
-from airflow_provider_glidemq.triggers.place import Place
 from airflow_provider_glidemq.triggers.shared import SharedClient
+from airflow_provider_glidemq.triggers.task_key import TaskKey
 from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
 
 Submit = Callable[..., Any]
-OWNER = owner_of(name_of(Place("d", "etl.launch", "r1", -1)), 3600.0)
+OWNER = owner_of(name_of(TaskKey("d", "etl.launch", "r1", -1)), 3600.0)
 
 
 @dataclass

@@ -12,7 +12,7 @@ class NotLaunched(Exception):
     """Launch has ended and has submitted no flow."""
 
 
-class Place(NamedTuple):
+class TaskKey(NamedTuple):
     """A task in a DAG run; ``map_index`` is -1 for one that is not mapped."""
 
     dag_id: str
@@ -20,7 +20,7 @@ class Place(NamedTuple):
     run_id: str
     map_index: int
 
-    def of(self, task_id: str) -> Place:
+    def of(self, task_id: str) -> TaskKey:
         """Another task of the same run."""
         return self._replace(task_id=task_id)
 

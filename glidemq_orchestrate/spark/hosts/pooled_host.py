@@ -15,7 +15,7 @@ from glidemq_orchestrate.spark.step import StepCancelled
 LOOK_SECONDS: Final = 0.25
 
 
-class Place:
+class PooledHost:
     """A host in the pool, and who uses it. The lock of the pool guards it, but for the start."""
 
     def __init__(self, host: Host, wanted: SessionRequest, *, is_for_once: bool) -> None:
