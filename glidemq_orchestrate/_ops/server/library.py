@@ -15,13 +15,16 @@ from glidemq_orchestrate._protocol.server.server import (
     cluster_primaries,
     library_code,
     load_library,
+    server_facts,
     server_info,
 )
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     LibraryError,
     LibraryMissing,
     LibraryVersionMismatch,
     ProtocolError,
+    ServerBusy,
 )
 
 T = TypeVar("T")
@@ -106,8 +109,19 @@ def _answered(request: Request) -> Generator[Request, Any, Any]:
 
 
 def _load_again() -> Op[None]:
-    with suppress(LibraryMissing):  # lost during the check: the repeat of the call will show it
-        yield from ensure_libraries()
+    """Load what was lost.
+
+    Raises:
+        ServerBusy: The user may not, and need not: a primary that becomes a replica has no functions for a
+            moment.
+    """
+    try:
+        with suppress(LibraryMissing):  # lost during the check: the repeat of the call will show it
+            yield from ensure_libraries()
+    except ConfigurationError:
+        if (yield from ask(server_facts())).get("role") == "slave":
+            raise ServerBusy("the server has become a replica, and has no functions yet") from None
+        raise
 
 
 def library_status() -> Op[list[LibraryStatus]]:

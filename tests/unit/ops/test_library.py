@@ -13,6 +13,7 @@ from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each, command
 from glidemq_orchestrate._protocol.server.server import server_info
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     FlowConflict,
     FlowNotFound,
     GlideMQError,
@@ -194,6 +195,14 @@ class TestLibraries:
         assert scripted(with_libraries(ask(call("GET", "x"))), [*lost, *lost, "v"]).value == "v"
         batch = [[LibraryMissing("x")], INFO, *VERSIONS]
         assert scripted(with_libraries(ask_all([call("GET", "x")])), [*batch, *batch, ["v"]]).value == ["v"]
+
+    def test_a_replica_that_has_no_functions_yet_is_busy_and_no_matter_of_rights(
+        self, scripted: Scripted
+    ) -> None:
+        lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), ConfigurationError("may not load")]
+        for role, error in (("slave", ServerBusy), ("master", ConfigurationError)):
+            with pytest.raises(error):
+                scripted(with_libraries(ask(call("GET", "x"))), [*lost, f"{INFO}role:{role}\r\n"])
 
     def test_they_may_be_lost_while_they_are_looked_at(self, scripted: Scripted) -> None:
         lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), LibraryMissing("x")]
