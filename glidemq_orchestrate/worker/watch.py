@@ -32,7 +32,7 @@ BLOCKED_SECONDS: Final = 1.0
 AGAIN: Final = 4
 """A handler that still blocks is named again after so many times as long."""
 MIN_SHARE: Final = 0.1
-MAX_OF_IT: Final = 0.8
+MAIN_SHARE: Final = 0.8
 """A culprit has used so much of the time (others use the machine too), and of what all handlers used."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _FIX: Final = "Fix: process=True (a plain function), or await what takes its time"
@@ -142,7 +142,7 @@ class Watch:
         """The handler whose thread used the processor, while all others waited."""
         spent = {thread: total - self._used.get(thread, 0.0) for thread, total in used.items()}
         best = max(spent, key=lambda thread: spent[thread], default=None)
-        if best is None or spent[best] < max(MIN_SHARE * seconds, MAX_OF_IT * sum(spent.values())):
+        if best is None or spent[best] < max(MIN_SHARE * seconds, MAIN_SHARE * sum(spent.values())):
             return None
         if best != self._loop_native:
             there = [one for one in self._running() if one.thread == best]

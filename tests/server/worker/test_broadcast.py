@@ -258,7 +258,7 @@ BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20, l
 def test_a_survivor_takes_over_as_many_as_it_runs(
     url: str, start: Any, tmp_path: Path, eventually: Eventually, redis_client: Any
 ) -> None:
-    """Issue 39: it ran two at once, and most failed as stalled without being called."""
+    """It ran two at once, and most failed as stalled without being called."""
     with (
         Broadcast("news", url) as news,
         spawned([sys.executable, "-c", CRASHING, url, str(tmp_path)]) as process,
