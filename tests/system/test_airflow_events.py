@@ -137,7 +137,7 @@ def test_no_message_is_lost_when_the_triggerer_is_killed_and_a_bad_one_stops_no_
 def test_messages_during_the_only_run_of_a_dag_come_until_a_run_acknowledges_them(
     airflow: Airflow, server: EmbeddedServer
 ) -> None:
-    """Airflow leaves all but the first unnoticed until another event comes. Issue 39, 17."""
+    """Airflow leaves all but the first unnoticed until another event comes."""
 
     def shipped() -> set[int]:
         runs = [run for run, state in airflow.runs("ships").items() if state == "success"]

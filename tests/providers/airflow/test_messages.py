@@ -63,7 +63,7 @@ async def test_a_job_keeps_its_retries_and_its_time(queue: Queue) -> None:
 
 
 async def test_a_message_comes_again_until_a_run_has_acknowledged_it(queue: Queue) -> None:
-    """A DAG that is paused, or has its one run, sees no event that is stored meanwhile. Issue 39, 17."""
+    """A DAG that is paused, or has its one run, sees no event that is stored meanwhile."""
     ids = add(queue, 1, 2)
     source, seen = Source("glidemq_default", QUEUE), list[Any]()
     async with consuming(source, ["order"], Terms(10, 0, 0.2)) as inbox, asyncio.timeout(30):
@@ -146,7 +146,7 @@ def test_an_acknowledgement_removes_no_other_message(valkey: Valkey, queue: Queu
 async def test_a_connection_that_changes_is_taken_up(
     valkey: Valkey, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker of the messages would wait with the old password for ever. Issue 39, 14."""
+    """The worker of the messages would wait with the old password for ever."""
     monkeypatch.setattr(consumer, "LOOK_SECONDS", 0.2)
     events = list[Any]()
 

@@ -82,7 +82,6 @@ def late(run_id: str) -> Any:
 
 @pytest.mark.parametrize("awaited", [True, False])
 async def test_the_alert_of_a_deadline_has_the_names_of_all_callbacks(queue: Queue, *, awaited: bool) -> None:
-    """Issue 39, 16."""
     for run_id in ("r1", "r2", "r2"):
         made = GlideMQNotifier(
             queue_name=QUEUE, job="{{ dag.dag_id }} is late", once="{{ dag.dag_id }} {{ run_id }} {{ ds }}"

@@ -347,7 +347,6 @@ def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
 def test_a_flow_with_labels_keeps_them_all_and_its_owner(
     valkey: Valkey, worker: Worker, context: Contexts, count: int
 ) -> None:
-    """Issue 39, 16."""
     labels = {f"{n}: =,'\"~ü/{{{{ ds }}}}": f"{n}\t" for n in range(count)} if count < 10 else {}
     labels |= {str(n): "task_group" for n in range(len(labels), count)} | {"task_group": "x"}
     labels = dict(list(labels.items())[-max(count, 1) :])

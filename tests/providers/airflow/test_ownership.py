@@ -174,7 +174,7 @@ def by_hand(flows: FlowProducer, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["restart", "retry_failed"])
 class TestWhatAPersonBegins:
-    """It is theirs: neither a kill, nor a time-out, nor a lease of the task ends it. Issue 39, 13."""
+    """It is theirs: neither a kill, nor a time-out, nor a lease of the task ends it."""
 
     async def test_a_trigger_waits_for_it_and_neither_a_kill_nor_its_lease_ends_it(
         self,

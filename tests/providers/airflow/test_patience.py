@@ -1,4 +1,4 @@
-"""A moment without the connection: whoever waits warns, looks it up again, and goes on. Issue 39, 14."""
+"""A moment without the connection: whoever waits warns, looks it up again, and goes on."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ async def test_what_does_not_end_with_its_task_is_left_alone(
 async def test_what_a_person_sets_running_again_is_theirs(
     producer: AsyncFlowProducer, airflow: dict[Any, Any], how: str, state: str
 ) -> None:
-    """Its task has failed, or was marked successful first: issue 39, 13."""
+    """Its task has failed, or was marked successful first."""
     flow = await begun(producer, "r1")
     await flow.extend([FlowNode("m", QUEUE, "nobody", after=["n"])])
     airflow["t", -1, "r1"] = state

@@ -110,7 +110,7 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("deferrable", [True, False])
 class TestSoftly:
-    """As of every sensor: only a time-out is skipped softly, and all with ``never_fail``. Issue 39, 15."""
+    """As of every sensor: only a time-out is skipped softly, and all with ``never_fail``."""
 
     @pytest.mark.parametrize("resumed", [True, False])
     def test_a_flow_that_failed(
@@ -167,7 +167,7 @@ class TestSoftly:
 
 
 class TestExecutionTimeout:
-    """It counts while the sensor is deferred. Issue 39, 15."""
+    """It counts while the sensor is deferred."""
 
     def test_it_is_the_deadline_where_it_comes_first(self, valkey: Valkey, context: Contexts) -> None:
         now = context()

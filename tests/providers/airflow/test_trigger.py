@@ -345,7 +345,6 @@ async def test_a_kill_cancels_unless_the_task_goes_on(
 async def test_a_run_that_has_timed_out_is_the_reason_and_no_user(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, run: str | None, why: str
 ) -> None:
-    """Issue 39, 16."""
 
     def state_of_run(*_: Any) -> str:
         if run is None:

@@ -254,7 +254,7 @@ class TestAgain:
 
 
 class TestOneThatDoesNotJoin:
-    """It owns what it begins, and nothing else: issue 39, 13."""
+    """It owns what it begins, and nothing else."""
 
     ADA = Owner("ada", timedelta(minutes=1), joins=False)
 

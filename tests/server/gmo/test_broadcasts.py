@@ -1,4 +1,4 @@
-"""Each subscription of a broadcast has its own state; a message ends when all have ended it (issue 39)."""
+"""Each subscription of a broadcast has its own state; a message ends when all have ended it."""
 
 from __future__ import annotations
 

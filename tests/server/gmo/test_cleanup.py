@@ -1,4 +1,4 @@
-"""Nothing of a queue grows for ever: what gmo_cleanup removes, when, and what it leaves (issue 39)."""
+"""Nothing of a queue grows for ever: what gmo_cleanup removes, when, and what it leaves."""
 
 from __future__ import annotations
 

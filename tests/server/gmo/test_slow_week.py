@@ -1,4 +1,4 @@
-"""A slow week in simulated time: every key is in the table of lifetimes, and none outlives it (issue 39)."""
+"""A slow week in simulated time: every key is in the table of lifetimes, and none outlives it."""
 
 from __future__ import annotations
 

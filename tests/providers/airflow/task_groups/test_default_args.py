@@ -1,4 +1,4 @@
-"""Groups in DAG files as people have them: default_args of every kind. Issue 39, 16."""
+"""Groups in DAG files as people have them: default_args of every kind."""
 
 from __future__ import annotations
 

@@ -463,7 +463,7 @@ async def test_a_mark_ends_the_node_a_move_and_a_clear_do_not(
 
 @pytest.mark.parametrize("kind", ["fail", "echo", "skip"])
 async def test_a_failure_that_somebody_is_told_of_ends_in_a_worker(submit: Submit, kind: str) -> None:
-    """With the exception, which callbacks of the scheduler have not. Issue 39, 16."""
+    """With the exception, which callbacks of the scheduler have not."""
     submit(job("a", kind, 1))
     (event,) = [event async for event in trigger(resumes_failed=True).run()]
     if kind == "fail":
@@ -479,7 +479,6 @@ async def test_a_failure_that_somebody_is_told_of_ends_in_a_worker(submit: Submi
 async def test_a_mark_ends_nothing_in_a_flow_that_a_person_has_set_running_again(
     submit: Submit, airflow: AirflowSays, valkey: Valkey
 ) -> None:
-    """Issue 39, 13."""
     submit(job("a", "wait"), owner=None)
     airflow.states |= {"etl.a": "failed"}
     watching = asyncio.create_task(fired(trigger(group="etl", lapse=60.0)))
@@ -507,7 +506,7 @@ async def test_when_all_of_the_group_has_ended_the_flow_is_cancelled(
 async def test_a_task_that_was_marked_while_it_waited_runs_again_when_it_is_cleared(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, state: str
 ) -> None:
-    """It showed what the mark had made of its node. Issue 39, 27."""
+    """It showed what the mark had made of its node."""
     flow = submit(job("a", "wait"), job("b", "echo", 1, "a"))
     watching = asyncio.create_task(fired(trigger()))
     while flow.node("a").state != "active" or ("etl.launch", "glidemq_seen a") not in airflow.xcoms:  # noqa: ASYNC110

@@ -89,7 +89,6 @@ async def test_nodes_of_tasks_that_have_failed_end_when_the_group_has_ended(
 async def test_what_a_person_sets_running_again_is_theirs(
     producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow
 ) -> None:
-    """Issue 39, 13."""
     airflow |= {"etl.launch": "success", "etl.a": "failed", "etl.b": "failed"}
     await flow.cancel("wrong data")
     await (await producer.get(flow.id)).retry_failed()
