@@ -73,7 +73,7 @@ local function notify_some(flow, key, ref, notice, now)
   local parents, notified = prefix .. 'parents:' .. job_id, {}
   for _, dependent in ipairs(redis.call('SPOP', parents, SLICE)) do
     if notice.outcome == 'again' then
-      L.rerun.forget(flow, key, ref, dependent, notice.cause == 'follow')
+      L.rerun.forget(flow, key, ref, dependent, notice.cause)
     else
       L.release.notify(flow, key, ref, dependent, notice, now)
     end

@@ -46,7 +46,7 @@ local function refuse_late(flow, ref, withdrawn, processed_on, now)
     return false
   end
   local key = L.record.key(flow.home, flow.id)
-  redis.call('SADD', key .. ':again', 'follow\n' .. ref)
+  redis.call('SADD', key .. ':again', 'late\n' .. ref)
   L.begin_again.start(key, flow.id, 'again', now)
   return true
 end

@@ -3,7 +3,8 @@
 -- (a retry) or `again`.
 --   <flow>:failed   set of refs: they run again alone, that is: those that follow keep what they have
 --   <flow>:again    set of "<how>\n<ref>"; how: `alone` (what follows and is with no handler waits again);
---                   `follow` (all released ones that follow run again too); `give` (the same, but not the node itself)
+--                   `follow` (all released ones that follow run again too); `give` (the same, but not the node itself);
+--                   `late` (as `follow`, but what was skipped stays: its end by a Node worker was told to nobody)
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", when all that is to forget their end before has done so
 --   <flow>:staying  set of refs: nodes that have an end which was asked for together; they get it again if they follow one
@@ -49,8 +50,7 @@ local function take_back(flow, prefix, job_id, state, token, now)
   redis.call('ZREM', prefix .. 'suspended', job_id)
 end
 
--- Opens a node again as if it had not run. Returns whether it had ended, so that its dependents may know of an end that
--- holds no longer; nil when there is nothing to undo.
+-- Opens a node again as if it had not run. Returns whether it had ended; nil when there is nothing to undo.
 local function reopen(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
@@ -75,31 +75,31 @@ local function reopen(flow, key, ref, now)
   return not is_open or ENDED[v[1]] or false
 end
 
--- Lets a dependent forget the end of a node: see `follow` and `alone` above.
-function L.rerun.forget(flow, key, ref, dependent, follow)
+-- Lets a dependent forget the end of a node. how: `follow` or `late`, see above; '' is `alone`.
+function L.rerun.forget(flow, key, ref, dependent, how)
   L.rules.forget(ref, dependent)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited') -- waited: it waits for its own children
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited', 'gmo:skipped') -- waited: for its own children
   local is_released = v[1] and (v[1] ~= 'waiting-children' or v[3]) and v[2] == flow.id
-  if is_released and follow then
+  if is_released and how ~= '' and not (how == 'late' and v[4]) then
     local stays = redis.call('SREM', key .. ':staying', dependent) == 1
     redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)
-  elseif is_released and L.losses.is_idle(job_key, v[1]) then
+  elseif is_released and how == '' and L.losses.is_idle(job_key, v[1]) then
     redis.call('SADD', key .. ':again', 'alone\n' .. dependent)
   end
 end
 
 -- Lets all dependents forget the end of a node. Returns the cost.
-local function forget_all(flow, key, ref, follow)
+local function forget_all(flow, key, ref, how)
   local prefix, job_id = L.record.split(ref)
   local count, is_small = L.dependents.count(prefix, job_id)
   if not is_small then
-    L.dependents.begin(key, ref, { outcome = 'again', cause = follow and 'follow' or '' })
+    L.dependents.begin(key, ref, { outcome = 'again', cause = how })
     return SLICE
   end
   for _, dependent in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
-    L.rerun.forget(flow, key, ref, dependent, follow)
+    L.rerun.forget(flow, key, ref, dependent, how)
   end
   return 5 + count
 end
@@ -110,7 +110,7 @@ local function step(flow, key, how, ref, now)
   if had_ended ~= nil or how == 'give' then
     redis.call('SADD', key .. (how == 'give' and ':giving' or ':ready'), ref)
   end
-  return had_ended and forget_all(flow, key, ref, how ~= 'alone') or 5
+  return had_ended and forget_all(flow, key, ref, how == 'alone' and '' or how == 'late' and how or 'follow') or 5
 end
 
 -- Ends a node with the outcome that it was given. Returns the cost.
@@ -143,8 +143,7 @@ local function give_some(flow, key, spent, now)
   return redis.call('SCARD', key .. ':giving')
 end
 
--- Forgets a slice of the nodes that had the end which was asked for, and follow none that was changed. Returns how many
--- are left.
+-- Forgets a slice of the nodes that had the end asked for and follow none that was changed; returns how many are left.
 local function forget_staying(key)
   for _, ref in ipairs(redis.call('SPOP', key .. ':staying', SLICE)) do
     local prefix, job_id = L.record.split(ref)
@@ -170,8 +169,9 @@ function L.rerun.is_due(key, ref, mark)
   if mark ~= 'again' and redis.call('SISMEMBER', key .. ':failed', ref) == 1 then
     return true
   end
-  local found = redis.call('SMISMEMBER', key .. ':again', 'alone\n' .. ref, 'follow\n' .. ref, 'give\n' .. ref)
-  return found[1] + found[2] + found[3] > 0
+  local set = key .. ':again'
+  local found = redis.call('SMISMEMBER', set, 'alone\n' .. ref, 'follow\n' .. ref, 'give\n' .. ref, 'late\n' .. ref)
+  return found[1] + found[2] + found[3] + found[4] > 0
 end
 
 -- Does a slice of what runs again; returns how much is left.

@@ -677,6 +677,47 @@ class TestCrashes:
         eventually(lambda: sorted(work.ran) == ["a", "b", "c", "d"])
         assert done.wait(timeout=LONG).status.completed == 5
 
+    @STAGED
+    def test_what_was_skipped_stays_so_when_a_late_end_before_it_is_refused(
+        self, url: str, flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        nodes = [
+            FlowNode("a", "etl", "a"),
+            FlowNode("x", "etl", "x", after=["a"], rule="all_done"),
+            FlowNode("b", "node", "b", after=["x"]),
+            FlowNode("c", "etl", "c", after=["b"]),
+        ]
+        spec = FlowSpec("n", nodes)
+        flow, held, ran = flows.submit(spec, flow_id="f"), threading.Event(), list[str]()
+        held.set()
+
+        def work(ctx: Context) -> None:
+            held.wait(20)
+            ran.append(ctx.name)
+
+        run_worker(["etl"], dict.fromkeys("axc", work))
+        worker = Node(redis_client, "node")
+        worker.open()
+        taken = eventually(worker.take)
+        assert taken is not None
+        held.clear()
+        flow.skip_node(nodes=["a", "c"])
+        worker.complete(taken, '"stale"')
+        with Supervisor(url, queues=["node"]).running():
+            eventually(lambda: flow.node("b").state == "waiting-children")
+            held.set()
+            again = eventually(worker.take)
+            assert again is not None
+            worker.complete(again, '"fresh"')
+            outcome = flow.wait(timeout=LONG)
+        assert (outcome.results["b"], ran) == ("fresh", ["a", "x", "x"])
+        assert [str(flow.node(name).state) for name in "axbc"] == [
+            "skipped",
+            "completed",
+            "completed",
+            "skipped",
+        ]
+
     def test_a_late_end_by_a_node_worker_of_what_ran_before_is_no_end(
         self, url: str, flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
