@@ -78,7 +78,7 @@ class FlowSpan:
         return self.span.size if self.span else len(self.ids)
 
 
-class StoredPart(NamedTuple):
+class ListedFlow(NamedTuple):
     """A generation of a flow as it is stored."""
 
     home: QueueKeys
@@ -124,7 +124,7 @@ def mean_size(prefix: str, parts: Sequence[FlowSpan]) -> Op[int]:
 
 def read(
     prefix: str, part: FlowSpan, wanted: WantedFlows, at: At | None
-) -> Op[tuple[list[StoredPart], At | None]]:
+) -> Op[tuple[list[ListedFlow], At | None]]:
     """The next page of the flows of a part, which begins with None."""
     if part.span is None:
         first = int(at.low) if at else 0
@@ -139,18 +139,18 @@ def read(
         places = [(home, one) for one in stored]
     if wanted.with_past:
         places = yield from _generations(places)
-    found: list[StoredPart] = []
+    found: list[ListedFlow] = []
     for first in range(0, len(places), PER_TRIP):
         some_places = places[first : first + PER_TRIP]
         records = yield from ask_all([definitions.record(home, stored) for home, stored in some_places])
         for (home, one), record in zip(some_places, records, strict=True):
             if "digest" in record:
-                flow = StoredPart(home, one, read_status(home, one, record), record.get("path") == "portable")
+                flow = ListedFlow(home, one, read_status(home, one, record), record.get("path") == "portable")
                 found += [flow] if wanted.has(flow.status) else []
     return found, following
 
 
-def nodes(flow: StoredPart, cursor: str) -> Op[tuple[list[TimedNode], str | None]]:
+def nodes(flow: ListedFlow, cursor: str) -> Op[tuple[list[TimedNode], str | None]]:
     """A page of the nodes of a flow, which begins with ``0``; a node may come twice.
 
     Nothing if the flow has no nodes any more, as its retention is over or another generation has begun.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate._ops.spans import flows as ops
-from glidemq_orchestrate._ops.spans.flows import FlowSpan, StoredPart
+from glidemq_orchestrate._ops.spans.flows import FlowSpan, ListedFlow
 from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate._protocol.flows.nodes import TimedNode
 from glidemq_orchestrate.codec import encode
@@ -63,19 +63,19 @@ def _plan(link: Link, wanted: Scan, size: int) -> list[Part]:
     return list(packed(found, [span.size for span in found], size))
 
 
-def _pages(link: Link, part: Part, wanted: Scan) -> Iterator[list[StoredPart]]:
+def _pages(link: Link, part: Part, wanted: Scan) -> Iterator[list[ListedFlow]]:
     for span in part:
         yield from link.pages(partial(ops.read, link.prefix, span, wanted.flows))
 
 
-def _nodes(link: Link, flow: StoredPart) -> Iterator[list[TimedNode]]:
+def _nodes(link: Link, flow: ListedFlow) -> Iterator[list[TimedNode]]:
     seen: set[str] = set()
     for found in link.pages(partial(ops.nodes, flow), "0"):
         yield [one for one in found if one.status.name not in seen]
         seen.update(one.status.name for one in found)
 
 
-def _row(flow: StoredPart) -> Row:
+def _row(flow: ListedFlow) -> Row:
     found = flow.status
     labels = {text(key) or "": text(value) or "" for key, value in found.labels.items()}
     return (
@@ -86,7 +86,7 @@ def _row(flow: StoredPart) -> Row:
     )  # fmt: skip
 
 
-def _node_row(flow: StoredPart, node: TimedNode) -> Row:
+def _node_row(flow: ListedFlow, node: TimedNode) -> Row:
     found, whole = node.status, flow.status
     progress = None if found.progress is None else encode(found.progress, where="progress")
     return (

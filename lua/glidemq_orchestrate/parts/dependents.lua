@@ -3,7 +3,7 @@
 -- when none is left: the rest of the work is in the sets, and any server process can continue.
 -- Rows of <flow>:notifying: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `notify`, or `back` while all move back
 -- first because notifying starts again, or `end` when all are notified. Outcome `again`: they forget the node's end, and
--- with the cause `follow` run again too.
+-- with the cause `follow` or `late` run again too.
 L.dependents = {}
 local SLICE, BACK_SLICE = 50, 500
 
