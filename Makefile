@@ -7,7 +7,7 @@ MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/p
 STAMP := $(VENV)/.installed
 SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
 STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")'
-KEYS := $(BIN)/python -c 'from glidemq_orchestrate.lifetimes import page; print(page(), end="")'
+KEYS := $(BIN)/python -c 'from glidemq_orchestrate.wire.lifetimes import page; print(page(), end="")'
 # Used, declared and installed dependencies agree. Needs no network.
 DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
 # Two processes more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.

@@ -20,9 +20,9 @@ from redis.connection import Connection
 from rich.console import Console
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._ops.server.library import ensure_libraries
 from glidemq_orchestrate.cli.view import summary_table
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.server.libraries import ensure_libraries
 from glidemq_orchestrate.settings import ConnectionSettings
 
 SIZES: Final = (1, 1_000, 100_000)

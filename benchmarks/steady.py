@@ -34,7 +34,7 @@ from glidemq_orchestrate import (
     Ordering,
     Worker,
 )
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.supervisor import Supervisor
 
 QUEUE: Final = "soak"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 def options(command: Sequence[str], name: str) -> list[str]:

@@ -8,12 +8,12 @@ import logging
 from importlib import import_module
 from typing import Final
 
-from glidemq_orchestrate.importing import importing as _importing
+from glidemq_orchestrate.foundation.importing import importing as _importing
 
 __version__ = "0.1.0"
 
 _PUBLIC: Final = {
-    "_ops.events": ("Event", "EventFilter", "EventKind"),
+    "events": ("Event", "EventFilter", "EventKind"),
     "_ops.queue.adding": ("NewJob",),
     "clients.broadcast": ("AsyncBroadcast", "Broadcast"),
     "clients.events": ("AsyncEventReader", "EventReader"),

@@ -1,6 +1,3 @@
-from glidemq_orchestrate._ops.events import Event as Event
-from glidemq_orchestrate._ops.events import EventFilter as EventFilter
-from glidemq_orchestrate._ops.events import EventKind as EventKind
 from glidemq_orchestrate._ops.queue.adding import NewJob as NewJob
 from glidemq_orchestrate.clients.async_flow import AsyncFlow as AsyncFlow
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast as AsyncBroadcast
@@ -17,6 +14,9 @@ from glidemq_orchestrate.clients.queue import Queues as Queues
 from glidemq_orchestrate.clients.schedulers import AsyncSchedulers as AsyncSchedulers
 from glidemq_orchestrate.clients.schedulers import Schedulers as Schedulers
 from glidemq_orchestrate.embedded import EmbeddedServer as EmbeddedServer
+from glidemq_orchestrate.events import Event as Event
+from glidemq_orchestrate.events import EventFilter as EventFilter
+from glidemq_orchestrate.events import EventKind as EventKind
 from glidemq_orchestrate.flows.change import FlowChange as FlowChange
 from glidemq_orchestrate.flows.change import NodeChange as NodeChange
 from glidemq_orchestrate.flows.checked import check_flow as check_flow

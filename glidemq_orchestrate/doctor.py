@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate._ops.server import doctor as ops
-from glidemq_orchestrate._ops.server.doctor import Finding, Verdict
 from glidemq_orchestrate._ops.worker.tending import unsupervised_homes
-from glidemq_orchestrate.clock import Clock, SystemClock
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.foundation.clock import Clock, SystemClock
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.server import doctor as ops
+from glidemq_orchestrate.server.doctor import Finding, Verdict
 from glidemq_orchestrate.settings import Address, ConnectionSettings
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate._io.aio import AsyncDriver
+    from glidemq_orchestrate.io.aio import AsyncDriver
 
 __all__ = ["Finding", "Verdict", "examine"]
 
@@ -60,7 +60,7 @@ def examine(
 
 async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bool) -> list[Finding]:
     with importing():
-        from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
+        from glidemq_orchestrate.io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
     driver = AsyncDriver(settings)
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.arguments import explain_methods
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.lifeline.directory import Lock, lock_directory, lock_socket
 from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.lifeline.lifeline import lifeline

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from glidemq_orchestrate.confirmation import Confirmation, read_confirm
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.names import PREFIX, SERVICE, described
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.names import PREFIX, SERVICE, described
+from glidemq_orchestrate.wire.confirmation import Confirmation, read_confirm
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 ENV_URL: Final = "GLIDEMQ_URL"
 ENV_PREFIX: Final = "GLIDEMQ_PREFIX"

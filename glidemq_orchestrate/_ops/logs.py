@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Call, Op, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 MAX_ROUNDS: Final = 5
 Send = Callable[[Sequence[Call[Any]]], Op[list[Any]]]

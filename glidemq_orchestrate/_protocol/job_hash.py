@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.jobs.fields import JobField
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
 

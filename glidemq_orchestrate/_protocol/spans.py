@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
 
 Entry = tuple[str, dict[str, str]]
 

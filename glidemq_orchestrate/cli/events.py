@@ -10,7 +10,7 @@ import typer
 
 from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors

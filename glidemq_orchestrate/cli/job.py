@@ -26,7 +26,7 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 LOG_LINES: Final = 100
 

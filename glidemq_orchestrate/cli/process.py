@@ -26,7 +26,7 @@ from glidemq_orchestrate.cli.shell import (
     seconds,
 )
 from glidemq_orchestrate.embedded import EmbeddedServer
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.handler import Handlers
 
 LOOK_SECONDS: Final = 0.5

@@ -17,7 +17,7 @@ from glidemq_orchestrate.clients.queue import Queue, Queues
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.states import EndedState, JobState
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)
 

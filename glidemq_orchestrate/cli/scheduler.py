@@ -11,7 +11,7 @@ import typer
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say, say_json
 from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
 from glidemq_orchestrate.errors import SchedulerNotFound
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
 

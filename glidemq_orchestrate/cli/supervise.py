@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, log_to_stderr, reports_errors, seconds
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors

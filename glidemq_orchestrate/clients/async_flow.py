@@ -17,18 +17,18 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.queue.admin import as_time
 from glidemq_orchestrate._ops.worker import tending as tendings
 from glidemq_orchestrate._ops.worker import waits as waiting
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.node_changes import Change
-from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import AsyncFacade
-from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.foundation.arguments import explain_methods
+from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reason
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.names import NOTE, check_request, short_reason
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.codec import Json, JsonLike, encode
 
 __all__ = ["AsyncFlow"]
 

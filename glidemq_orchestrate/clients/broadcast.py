@@ -6,15 +6,15 @@ from glidemq_orchestrate._ops.queue import subscriptions as listing
 from glidemq_orchestrate._ops.queue.subscriptions import MessageState, SubscriptionInfo
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name, check_subscription
-from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name, check_subscription
 
 __all__ = ["AsyncBroadcast", "Broadcast"]
 

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate._ops import events as ops
-from glidemq_orchestrate._ops.events import Event, EventFilter, EventKind
+from glidemq_orchestrate import events as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.outage import Outage, sleep
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.events import Event, EventFilter, EventKind
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = ["AsyncEventReader", "Event", "EventFilter", "EventKind", "EventReader"]
 

@@ -6,20 +6,20 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from glidemq_orchestrate._ops.server.confirm import check_confirmation, standing
-from glidemq_orchestrate._ops.server.library import ensure_libraries, with_libraries
-from glidemq_orchestrate._ops.server.time import learn_time, learn_time_well
-from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate.arguments import explain_methods
-from glidemq_orchestrate.clock import Clock, ServerClock
 from glidemq_orchestrate.errors import TransportError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.foundation.arguments import explain_methods
+from glidemq_orchestrate.foundation.clock import Clock, ServerClock
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.server.confirm import check_confirmation, standing
+from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
+from glidemq_orchestrate.server.time import learn_time, learn_time_well
 from glidemq_orchestrate.settings import Address, ConnectionSettings
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate._io.aio import AsyncDriver
-    from glidemq_orchestrate._io.sync import SyncDriver
+    from glidemq_orchestrate.io.aio import AsyncDriver
+    from glidemq_orchestrate.io.sync import SyncDriver
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -103,7 +103,7 @@ class SyncFacade(_Facade["SyncDriver"]):
         driver: SyncDriver | None = self._own()
         if driver is None:
             with importing():
-                from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+                from glidemq_orchestrate.io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
             driver = SyncDriver(self._settings)
             try:
@@ -160,7 +160,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         driver: AsyncDriver | None = self._own()
         if driver is None:
             with importing():
-                from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
+                from glidemq_orchestrate.io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
             driver = AsyncDriver(self._settings)
             try:

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE
 from glidemq_orchestrate._lua import library as shipped
-from glidemq_orchestrate._ops.server import library as ops
-from glidemq_orchestrate._ops.server.library import LibraryStatus
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.server import libraries as ops
+from glidemq_orchestrate.server.libraries import LibraryStatus
 from glidemq_orchestrate.settings import Endpoint
+from glidemq_orchestrate.wire.call import Op
 
 __all__ = ["Libraries", "LibraryStatus", "source"]
 
@@ -47,7 +47,7 @@ class Libraries(SyncFacade):
     def _on_each_primary(self, op: Callable[[], Op[T]]) -> dict[str, T]:
         """Run an operation on each primary, without the check of the libraries that other clients make."""
         with importing():
-            from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+            from glidemq_orchestrate.io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
         settings = self._settings
         driver = SyncDriver(settings)

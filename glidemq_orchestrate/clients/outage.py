@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from glidemq_orchestrate.errors import ServerTooOld, TransportError
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 
 logger = logging.getLogger("glidemq_orchestrate.clients")
 

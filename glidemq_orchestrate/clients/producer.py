@@ -19,15 +19,15 @@ from glidemq_orchestrate._ops.worker import tending, workers
 from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_flow_id, check_queue_name
-from glidemq_orchestrate.names import check_request
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import check_request
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_flow_id, check_queue_name
 
 __all__ = ["AsyncFlowProducer", "FlowProducer"]
 

@@ -21,12 +21,12 @@ from glidemq_orchestrate.clients.parts.admin import AdminCalls, AsyncAdminCalls
 from glidemq_orchestrate.clients.parts.jobs import AsyncJobCalls, JobCalls
 from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, ListingCalls
 from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
-from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 __all__ = [
     "AsyncQueue",

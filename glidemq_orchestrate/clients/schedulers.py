@@ -8,11 +8,11 @@ from typing import Final
 from glidemq_orchestrate._ops.queue import schedulers as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.outage import sleep
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import SchedulerBusy
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.schedule import CatchUp, JobTemplate, Schedule, SchedulerEntry
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = ["AsyncSchedulers", "CatchUp", "JobTemplate", "Schedule", "SchedulerEntry", "Schedulers"]
 

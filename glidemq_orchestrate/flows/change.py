@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, NodeStatus
+from glidemq_orchestrate.foundation.names import MAX_NAME
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import read_generation
-from glidemq_orchestrate.names import MAX_NAME
+from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.wire.keys import read_generation
 
 UNSEEN: Final = JobState.WAITING_CHILDREN
 """A node is not reported before it leaves this state."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate.arguments import ODD, check_fields
-from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.errors import (
     FlowTooLarge,
     GlideMQError,
@@ -22,10 +20,12 @@ from glidemq_orchestrate.flows.order import check_known, check_unique, topologic
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+from glidemq_orchestrate.foundation.arguments import ODD, check_fields
+from glidemq_orchestrate.foundation.names import FLOW_NAME, JOB_NAME, LABEL, NODE
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
-from glidemq_orchestrate.keys import check_queue_name
-from glidemq_orchestrate.names import FLOW_NAME, JOB_NAME, LABEL, NODE
+from glidemq_orchestrate.wire.codec import encode
+from glidemq_orchestrate.wire.keys import check_queue_name
 
 MAX_NODES: Final = 100_000
 MAX_LABELS: Final = 32

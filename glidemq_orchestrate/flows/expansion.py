@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.names import described
 
 ARGUMENTS: Final = "arguments"
 FIELDS: Final = "fields"

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Final, Literal, get_args
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.names import OWNER, described
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds
-from glidemq_orchestrate.names import OWNER, described
 
 OnLapse = Literal["cancel", "keep"]
 MIN: Final = timedelta(seconds=15)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from glidemq_orchestrate.arguments import explained
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+from glidemq_orchestrate.foundation.arguments import explained
+from glidemq_orchestrate.wire.codec import JsonLike
 
 Part: TypeAlias = "FlowNode | FlowSpec | Iterable[FlowNode]"
 """A node, nodes, or a flow, which is then nested under its name."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, Self, TypeAlias
 
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.names import described
 
 
 class OnFailure(StrEnum):

@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NewType
 
-from glidemq_orchestrate.arguments import explained
-from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.forms.forms import FlowForms
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.arguments import explained
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, Fallback, JobOptions
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.forms.file import OptionsFile

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from glidemq_orchestrate.codec import is_utf8
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.run_options import RunOptions
-from glidemq_orchestrate.keys import read_generation
-from glidemq_orchestrate.stored import exact
+from glidemq_orchestrate.wire.codec import is_utf8
+from glidemq_orchestrate.wire.keys import read_generation
+from glidemq_orchestrate.wire.stored import exact
 
 
 @dataclass(slots=True)

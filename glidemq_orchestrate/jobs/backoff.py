@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.foundation.names import described
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, InvalidJob
-from glidemq_orchestrate.names import NameRule, described
+from glidemq_orchestrate.foundation.names import NameRule, described
 
 MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.names import described
 
 if TYPE_CHECKING:
     from croniter import croniter

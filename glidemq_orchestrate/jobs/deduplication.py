@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named
-from glidemq_orchestrate.names import described
 
 
 @dataclass(frozen=True, slots=True)

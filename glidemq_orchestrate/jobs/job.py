@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NewType
 
-from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
@@ -17,8 +16,9 @@ from glidemq_orchestrate.jobs.started import START_FIELDS, started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.jobs.worker_id import lease_of
-from glidemq_orchestrate.keys import read_generation
-from glidemq_orchestrate.stored import moment, number, read_progress, span
+from glidemq_orchestrate.wire.codec import Json, decode, readable
+from glidemq_orchestrate.wire.keys import read_generation
+from glidemq_orchestrate.wire.stored import moment, number, read_progress, span
 
 JobId = NewType("JobId", str)
 

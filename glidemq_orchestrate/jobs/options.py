@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate.arguments import check_fields
-from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
+from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.jobs.backoff import Backoff
 from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.deduplication import Deduplication, deduplication_wire
 from glidemq_orchestrate.jobs.ordering import Ordering, ordering_wire
 from glidemq_orchestrate.jobs.retention import Keep, Retention, check_retention
-from glidemq_orchestrate.keys import check_job_id, check_queue_name
+from glidemq_orchestrate.wire.codec import Json, encode
+from glidemq_orchestrate.wire.keys import check_job_id, check_queue_name
 
 MAX_PRIORITY: Final = 2048
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named, whole
 
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final
 
-from glidemq_orchestrate.codec import is_utf8
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.backoff import Backoff
 from glidemq_orchestrate.jobs.options import Fallback
-from glidemq_orchestrate.stored import amount
+from glidemq_orchestrate.wire.codec import is_utf8
+from glidemq_orchestrate.wire.stored import amount
 
 
 @dataclass(frozen=True, slots=True)

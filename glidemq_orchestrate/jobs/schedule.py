@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate.arguments import check_fields
-from glidemq_orchestrate.codec import Json, JsonLike, encode, is_utf8
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
+from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.foundation.names import JOB_NAME, described
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.cron import Cron
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
-from glidemq_orchestrate.names import JOB_NAME, described
-from glidemq_orchestrate.stored import moment
+from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, is_utf8
+from glidemq_orchestrate.wire.stored import moment
 
 LOGICAL_TIME: Final = "logicalTime"
 MAX_CAUGHT_UP: Final = 100

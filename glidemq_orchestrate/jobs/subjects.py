@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.names import SUBJECT
+from glidemq_orchestrate.foundation.names import SUBJECT
 
 
 def check_pattern(pattern: str) -> str:

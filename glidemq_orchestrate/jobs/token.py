@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.wire.codec import readable
 
 _BETWEEN = "/"
 

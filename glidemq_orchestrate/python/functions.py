@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.captured import captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers

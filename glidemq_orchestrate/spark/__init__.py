@@ -7,7 +7,7 @@ with the session, when a worker starts.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.importing import importing as _importing
+from glidemq_orchestrate.foundation.importing import importing as _importing
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.spark.published.cleanup import tidy

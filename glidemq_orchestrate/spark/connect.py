@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.spark.cluster import require_master
 from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.engine import Asked, Step, configure, identify

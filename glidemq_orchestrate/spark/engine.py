@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.identity import user_of
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, setting
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
 

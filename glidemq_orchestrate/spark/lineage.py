@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 
 FIELD: Final = "lineage"
 _SIDES: Final = ("inputs", "outputs")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 
 MAX: Final = 100
 """So many data sets of each side are told."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.lifeline.environment import patched
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master

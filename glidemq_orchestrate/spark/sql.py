@@ -26,12 +26,12 @@ from datetime import date, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
 from glidemq_orchestrate.spark.published.iceberg.table import SCHEME, is_iceberg
 from glidemq_orchestrate.spark.published.publish import publish
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.spark.release import is_spark_3
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall, put_inputs

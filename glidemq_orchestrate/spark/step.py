@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Final
 
-from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.spark.engine import Asked, Engine, settings_in
 from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.identity import identity_of
@@ -17,6 +16,7 @@ from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.settings import PATIENCE_VARIABLE, patience
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.sql import statement_of
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.captured import MAX_CHARACTERS, captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall

@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.codec import Json, decode
 from glidemq_orchestrate.settings import ENV_PREFIX, ENV_URL
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone
@@ -44,6 +43,7 @@ from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.step import StepFailed, run_step
 from glidemq_orchestrate.spark.submit.handler import handlers as submit_handlers
+from glidemq_orchestrate.wire.codec import Json, decode
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers, Serving
 from glidemq_orchestrate.worker.signals import RetryLater

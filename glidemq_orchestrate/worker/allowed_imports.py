@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 
 _REMEDY: Final = "start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
 

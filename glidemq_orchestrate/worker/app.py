@@ -6,8 +6,8 @@ import importlib
 import sys
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.named import with_directory
-from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.foundation.named import with_directory
+from glidemq_orchestrate.foundation.names import shown
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.worker import Worker
 

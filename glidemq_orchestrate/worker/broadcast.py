@@ -15,21 +15,21 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
 from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike, decode, encode, sendable
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.subjects import check_pattern
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name, check_subscription
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.call import Call, ask
+from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name, check_subscription
 from glidemq_orchestrate.worker.calls import Ended, Threads, call_async
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from glidemq_orchestrate.worker.contexts import refuse_unreadable

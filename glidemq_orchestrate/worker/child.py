@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
 from glidemq_orchestrate.errors import LeaseLost, PayloadTooLarge
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from glidemq_orchestrate.worker.raised import ProcessTraceback, traceback_text
 

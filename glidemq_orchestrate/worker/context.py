@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
 from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.options import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
 
 
 class Cancelled:

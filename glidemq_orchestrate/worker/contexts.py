@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.call import Run, ask
 from glidemq_orchestrate._protocol.flows import nodes
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.errors import DecodeError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.fields import JobField
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Run, ask
+from glidemq_orchestrate.wire.codec import decode
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.running_flow import RunningFlow

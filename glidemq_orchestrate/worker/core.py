@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import EncodeError
+from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.backoff import MAX_DELAY_MS, delay_ms
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.names import short_reason
+from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.worker.handler import BackoffStrategy
 from glidemq_orchestrate.worker.signals import RetryLater, Skip, Suspend, Unrecoverable, WaitForChildren
 

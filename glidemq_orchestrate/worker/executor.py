@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
 from glidemq_orchestrate.worker.caller import Caller, Exited

@@ -19,7 +19,6 @@ from typing import Final, Protocol
 
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.call import Op, Run
 from glidemq_orchestrate._protocol.worker.exchange import (
     MAX_NODES,
     MAX_OUTCOMES,
@@ -30,11 +29,12 @@ from glidemq_orchestrate._protocol.worker.exchange import (
     Outcome,
     Request,
 )
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import EncodeError, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.token import token_of
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, Run
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse
 from glidemq_orchestrate.worker.failure_log import FailureLog
 from glidemq_orchestrate.worker.flight import Flight, Lane

@@ -10,11 +10,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from glidemq_orchestrate.arguments import explained
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.arguments import explained
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.worker.context import Context
 
 MAX_BATCH: Final = 1_000

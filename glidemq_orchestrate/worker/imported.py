@@ -17,8 +17,8 @@ from numbers import Number
 from types import MappingProxyType
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import EncodeError
+from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, follow, import_allowed, undecorated
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable

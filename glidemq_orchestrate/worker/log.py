@@ -8,9 +8,9 @@ from typing import Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate._protocol.worker.workers import LostWorker
+from glidemq_orchestrate.foundation.log_text import in_line
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.log_text import in_line
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handler import JobEvent
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

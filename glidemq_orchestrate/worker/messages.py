@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_orchestrate._ops.queue import jobs, usage
 from glidemq_orchestrate._ops.worker.attempt import check_owner
-from glidemq_orchestrate._protocol.call import Call, Op, Run, ask, ask_each
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import Usage
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
+from glidemq_orchestrate.wire.codec import JsonLike, encode
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.own_task import OwnTask
 from glidemq_orchestrate.worker.written import WrittenMessages
 

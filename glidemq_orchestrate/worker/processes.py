@@ -21,9 +21,9 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.wire.codec import JsonLike
 from glidemq_orchestrate.worker import child
 
 TRIES: Final = 3

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.call import Run, ask
-from glidemq_orchestrate._protocol.server.confirm import mark_queue
 from glidemq_orchestrate._protocol.worker.exchange import Outcome
 from glidemq_orchestrate.errors import NotConfirmed
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Run, ask
+from glidemq_orchestrate.wire.confirmation import mark_queue
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.failure_log import FailureLog
 
 MAX_UNCONFIRMED: Final = 1_000

@@ -11,8 +11,8 @@ from typing import Any, Final
 from glidemq_orchestrate._ops.worker.attempt import renew_all
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 SAY_AFTER_SECONDS: Final = 10.0
 SAY_EVERY_SECONDS: Final = 60.0

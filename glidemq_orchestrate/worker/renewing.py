@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate.keys import GROUP
 from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings
+from glidemq_orchestrate.wire.keys import GROUP
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from glidemq_orchestrate._ops.flows import growth
-from glidemq_orchestrate._protocol.call import Run
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.wire.call import Run
+from glidemq_orchestrate.wire.codec import JsonLike
 
 
 class MapsOver(ABC):

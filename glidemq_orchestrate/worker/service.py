@@ -19,14 +19,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, Self, TypeVar
 
-from glidemq_orchestrate._ops.server.confirm import unconfirmed
-from glidemq_orchestrate._ops.server.library import with_libraries
-from glidemq_orchestrate._ops.server.time import learn_time
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clients.facade import AsyncFacade
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.server.libraries import with_libraries
+from glidemq_orchestrate.server.time import learn_time
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.worker.core import reconnect_delays
 from glidemq_orchestrate.worker.failure_log import FailureLog
 from glidemq_orchestrate.worker.log import OneLine

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import restored
+from glidemq_orchestrate.wire.codec import JsonLike
 
 
 class HandlerSignal(Exception):

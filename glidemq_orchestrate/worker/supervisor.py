@@ -12,12 +12,12 @@ from typing import Final
 from glidemq_orchestrate._ops.worker import tending as ops
 from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._ops.worker.tending import Tending
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.worker.log import log_lost_workers
 from glidemq_orchestrate.worker.service import Service
 

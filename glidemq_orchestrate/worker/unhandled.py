@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from glidemq_orchestrate._ops.worker import workers as ops
-from glidemq_orchestrate._protocol.call import Run
 from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Run
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.core import unknown_handler
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.log import about

@@ -29,15 +29,15 @@ from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._ops.worker.tending import Tending
 from glidemq_orchestrate._ops.worker.workers import REGISTERED_MS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.worker_id import OURS, worker_id
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
-from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.worker.allowed_imports import check_packages
 from glidemq_orchestrate.worker.caller import Caller
 from glidemq_orchestrate.worker.calls import Threads

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
-from glidemq_orchestrate.keys import KeyName
+from glidemq_orchestrate.wire.keys import KeyName
 
 REST: Final = re.compile(r"gmo:(todo|staging|portable|portable:expiring|letters)\Z")
 """Lists of work to do: empty when there is none."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate._ops.flows import generations
-from glidemq_orchestrate._ops.server import library as of_the_package
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
+from glidemq_orchestrate.server import libraries as of_the_package
 from glidemq_orchestrate.spark.published import publish as publishing
 from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.worker import executor

@@ -18,9 +18,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerReader
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from tests.chaos.children import Children
 from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, SPARK, Fault, empty_server
 from tests.chaos.forgotten import Forgotten

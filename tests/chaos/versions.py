@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, Library, library
-from glidemq_orchestrate._ops.server import library as of_the_package
+from glidemq_orchestrate.server import libraries as of_the_package
 from tests.server.connections.topologies import Server
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import ConnectionSettings, Queue
-from glidemq_orchestrate._io.connect import async_pool, sync_pool
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
+from glidemq_orchestrate.io.connect import async_pool, sync_pool
 from glidemq_orchestrate.settings import Endpoint
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import ConnectionSettings, Queue, arguments
-from glidemq_orchestrate._protocol.call import Call
+from glidemq_orchestrate import ConnectionSettings, Queue
 from glidemq_orchestrate.flows.forms import file, reader
+from glidemq_orchestrate.foundation import arguments
+from glidemq_orchestrate.wire.call import Call
 from tests.fuzz import calls
 from tests.fuzz.campaign import Report, run
 from tests.fuzz.entries import ENTRIES

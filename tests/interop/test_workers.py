@@ -13,10 +13,10 @@ import pytest
 
 from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater, Suspend
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

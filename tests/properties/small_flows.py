@@ -12,10 +12,10 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.worker.exchange import MAX_NODES, Kind, Outcome, Request
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX
 from tests.properties.simulation.oracle import flow_state, outcomes
 from tests.properties.simulation.plan import QUEUES, Path

@@ -21,12 +21,12 @@ from glidemq_orchestrate import (
     Queue,
     Queues,
 )
-from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.server.library import ensure_libraries
-from glidemq_orchestrate._protocol.call import Batch, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.server.libraries import ensure_libraries
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.call import Batch, Op, Request
 from tests.conftest import RunWorker
 from tests.server.policy_work import Work
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate._protocol.call import Batch, Request
 from glidemq_orchestrate.jobs.states import ABSENT, JobState, leads_to
+from glidemq_orchestrate.wire.call import Batch, Request
 
 if TYPE_CHECKING:
     from tests.server.conftest import Hand

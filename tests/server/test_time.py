@@ -20,11 +20,11 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate._ops.server.time import learn_time
-from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.clock import ServerClock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.foundation.clock import ServerClock
+from glidemq_orchestrate.server.time import learn_time
+from glidemq_orchestrate.wire.replies import error_from
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.context import Context
@@ -39,7 +39,9 @@ class Wall:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.off_ns, self._really = 0, time.time_ns
-        monkeypatch.setattr("glidemq_orchestrate.clock.time.time_ns", lambda: self._really() + self.off_ns)
+        monkeypatch.setattr(
+            "glidemq_orchestrate.foundation.clock.time.time_ns", lambda: self._really() + self.off_ns
+        )
 
 
 @pytest.fixture

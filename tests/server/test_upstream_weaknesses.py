@@ -14,10 +14,10 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Job
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.worker import supervise
 from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.node_worker import NodeWorker
 
 if TYPE_CHECKING:

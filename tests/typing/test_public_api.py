@@ -38,8 +38,8 @@ from glidemq_orchestrate import (
     Worker,
     check_flow,
 )
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.wire.codec import Json
 
 handlers = Handlers()
 

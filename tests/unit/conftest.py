@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 
 NO_REPLY = object()
 

@@ -33,9 +33,9 @@ from glidemq_orchestrate import (
     map_over,
     nested,
 )
-from glidemq_orchestrate.arguments import explained, fits
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.rules import Rule
+from glidemq_orchestrate.foundation.arguments import explained, fits
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.supervisor import Supervisor
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, decode, encode, pack, readable
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, decode, encode, pack, readable
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

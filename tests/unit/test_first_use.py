@@ -109,7 +109,7 @@ LATER = """
 import asyncio, sys
 import glidemq_orchestrate as g
 from glidemq_orchestrate.errors import ConnectionFailed
-import glidemq_orchestrate._io.aio, glidemq_orchestrate._io.sync
+import glidemq_orchestrate.io.aio, glidemq_orchestrate.io.sync
 from glidemq_orchestrate import AsyncQueue, Queue
 from glidemq_orchestrate._lua import library
 

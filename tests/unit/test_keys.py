@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
-from glidemq_orchestrate.keys import (
+from glidemq_orchestrate.wire.keys import (
     TABLES_OF_FLOWS,
     QueueKeys,
     check_flow_id,

@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from glidemq_orchestrate import keys
-from glidemq_orchestrate.keys import KeyName, QueueKeys
-from glidemq_orchestrate.lifetimes import Lives, life_of, lives, page
+from glidemq_orchestrate.wire import keys
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
+from glidemq_orchestrate.wire.lifetimes import Lives, life_of, lives, page
 
 ROOT = Path(__file__).parents[2]
 ETL = QueueKeys("glide", "etl")

@@ -23,7 +23,6 @@ from glidemq_orchestrate import (
     Schedule,
     Usage,
     Worker,
-    names,
 )
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.queue import adding as queue_ops
@@ -32,8 +31,9 @@ from glidemq_orchestrate._ops.queue.adding import NewJob
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys, check_flow_id, check_job_id
+from glidemq_orchestrate.foundation import names
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_job_id
 from glidemq_orchestrate.worker.supervisor import Supervisor
 
 URL = "valkey://127.0.0.1:1"

@@ -23,8 +23,6 @@ from glidemq_orchestrate._ops.flows.staged import (
     check_on_existing,
     raise_unless_completed,
 )
-from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConnectionFailed,
     FlowConflict,
@@ -38,7 +36,9 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.keys import QueueKeys, slot_of
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 
 __all__ = ["ONE_SERVER", "FlowBackend", "Reach", "backend_of", "find", "raise_unless_completed", "submit"]
 

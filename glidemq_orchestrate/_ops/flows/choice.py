@@ -8,7 +8,7 @@ from dataclasses import replace
 from glidemq_orchestrate._ops.flows.node_changes import Chosen, chosen, node_names
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.names import described
 
 
 class Choice(Chosen):

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows import neighbours
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as calls
 from glidemq_orchestrate._protocol.flows import generations
 from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate._protocol.flows.index import forget_home
 from glidemq_orchestrate.errors import FlowConflict
-from glidemq_orchestrate.keys import QueueKeys, read_generation
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 
 MAX_NAMED: Final = 5
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.definitions import (
     POLICIES,
     Definition,
@@ -23,8 +22,9 @@ from glidemq_orchestrate._protocol.flows.definitions import record as record_of
 from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import exact
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import exact
 
 MAX: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data

@@ -21,7 +21,6 @@ from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting, Path
 from glidemq_orchestrate._ops.flows.stored import read_flow
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as claims
 from glidemq_orchestrate._protocol.flows import definitions
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
@@ -29,7 +28,6 @@ from glidemq_orchestrate._protocol.flows import generations as calls
 from glidemq_orchestrate._protocol.flows.definitions import Ran
 from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate._protocol.flows.nodes import Row
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -43,8 +41,10 @@ from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, reasons, settled
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
-from glidemq_orchestrate.keys import QueueKeys, generation_id
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, generation_id
 
 MAX_TRIES: Final = 5
 PER_TRIP: Final = 250

@@ -14,10 +14,8 @@ from typing import Final, TypeVar
 from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows import staged as flow
 from glidemq_orchestrate._ops.flows.staged import CALLS_PER_TRIP, MAX_STAGINGS, FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import growth as calls
 from glidemq_orchestrate._protocol.flows.nodes import flow_nodes
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     FlowIncomplete,
     GlideMQError,
@@ -27,8 +25,10 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.growth import CheckedGrowth, KnownNode, check_growth, check_place
 from glidemq_orchestrate.flows.spec import FlowNode, FlowState
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
 _NAMES_PER_CALL: Final = 500

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from glidemq_orchestrate._ops.flows.claim import found, leave, release
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim, generations, index
 from glidemq_orchestrate._protocol.flows.index import Filter, IndexPosition, Swept
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 ABANDONED_AFTER: Final = timedelta(minutes=15)
 TOMBSTONE: Final = timedelta(days=30)

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import claim as claims
 from glidemq_orchestrate._protocol.worker import supervision as calls
 from glidemq_orchestrate._protocol.worker import workers
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 MAX: Final = 100
 

@@ -19,15 +19,15 @@ from glidemq_orchestrate._ops.flows.portable import changes
 from glidemq_orchestrate._ops.flows.portable.table import read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, advance
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import node_changes as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate._protocol.flows.nodes import Row
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded, NodeNotRepeatable
 from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PER_CALL: Final = 50
 BYTES_PER_CALL: Final = 1_048_576

@@ -15,7 +15,6 @@ from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.table import read_rows
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
@@ -30,7 +29,8 @@ from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Call, Op, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PER_TRIP: Final = 200
 T = TypeVar("T")

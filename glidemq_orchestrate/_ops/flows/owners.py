@@ -15,14 +15,14 @@ from glidemq_orchestrate._ops.flows import backend, node_changes
 from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
 from glidemq_orchestrate._ops.flows.node_changes import Chosen
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows import owners as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, StateError, Superseded, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask
 
 PER_LEASE: Final = 3
 

@@ -9,14 +9,14 @@ from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
 from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import BROKEN, FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.plan import REMOVED, FlowPlan
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 def plan(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) -> Op[FlowPlan]:

@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import flow as calls
 from glidemq_orchestrate._protocol.flows import stalled
 from glidemq_orchestrate._protocol.flows.nodes import end_of_stub
@@ -22,7 +21,8 @@ from glidemq_orchestrate.errors import NodeNotRepeatable
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 _NAMED: Final = 3
 _FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:removed", "gmo:gone")

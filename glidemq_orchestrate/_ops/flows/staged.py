@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Final, Literal, get_args
 
-from glidemq_orchestrate._ops import events
+from glidemq_orchestrate import events
 from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.claim import hold, take
-from glidemq_orchestrate._ops.server.confirm import unconfirmed
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import claim, generations, staging
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import owners as owner_calls
 from glidemq_orchestrate._protocol.flows.generations import Before
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowCancelled,
@@ -38,8 +35,11 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.keys import QueueKeys, read_generation
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 Path = Literal["staged", "portable"]

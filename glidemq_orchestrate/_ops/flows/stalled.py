@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import stalled as calls
 from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.stalled import Suspect
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 STREAM_PAGES: Final = 200
 EVENT_PAGES: Final = 11

@@ -10,18 +10,18 @@ from glidemq_orchestrate._ops.flows.compare import is_of_spec
 from glidemq_orchestrate._ops.flows.portable.table import read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, advance, raise_if_superseded
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import definitions as calls
 from glidemq_orchestrate._protocol.flows.definitions import Manner
 from glidemq_orchestrate._protocol.flows.flow import read_status
 from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.rules import OnFailure, Rule
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import exact, number, parsed_object
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import exact, number, parsed_object
 
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 

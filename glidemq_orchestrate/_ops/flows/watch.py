@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import events
+from glidemq_orchestrate import events
+from glidemq_orchestrate import events as event_calls
 from glidemq_orchestrate._ops.flows import removed
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.staged import FlowRef, raise_if_superseded
-from glidemq_orchestrate._ops.server.confirm import unconfirmed
-from glidemq_orchestrate._protocol import events as event_calls
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.stalled import entry_order
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 REREAD_MS: Final = 5_000
 REST_MS: Final = 5_000

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate import events
 from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.adding import add_calls
 from glidemq_orchestrate._protocol.queue.jobs import EncodedJob
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import Json, JsonLike, decode, encode, pack
 from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, JobSkipped, WaitTimeout
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import JOB_NAME
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, JobRef
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.names import JOB_NAME
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.codec import Json, JsonLike, decode, encode, pack
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 REREAD_MS: Final = 1000
 BATCH_CALLS: Final = 500

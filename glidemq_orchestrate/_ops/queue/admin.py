@@ -10,7 +10,6 @@ from typing import Final
 from glidemq_orchestrate._ops.queue import listing
 from glidemq_orchestrate._ops.queue.jobs import remove_some
 from glidemq_orchestrate._ops.queue.listing import JobFilter
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import index
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError, QueueInUse
@@ -18,8 +17,9 @@ from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import KeyName, QueueKeys, flow_home, is_queue_name
-from glidemq_orchestrate.stored import moment, number, span
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, flow_home, is_queue_name
+from glidemq_orchestrate.wire.stored import moment, number, span
 
 SLICE: Final = changes.MAX
 MINUTE: Final = timedelta(minutes=1)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from glidemq_orchestrate._ops.queue.usage import usage_of
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import budget
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import parsed_object
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import parsed_object
 
 PAUSE_MS: Final = 86_400_000
 

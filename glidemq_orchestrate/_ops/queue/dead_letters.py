@@ -11,13 +11,10 @@ from typing import Any
 from glidemq_orchestrate._ops.queue import jobs, listing
 from glidemq_orchestrate._ops.queue.adding import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue.listing import JobFilter
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import admin, broadcast, reads
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.dead_letters import Note
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import Json, decode, encode, readable
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     DecodeError,
@@ -27,10 +24,13 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
     TransportError,
 )
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys, check_queue_name
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.codec import Json, decode, encode, readable
+from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
+from glidemq_orchestrate.wire.stored import number
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,12 @@ from typing import Final, Literal
 from glidemq_orchestrate._ops import logs as job_logs
 from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.claim import claimed
 from glidemq_orchestrate._protocol.flows.nodes import end_of_stub
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.gates import complete_child, is_gate
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode, readable
 from glidemq_orchestrate.errors import (
     ChildrenFailed,
     ConfigurationError,
@@ -27,14 +24,17 @@ from glidemq_orchestrate.errors import (
     JobStateConflict,
     PayloadTooLarge,
 )
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import moment, number, parsed, read_progress
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode, readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 1000
 NEVER: Final = 9_999_999_999_999

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._ops.queue import subscriptions
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue import reads
-from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import KeyName, QueueKeys
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.codec import JsonLike, decode
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
 
 PAGE: Final = 500
 READ: Final = 100

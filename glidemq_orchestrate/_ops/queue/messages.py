@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from glidemq_orchestrate._ops.events import check_position
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.queue import messages as calls
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.events import check_position
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.message import AcceptedAttempt, JobMessage
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE = 500
 MAX = 10_000

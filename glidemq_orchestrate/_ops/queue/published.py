@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import published as calls
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 500
 

@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate._protocol import spans as calls
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue.changes import fields_of
 from glidemq_orchestrate.jobs.deduplication import Deduplication
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 500
 MAX_PAGES: Final = 400

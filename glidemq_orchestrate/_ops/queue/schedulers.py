@@ -11,11 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from glidemq_orchestrate._ops.isolated import isolated
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import schedulers as calls
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, is_utf8
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     GlideMQError,
@@ -23,11 +19,15 @@ from glidemq_orchestrate.errors import (
     SchedulerBusy,
     SchedulerNotFound,
 )
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import SCHEDULER
 from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, StoredSchedule
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.names import SCHEDULER
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, is_utf8
+from glidemq_orchestrate.wire.isolated import isolated
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 AGAIN_MS: Final = 50
 MIN_MS: Final = 20

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.queue import broadcast as calls
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate._protocol.queue.broadcast import SubscriptionState
 from glidemq_orchestrate._protocol.worker import consumers
 from glidemq_orchestrate._protocol.worker.consumers import Group
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 PAGE: Final = 500
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from glidemq_orchestrate._ops.queue.usage import usage_of
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.queue import token_limit as calls
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 def spent(queue: QueueKeys, window: int) -> Op[int]:

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from glidemq_orchestrate import stored
-from glidemq_orchestrate._protocol import events
-from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each
+from glidemq_orchestrate import events
 from glidemq_orchestrate._protocol.queue import changes
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.usage import Usage
-from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
-from glidemq_orchestrate.stored import parsed_object, span
+from glidemq_orchestrate.wire import stored
+from glidemq_orchestrate.wire.call import Op, Word, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import QueueKeys, queues_with_usage
+from glidemq_orchestrate.wire.stored import parsed_object, span
 
 MINUTE_MS: Final = 60_000
 KEPT: Final = timedelta(days=30)

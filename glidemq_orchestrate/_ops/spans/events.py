@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from glidemq_orchestrate._ops.events import Event, event_of
 from glidemq_orchestrate._ops.spans.span import At, Span, Times, cut_stream
 from glidemq_orchestrate._protocol import spans as calls
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.events import Event, event_of
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 200
 QUEUES_PER_TRIP: Final = 200

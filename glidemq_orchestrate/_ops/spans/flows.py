@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.spans.span import ALL_TIMES, At, Span, Times, cut_sorted, page
 from glidemq_orchestrate._protocol import spans as calls
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as claims
 from glidemq_orchestrate._protocol.flows import definitions, generations, index, stalled
 from glidemq_orchestrate._protocol.flows.flow import read_status
@@ -22,8 +21,9 @@ from glidemq_orchestrate._protocol.flows.nodes import GONE, TimedNode, timed_nod
 from glidemq_orchestrate._protocol.queue.changes import fields_of
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, Superseded
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 PER_TRIP: Final = 250
 SAMPLE: Final = 100

@@ -13,12 +13,12 @@ from typing import Final, TypeAlias
 from glidemq_orchestrate._ops.spans.span import ALL_TIMES, At, Span, Times, cut_sorted, cut_stream, page
 from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol import spans as calls
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import KeyName, QueueKeys
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
 
 QUEUES_PER_TRIP: Final = 100
 FIELDS: Final[tuple[JobField, ...]] = (

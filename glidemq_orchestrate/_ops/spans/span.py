@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final, Literal, TypeVar
 
 from glidemq_orchestrate._protocol import spans as calls
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
 
 PAGE: Final = 1000
 MAX_PARTS: Final = 10_000

@@ -10,24 +10,24 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows import index, staged
 from glidemq_orchestrate._ops.flows.portable import node
-from glidemq_orchestrate._ops.isolated import isolated
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
-from glidemq_orchestrate._protocol.server import confirm
 from glidemq_orchestrate._protocol.worker import consumers, supervision, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate._protocol.worker.workers import LostWorker
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FlowNotFound, LeaseLost, ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.fields import JobField
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire import confirmation as confirm
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.isolated import isolated
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10
 EXPIRING_SLICES: Final = 20

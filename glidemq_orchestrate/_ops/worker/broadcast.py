@@ -10,20 +10,20 @@ from glidemq_orchestrate._ops.queue import adding as queue_ops
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker.attempt import clean_up, expire
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.queue import broadcast as calls
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
 from glidemq_orchestrate._protocol.queue.broadcast import Begun, Member, Result
 from glidemq_orchestrate._protocol.worker import workers
-from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import InvalidJob, ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.subjects import matches
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 SLICES: Final = 200
 

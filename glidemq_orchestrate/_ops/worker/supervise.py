@@ -18,20 +18,20 @@ from typing import Final
 from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.flows.stalled import bring_back
-from glidemq_orchestrate._ops.isolated import isolated
 from glidemq_orchestrate._ops.worker import attempt
 from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS
-from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.flows import stalled
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
 from glidemq_orchestrate._protocol.worker import supervision
 from glidemq_orchestrate._protocol.worker.supervision import Ended, SweepPosition
 from glidemq_orchestrate._protocol.worker.workers import LostWorker
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.worker_id import OURS
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.call import Op, ask, ask_each
+from glidemq_orchestrate.wire.isolated import isolated
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 CONSUMER: Final = f"{OURS}supervisor"
 LOCK_TTL_MS: Final = 6_000

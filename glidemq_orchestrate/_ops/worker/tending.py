@@ -14,24 +14,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from glidemq_orchestrate._ops import events
+from glidemq_orchestrate import events
 from glidemq_orchestrate._ops.flows import neighbours
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.flows.watch import Change, Watch
-from glidemq_orchestrate._ops.isolated import isolated, report
-from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._ops.worker import supervise
 from glidemq_orchestrate._ops.worker.supervise import WAKING, Supervision
-from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.flows import index, stalled
 from glidemq_orchestrate._protocol.worker import supervision as calls
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
 from glidemq_orchestrate.flows.spec import FlowOutcome
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire.call import Op, ask, ask_each
+from glidemq_orchestrate.wire.isolated import isolated, report
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 LOOK_MS: Final = 5_000
 GRACE_MS: Final = 500

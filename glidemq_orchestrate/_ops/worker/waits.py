@@ -13,19 +13,19 @@ from glidemq_orchestrate._ops.flows.portable.table import Policy, read_nodes, re
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.nodes import node_status
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.queue import reads
-from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.names import short_reason
-from glidemq_orchestrate.stored import moment, number
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import moment, number
 
 MAX: Final = 100
 CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time

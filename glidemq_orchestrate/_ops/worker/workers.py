@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from glidemq_orchestrate._ops.flows.portable import node
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
 from glidemq_orchestrate._protocol.worker import workers
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, OURS
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import parsed_object
+from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
 SILENT_MS: Final = 60_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
-from glidemq_orchestrate.keys import QueueKeys, flow_home, flow_homes
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, flow_homes
 
 CLAIM_MS: Final = 15 * 60_000
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.flows.nodes import REMOVED, Row, end_of_stub, flat_row
 from glidemq_orchestrate._protocol.flows.staging import KEEPING
 from glidemq_orchestrate.flows.checked import canonical
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 PAGE: Final = 50  # each with up to 1 MiB of data
 SHARED: Final = 256

@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate._protocol.flows.generations import read_request
 from glidemq_orchestrate._protocol.flows.owners import words
 from glidemq_orchestrate._protocol.flows.portable.record import plain
 from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
-from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus
-from glidemq_orchestrate.keys import QueueKeys, flow_home, read_generation
-from glidemq_orchestrate.stored import exact, moment, parsed_object
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, read_generation
+from glidemq_orchestrate.wire.stored import exact, moment, parsed_object
 
 
 def stage_flow(

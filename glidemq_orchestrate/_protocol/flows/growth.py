@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate._protocol.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
 from glidemq_orchestrate.flows.growth import CheckedGrowth, KnownNode
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 T = TypeVar("T")
 Send = Callable[[Sequence[str], str, Sequence[Word]], Call[T]]

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.flows.flow import read_status
 from glidemq_orchestrate.flows.spec import FlowStatus
-from glidemq_orchestrate.keys import QueueKeys, flow_homes
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys, flow_homes
 
 PAGE: Final = 100
 

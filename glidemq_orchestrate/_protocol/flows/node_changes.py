@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate._protocol import job_hash
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 What = Literal["alone", "follow", "completed", "skipped", "failed"]
 _BUSY: Final = "busy"

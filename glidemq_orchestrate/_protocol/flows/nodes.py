@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, function
-from glidemq_orchestrate.codec import decode as decode_json
-from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.started import started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import moment, number, parsed, read_progress
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, function
+from glidemq_orchestrate.wire.codec import decode as decode_json
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 200
 GONE: Final = "its job was removed"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from glidemq_orchestrate._protocol.call import Word
 from glidemq_orchestrate.flows.checked import CheckedNode
-from glidemq_orchestrate.keys import QueueKeys, node_job_id
+from glidemq_orchestrate.wire.call import Word
+from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
 
 KEEPING: Final = ("removeOnComplete", "removeOnFail")
 CHUNK_NODES: Final = 50

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate._protocol.flows.nodes import Row, flat_row
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 TABLE_PAGE: Final = 200
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command
 from glidemq_orchestrate._protocol.flows.nodes import node_status, read_row
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 COUNT: Final = 500
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.jobs import EncodedJob
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import milli, milliseconds
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Call, Word, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 CHUNK_JOBS: Final = 100
 CHUNK_CHARACTERS: Final = 1_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
-from glidemq_orchestrate.keys import GROUP, KeyName, QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import GROUP, KeyName, QueueKeys
 
 _REASONS = {
     "error:invalid_state": "is in a state that does not allow this",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate._protocol import job_hash
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 MAX: Final = 100
 _COLUMNS: Final = 4

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
 
 
 def check_budget(budget_key: str) -> Call[str]:

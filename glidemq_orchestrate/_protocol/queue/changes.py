@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys, queues_with_usage
 
 MAX: Final = 100
 Removal = tuple[list[str], list[tuple[str, str]]]

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.queue.jobs import EncodedJob, job_words
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 20
 _CUSTOM_ID: Final = 16

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import milli, milliseconds
 from glidemq_orchestrate.jobs.deduplication import Deduplication
 from glidemq_orchestrate.jobs.fields import JOB_FIELDS, JOB_FIELDS_WITHOUT_PAYLOAD
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.message import AcceptedAttempt, JobMessage
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import exact
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import exact
 
 
 def page(queue: QueueKeys, job_id: str, after: str, count: int) -> Call[list[JobMessage]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.queue.reads import sorted_ids
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 def lines(queue: QueueKeys, first: int, count: int) -> Call[list[str]]:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate.jobs.fields import JobField
-from glidemq_orchestrate.keys import GROUP, KeyName, QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import GROUP, KeyName, QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 Page = tuple[str, list[str]]
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.schedule import StoredSchedule
-from glidemq_orchestrate.keys import KeyName, QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 SHARED: Final[KeyName] = "schedulers"
 OURS: Final[KeyName] = "gmo:schedulers"

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, Word, function
-from glidemq_orchestrate.codec import sendable
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, function
+from glidemq_orchestrate.wire.codec import sendable
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 MAX_MESSAGES: Final = 100
 MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, function
-from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, function
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 # The server accepts 100 of each, but a call must take less than 5 ms there, and shorter ones overlap better
 # with the work of the worker.

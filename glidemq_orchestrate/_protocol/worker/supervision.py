@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 LOOK: Final = 200
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate.codec import readable
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 
 def reclaim(

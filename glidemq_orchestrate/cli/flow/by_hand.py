@@ -12,7 +12,7 @@ from glidemq_orchestrate.cli.flow.options import Error, FlowIdArgument, Generati
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, read_json, reports_errors, say, say_json
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.clients.producer import FlowProducer
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 Reason = Annotated[str, typer.Option(help="Reason, shown with the nodes.")]
 

@@ -12,7 +12,7 @@ from glidemq_orchestrate.cli.source import Arguments, flow_of, is_source
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 class Format(StrEnum):

@@ -9,7 +9,7 @@ from glidemq_orchestrate.cli.flow.cells import short, status_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
 from glidemq_orchestrate.clients.producer import FlowProducer
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors

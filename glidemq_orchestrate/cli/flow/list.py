@@ -15,8 +15,8 @@ from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 _AGE: Final = re.compile(r"([0-9]+)([smhdw])\Z")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

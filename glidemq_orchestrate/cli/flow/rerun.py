@@ -24,7 +24,7 @@ from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, s
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors

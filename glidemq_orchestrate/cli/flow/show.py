@@ -11,7 +11,7 @@ from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.clients.producer import FlowProducer
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors

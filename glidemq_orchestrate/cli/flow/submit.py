@@ -15,7 +15,7 @@ from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors

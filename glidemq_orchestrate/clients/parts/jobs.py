@@ -9,11 +9,11 @@ from glidemq_orchestrate._ops.queue import jobs as ops
 from glidemq_orchestrate._ops.queue import messages as message_ops
 from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Revoked, SuspendInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
-from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.message import AcceptedAttempt, JobMessage
 from glidemq_orchestrate.jobs.options import JobRef
+from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 
 class JobCalls(QueueBase):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 Compression = Literal["none", "gzip"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
 from glidemq_orchestrate.flows.forms.fold import in_order
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.named import find
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.named import find
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -13,7 +13,7 @@ from glidemq_orchestrate.flows.forms.file import NodeFile, as_file, without_defa
 from glidemq_orchestrate.flows.forms.fold import NamedNode, dependencies
 from glidemq_orchestrate.flows.order import topological_order
 from glidemq_orchestrate.flows.rules import Dependency
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 
 MAX_JSON_BYTES: Final = 256 * 2**20
 BLOCK: Final = 2**20

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, LEFT, QUIET, WARM, canvas, dress
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:

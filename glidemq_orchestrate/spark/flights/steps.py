@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.flights import report as reporting
 from glidemq_orchestrate.spark.flights import schemas, storage, transforms
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 

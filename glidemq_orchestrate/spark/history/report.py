@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, LEFT, QUIET, WARM, canvas, dress
+from glidemq_orchestrate.wire.codec import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

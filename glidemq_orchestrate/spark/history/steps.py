@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as fn  # noqa: TID253  loaded by Spark steps only
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.history import report as reporting
 from glidemq_orchestrate.spark.history import transforms
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.spark.published.version import NotPublished
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import glidemq_orchestrate
-from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone, SessionUnfit
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.step import StepCancelled
+from glidemq_orchestrate.wire.codec import decode
 from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.contexts import portable

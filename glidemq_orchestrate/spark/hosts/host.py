@@ -19,7 +19,6 @@ from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
@@ -30,6 +29,7 @@ from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.step import run_step
+from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Cancelled, Context
 from glidemq_orchestrate.worker.running_flow import MapsOver

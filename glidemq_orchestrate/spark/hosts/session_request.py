@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Self
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.engine import settings_in
 from glidemq_orchestrate.spark.settings import setting
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.imported import InvalidCall
 
 STEP_CONF_VARIABLE: Final = "GLIDEMQ_SPARK_STEP_CONF"

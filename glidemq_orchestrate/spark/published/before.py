@@ -15,9 +15,9 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import make_versions
 from glidemq_orchestrate.spark.published.version import Publication, found
+from glidemq_orchestrate.wire.codec import Json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

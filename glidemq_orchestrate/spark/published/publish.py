@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import accepted
 from glidemq_orchestrate.spark.published.columns import fitted
 from glidemq_orchestrate.spark.published.store import Store, store_of
@@ -34,6 +33,7 @@ from glidemq_orchestrate.spark.published.version import (
     Version,
     name_of,
 )
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 

@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.before import published_before
 from glidemq_orchestrate.spark.published.contents import versions
 from glidemq_orchestrate.spark.published.iceberg.reading import current_rows
@@ -25,6 +24,7 @@ from glidemq_orchestrate.spark.published.version import (
     found,
     visible,
 )
+from glidemq_orchestrate.wire.codec import Json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 
 ATTEMPTS: Final = "attempts"

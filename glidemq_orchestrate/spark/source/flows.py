@@ -11,10 +11,10 @@ from glidemq_orchestrate._ops.spans import flows as ops
 from glidemq_orchestrate._ops.spans.flows import FlowSpan, ListedFlow
 from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate._protocol.flows.nodes import TimedNode
-from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.scan import Scan
+from glidemq_orchestrate.wire.codec import encode
 
 Part: TypeAlias = tuple[FlowSpan, ...]
 Row: TypeAlias = Sequence[Any]

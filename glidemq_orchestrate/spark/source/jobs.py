@@ -10,16 +10,16 @@ from glidemq_orchestrate._ops.queue.admin import queue_names
 from glidemq_orchestrate._ops.spans import jobs as ops
 from glidemq_orchestrate._ops.spans.jobs import Ids, JobSpan
 from glidemq_orchestrate._ops.spans.span import packed
-from glidemq_orchestrate.codec import decode, encode, readable
 from glidemq_orchestrate.errors import CodecError
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.started import START_FIELDS, started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
-from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.scan import Scan
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire.codec import decode, encode, readable
+from glidemq_orchestrate.wire.keys import read_generation
+from glidemq_orchestrate.wire.stored import number
 
 FIRST: Final = 16
 MAX: Final = 500

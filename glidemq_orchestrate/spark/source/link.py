@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.call import Op
 
 PATIENCE_SECONDS: Final = 60.0
 _PAUSES: Final = (0.1, 0.3, 1.0, 2.0)

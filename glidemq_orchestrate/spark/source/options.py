@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.settings import ENV_PREFIX, ConnectionSettings
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 SECRETS: Final = ("url", "password", "sentinel_user", "sentinel_password")
 _NUMBERS: Final = ("connect_timeout", "socket_timeout", "confirm_timeout")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.spark.source.tables import NAME
 
 if TYPE_CHECKING:

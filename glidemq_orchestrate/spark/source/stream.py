@@ -16,13 +16,13 @@ from glidemq_orchestrate._ops.spans import events as ops
 from glidemq_orchestrate._ops.spans.events import START, Mark
 from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
-from glidemq_orchestrate.keys import QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import pages, row
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.scan import MAX_ROWS, ROWS
 from glidemq_orchestrate.spark.source.tables import record_batch
+from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
 
 logger = logging.getLogger(__name__)
 

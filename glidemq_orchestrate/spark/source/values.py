@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types  # noqa: TID253  whoever imports this module has it
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.wire.codec import Json
 
 Form: TypeAlias = Callable[[Any], Json]
 _INTEGERS = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)

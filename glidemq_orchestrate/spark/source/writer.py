@@ -15,10 +15,10 @@ from glidemq_orchestrate._ops.queue.remembered import forget_old
 from glidemq_orchestrate._ops.spans.events import marks
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
-from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.link import Link, Patience
 from glidemq_orchestrate.spark.source.rows import RowJobs
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,10 +27,10 @@ from importlib.resources import as_file, files
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.spark.engine import settings_in
 from glidemq_orchestrate.spark.hosts.session_request import RESOURCES, check_allowed
 from glidemq_orchestrate.spark.settings import setting
+from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, put_inputs

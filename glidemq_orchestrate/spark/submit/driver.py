@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Final
 
 import glidemq_orchestrate
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, decode
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError
 from glidemq_orchestrate.spark import scratch
 from glidemq_orchestrate.spark.cluster import require_master, spark_home
@@ -44,6 +43,7 @@ from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, settings_of
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Records
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, decode
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import JobEvent, Serving
 from glidemq_orchestrate.worker.imported import InvalidCall

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.submit.application import JOB_NAME, Application
 from glidemq_orchestrate.spark.submit.driver import drivers
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers, Serving
 

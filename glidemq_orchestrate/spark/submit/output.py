@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.spark.drivers.lines import Line, LineReader
 from glidemq_orchestrate.spark.failures import LINES, explained
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.captured import MAX_LINES
 from glidemq_orchestrate.worker.context import Context
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.clients.queue import Queue
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.spark.drivers.folder import MAX_PATIENCE, machine
 from glidemq_orchestrate.spark.drivers.keeper import GRACE_SECONDS
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Serving
 from glidemq_orchestrate.worker.signals import RetryLater

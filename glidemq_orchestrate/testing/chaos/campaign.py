@@ -20,9 +20,8 @@ from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
+from glidemq_orchestrate.foundation.named import check_named
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import check_queue_name
-from glidemq_orchestrate.named import check_named
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 from glidemq_orchestrate.testing.chaos.notes import notes
@@ -30,6 +29,7 @@ from glidemq_orchestrate.testing.chaos.report import ChaosReport
 from glidemq_orchestrate.testing.chaos.setup import Setup
 from glidemq_orchestrate.testing.chaos.stage import Stage
 from glidemq_orchestrate.testing.chaos.strikes import Act, plan
+from glidemq_orchestrate.wire.keys import check_queue_name
 from glidemq_orchestrate.worker.allowed_imports import check_packages
 from glidemq_orchestrate.worker.app import check_app
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.named import find, with_directory
+from glidemq_orchestrate.foundation.named import find, with_directory
 from glidemq_orchestrate.testing.chaos.digests import digest
 from glidemq_orchestrate.testing.chaos.inherited import inherit
 from glidemq_orchestrate.testing.chaos.ledger import Ledger

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import ExitStack
 from typing import Any
 
+from glidemq_orchestrate.foundation.named import is_named
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.named import is_named
 from glidemq_orchestrate.testing.chaos.digests import leaves
 from glidemq_orchestrate.testing.chaos.effects import Marker, running
 from glidemq_orchestrate.testing.chaos.strikes import Moment

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from glidemq_orchestrate._ops.queue import budget
-from glidemq_orchestrate._protocol.call import Run
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Run
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import JobEvent
 

@@ -10,13 +10,13 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from glidemq_orchestrate._ops.queue import token_limit as ops
-from glidemq_orchestrate._protocol.call import Run
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.names import described
+from glidemq_orchestrate.wire.call import Run
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge

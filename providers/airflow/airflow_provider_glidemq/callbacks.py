@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_glidemq.own_thread import in_own_thread
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.named import find, is_named
-from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.named import find, is_named
+from glidemq_orchestrate.foundation.names import shown
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

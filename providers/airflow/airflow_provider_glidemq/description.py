@@ -13,9 +13,9 @@ from airflow_provider_glidemq.templates import FREE, MARKS, TemplateNames, is_te
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
-from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.named import check_named
-from glidemq_orchestrate.names import MAX_NAME
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.named import check_named
+from glidemq_orchestrate.foundation.names import MAX_NAME
 
 FLOW_FILES: Final = (".yaml", ".yml", ".json")
 CHECKED_NODES: Final = 5_000

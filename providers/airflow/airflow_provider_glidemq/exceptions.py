@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_glidemq.version_compat import AirflowException, AirflowFailException
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
-from glidemq_orchestrate.log_text import in_text
+from glidemq_orchestrate.foundation.log_text import in_text
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.errors import FailedNode

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-from glidemq_orchestrate import log_text
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, NodeNotFound, Superseded
+from glidemq_orchestrate.foundation import log_text
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

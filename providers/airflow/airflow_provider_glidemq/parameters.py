@@ -9,7 +9,7 @@ from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.ownership import check_lapse
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
-from glidemq_orchestrate.names import FLOW_ID
+from glidemq_orchestrate.foundation.names import FLOW_ID
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"

@@ -15,7 +15,7 @@ from dagster_glidemq.checks import GlideMQCheck, by_node
 from dagster_glidemq.metadata import Metadata, node_metadata
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import FlowStatus, NodeStatus
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 
 Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 

@@ -8,7 +8,7 @@ from typing import Final
 from dagster_glidemq.identity import Context
 from glidemq_orchestrate import Flow
 from glidemq_orchestrate.errors import FailedNode, GlideMQError
-from glidemq_orchestrate.log_text import in_block
+from glidemq_orchestrate.foundation.log_text import in_block
 
 NODES: Final = 3
 LINES: Final = 20

@@ -35,8 +35,8 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
     WorkersMissing,
 )
+from glidemq_orchestrate.foundation.log_text import in_text
 from glidemq_orchestrate.jobs.check_result import has_passed
-from glidemq_orchestrate.log_text import in_text
 
 if TYPE_CHECKING:
     from dagster_glidemq.lineage import Lineage

@@ -9,7 +9,7 @@ from typing import Final
 import dagster as dg
 
 from glidemq_orchestrate import NodeStatus
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.wire.codec import Json
 
 MAX_RESULT_BYTES: Final = 10_000
 ROWS: Final = "dagster/row_count"

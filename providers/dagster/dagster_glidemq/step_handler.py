@@ -33,8 +33,8 @@ from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id, storage_of
 from dagster_glidemq.tags import Placement, place_of_step
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.clients.queue import NewJob
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.wire.codec import JsonLike
 
 logger = logging.getLogger(__name__)
 

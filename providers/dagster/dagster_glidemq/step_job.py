@@ -21,9 +21,9 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.origin import JobPythonOrigin
 from dagster._serdes import deserialize_value, serialize_value
 
-from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.keys import check_job_id
+from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.keys import check_job_id
 
 STEP_JOB: Final = "dagster.step"
 RUN_JOB: Final = "dagster.run"

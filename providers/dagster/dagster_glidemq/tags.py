@@ -10,7 +10,7 @@ from typing import Final
 from glidemq_orchestrate import JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.jobs.ordering import Ordering, RateLimit
-from glidemq_orchestrate.keys import check_queue_name
+from glidemq_orchestrate.wire.keys import check_queue_name
 
 QUEUE_TAG: Final = "dagster-glidemq/queue"
 """The queue of a step; in the tags of a run, of all its steps."""

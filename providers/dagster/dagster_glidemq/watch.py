@@ -14,8 +14,8 @@ from typing import Final
 
 from dagster_glidemq.patience import Patience
 from glidemq_orchestrate import Flow, FlowChange, FlowStatus, NodeChange, NodeStatus
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import WaitTimeout
+from glidemq_orchestrate.wire.codec import Json
 
 Batch = Sequence[NodeChange | FlowChange]
 REST: Final = timedelta(seconds=1)

@@ -10,12 +10,12 @@ from typing import Any, Final
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.expiry import Expiry
 from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, Ledger
 from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits, in_ms

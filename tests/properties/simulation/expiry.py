@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import flow_home
+from glidemq_orchestrate.wire.call import Call
+from glidemq_orchestrate.wire.keys import flow_home
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.limits import in_ms
 from tests.properties.simulation.plan import Plan

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol.call import Call
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Call
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.checker import Checker, possible_nodes
 from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.expiry import TOMBSTONE_MS

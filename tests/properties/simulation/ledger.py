@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._protocol.call import Call
-from glidemq_orchestrate.keys import QueueKeys, flow_home, node_job_id
+from glidemq_orchestrate.wire.call import Call
+from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, node_job_id
 from tests.properties.simulation.oracle import may_begin
 
 FLOW: Final = "f"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from glidemq_orchestrate._protocol.call import Batch, Call, Request
+from glidemq_orchestrate.wire.call import Batch, Call, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._io.repeats import PAUSES
-from glidemq_orchestrate._io.slots import target
 from glidemq_orchestrate._ops.worker.supervise import LOCK_TTL_MS
-from glidemq_orchestrate._protocol.call import Batch, Call, Op
 from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.io.repeats import PAUSES
+from glidemq_orchestrate.io.slots import target
+from glidemq_orchestrate.wire.call import Batch, Call, Op
 from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.plan import Faults
 from tests.properties.simulation.process import Process, Sleep, Task

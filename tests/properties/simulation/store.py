@@ -20,12 +20,12 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ResponseError
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate._io.packing import ESCAPES, pack
-from glidemq_orchestrate._io.translate import refused
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, Word
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.keys import GROUP
+from glidemq_orchestrate.io.packing import ESCAPES, pack
+from glidemq_orchestrate.io.translate import refused
+from glidemq_orchestrate.wire.call import Batch, Call, Op, Word
+from glidemq_orchestrate.wire.keys import GROUP
 
 ENDLESS_MS: Final = 10**10
 AGED_MS: Final = 10**9

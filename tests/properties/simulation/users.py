@@ -12,7 +12,6 @@ from glidemq_orchestrate._ops.flows import backend, generations, node_changes
 from glidemq_orchestrate._ops.flows.node_changes import Chosen
 from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.errors import (
     FlowEnded,
@@ -25,6 +24,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.wire.call import Op
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data
 from tests.properties.simulation.process import Process, Program, Sleep

@@ -17,13 +17,13 @@ from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._ops.worker import tending
 from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._ops.worker.tending import Tending
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.nodes import read_results
 from glidemq_orchestrate._protocol.worker.exchange import MAX_NODES, Answer, Kind, Outcome, Request
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.core import outcome_of_error, outcome_of_value, refuse
 from glidemq_orchestrate.worker.feed import BLOCK_MS
 from glidemq_orchestrate.worker.signals import RetryLater, Skip, Unrecoverable

@@ -13,9 +13,9 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.server import rights as acl
 from tests.providers.airflow.conftest import Valkey
 from tests.server.connections.certificates import Certificates
 from tests.server.connections.topologies import running_pair, running_primaries

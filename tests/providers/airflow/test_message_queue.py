@@ -12,7 +12,7 @@ from airflow_provider_glidemq.assets.glidemq import QueueAddress, queue_address,
 from airflow_provider_glidemq.queues.glidemq import GlideMQMessageQueueProvider
 from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 
 
 def by_queue(queue: str, **kwargs: Any) -> Any:

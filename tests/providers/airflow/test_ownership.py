@@ -17,12 +17,12 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
 
 from glidemq_orchestrate import FlowProducer
-from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.worker import attempt
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows import owner as owner_module
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
 from tests.providers.airflow.test_again import (
     FLOW_ID,

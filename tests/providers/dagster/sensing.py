@@ -10,7 +10,7 @@ import dagster as dg
 from dagster_glidemq import GlideMQResource
 from redis import Redis
 
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 
 
 class Ticks:

@@ -15,7 +15,7 @@ from redis import Redis
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowStatus, JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from tests.conftest import RunWorker
 from tests.providers.dagster.sensing import Ticks, trim_events
 from tests.server.node_worker import NodeWorker

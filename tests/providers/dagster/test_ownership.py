@@ -13,12 +13,12 @@ from dagster_glidemq import GlideMQResource
 from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.worker import attempt
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows import owner as owner_module
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 RunWorker = Callable[..., Any]
 SPEC = FlowSpec(

@@ -12,7 +12,6 @@ from dagster_glidemq import GlideMQResource
 from dagster_glidemq.errors import MAX_ROWS, failure_from
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, FlowState
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import (
     ConnectionFailed,
     FailedNode,
@@ -21,6 +20,7 @@ from glidemq_orchestrate.errors import (
     NotConfirmed,
     QueueNotServed,
 )
+from glidemq_orchestrate.wire.codec import Json
 
 RunWorker = Callable[..., Any]
 ONE = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=7)])

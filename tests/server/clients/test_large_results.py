@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import EventReader, Handlers, JobOptions, JobState, Queue
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 from tests.conftest import Eventually, RunWorker
 from tests.server.lua.servers import load_libraries, running, valkey_binary
 

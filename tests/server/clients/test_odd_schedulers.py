@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
-from glidemq_orchestrate._ops import isolated
 from glidemq_orchestrate._ops.queue import schedulers as ops
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import isolated
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -20,8 +20,6 @@ from glidemq_orchestrate import (
     RateLimit,
 )
 from glidemq_orchestrate._ops.queue import dead_letters
-from glidemq_orchestrate._protocol.call import ask, command
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowNotFound,
@@ -30,7 +28,9 @@ from glidemq_orchestrate.errors import (
     JobStateConflict,
     QueueInUse,
 )
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.call import ask, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.node import Node
 
 if TYPE_CHECKING:

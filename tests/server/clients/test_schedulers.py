@@ -14,7 +14,7 @@ from glidemq_orchestrate import AsyncSchedulers, CatchUp, JobOptions, JobTemplat
 from glidemq_orchestrate._ops.queue import schedulers as ops
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, SchedulerBusy, SchedulerNotFound
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import Hand
 
 if TYPE_CHECKING:

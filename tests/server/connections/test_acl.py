@@ -27,16 +27,16 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
-from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import changes, portable
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.server import rights as acl
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, Guarded, running_guarded
 

@@ -33,7 +33,6 @@ from glidemq_orchestrate import (
     Schedulers,
 )
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import (
@@ -43,6 +42,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     TransportError,
 )
+from glidemq_orchestrate.server import rights as acl
 from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients

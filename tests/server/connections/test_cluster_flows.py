@@ -17,7 +17,7 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Job
 from glidemq_orchestrate._ops.flows import index
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound, Superseded
-from glidemq_orchestrate.keys import QueueKeys, slot_of
+from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
 

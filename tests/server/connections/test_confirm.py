@@ -24,10 +24,10 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
+from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handler import Handlers
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.test_sentinel import unless_down

@@ -23,9 +23,9 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, NotConfirmed, WaitTimeout
+from glidemq_orchestrate.server import rights as acl
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
 from tests.server.connections.topologies import Server

@@ -13,15 +13,15 @@ import redis
 from typer.testing import CliRunner
 
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate._protocol.call import ask_each
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.server import rights as acl
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.call import ask_each
 from tests.server.connections.topologies import running_primaries
 from tests.server.lua.servers import load_libraries, running, valkey_binary
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import ConnectionSettings, Queue
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.server import rights as acl
 from tests.server.connections.topologies import Server
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED

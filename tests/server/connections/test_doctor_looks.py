@@ -10,12 +10,12 @@ import pytest
 import redis
 
 from glidemq_orchestrate import ConnectionSettings, Queue
-from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._protocol.call import ask_each
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.keys import absent_key
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.wire.call import ask_each
+from glidemq_orchestrate.wire.keys import absent_key
 from tests.server.lua.keyspace import dump
 from tests.server.lua.servers import load_libraries, redis7_binary, running, valkey_binary
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import JobState, Queue
-from glidemq_orchestrate._io.aio import AsyncDriver
-from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Op, ask_each, command
 from glidemq_orchestrate.errors import EncodeError, OutcomeUnknown
+from glidemq_orchestrate.io.aio import AsyncDriver
+from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask_each, command
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
 

@@ -27,10 +27,10 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
+from glidemq_orchestrate.server import rights as acl
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, SECRET, Guarded, running_guarded
 

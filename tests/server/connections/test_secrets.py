@@ -27,8 +27,8 @@ from glidemq_orchestrate import (
     Queue,
     Worker,
 )
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.errors import GlideMQError, JobFailed
+from glidemq_orchestrate.server import rights as acl
 from tests.conftest import Eventually
 from tests.processes import run, spawned
 from tests.server.connections.guarded import SECRET, Guarded, running_guarded

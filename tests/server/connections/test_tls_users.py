@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, JobState, Queue
-from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from glidemq_orchestrate.server import rights as acl
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.certificates import Certificates
 from tests.server.lua.servers import _free_port, load_libraries, redis7_binary, running

@@ -26,12 +26,12 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._protocol.call import ask, ask_all
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.fields import OF_ONE_RUN
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 

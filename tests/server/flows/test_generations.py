@@ -24,7 +24,6 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._ops.flows import backend, generations, index, nodes
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -34,7 +33,8 @@ from glidemq_orchestrate.errors import (
     Superseded,
 )
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states

@@ -13,7 +13,7 @@ from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
 from glidemq_orchestrate._ops.flows.node_changes import Chosen, change
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.profile import sampled
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states

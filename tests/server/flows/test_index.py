@@ -19,7 +19,7 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
 )
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

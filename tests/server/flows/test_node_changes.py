@@ -26,10 +26,8 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._ops.flows import backend, node_changes
 from glidemq_orchestrate._ops.flows.node_changes import Chosen
 from glidemq_orchestrate._ops.flows.portable import changes
-from glidemq_orchestrate._protocol.call import Batch
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     EncodeError,
@@ -40,7 +38,9 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     Superseded,
 )
+from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.worker.supervisor import Supervisor
 from tests.node import Node
 from tests.profile import sampled

@@ -10,8 +10,8 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate._ops.worker import attempt, supervise
 from glidemq_orchestrate._ops.worker.supervise import LAP_MS, Supervision
-from glidemq_orchestrate.clock import SystemClock
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

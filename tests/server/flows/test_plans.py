@@ -13,7 +13,7 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Rule, Skip, Unrecoverable
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import FlowExpired
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 

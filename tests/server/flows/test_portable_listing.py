@@ -10,12 +10,12 @@ from glidemq_orchestrate import FlowProducer, FlowSpec
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.portable import advance, sweep
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import lists
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, node
 

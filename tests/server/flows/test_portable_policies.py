@@ -27,10 +27,10 @@ from glidemq_orchestrate._ops.flows import backend, generations
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
 

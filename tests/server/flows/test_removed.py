@@ -11,9 +11,9 @@ import pytest
 
 from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import NodeNotRepeatable, ResultRemoved
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 

@@ -19,11 +19,11 @@ from glidemq_orchestrate import (
     JobState,
 )
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import exchange
 from glidemq_orchestrate.errors import FlowCancelled, LeaseLost
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

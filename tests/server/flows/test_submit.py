@@ -26,7 +26,6 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import staging
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -41,7 +40,8 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.processes import spawned
 from tests.profile import sampled
 

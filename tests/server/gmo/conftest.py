@@ -9,14 +9,14 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.call import Call, ask, function
 from glidemq_orchestrate._protocol.flows import flow, staging
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import GROUP, QueueKeys
-from glidemq_orchestrate.lifetimes import life_of
+from glidemq_orchestrate.wire.call import Call, ask, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.lifetimes import life_of
 from tests.server.life_cycle import hold_to_life_cycle
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt

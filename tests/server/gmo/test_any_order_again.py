@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
-    from glidemq_orchestrate._protocol.call import Op
     from glidemq_orchestrate.flows.owner import OnLapse
+    from glidemq_orchestrate.wire.call import Op
     from tests.server.conftest import Hand
 
 DIES = st.none() | st.integers(0, 14)

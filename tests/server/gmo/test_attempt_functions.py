@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -15,13 +15,13 @@ from glidemq_orchestrate._ops.queue.jobs import retry as retry_job
 from glidemq_orchestrate._ops.queue.jobs import revoke as revoke_job
 from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.queue import broadcast as calls
 from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt

@@ -15,7 +15,7 @@ from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import JobSkipped
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -9,7 +9,7 @@ import pytest
 from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.worker import workers
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -14,11 +14,11 @@ from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate._protocol.flows import flow, staging
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.server import libraries
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.server import libraries
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

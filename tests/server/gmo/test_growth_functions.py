@@ -14,7 +14,6 @@ from glidemq_orchestrate._ops.flows import index as flow_index
 from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     CycleError,
     DuplicateNode,
@@ -26,7 +25,8 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, REF, SPARK, finish, leftovers, run_all, status
 

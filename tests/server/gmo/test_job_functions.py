@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobOptions
-from glidemq_orchestrate._protocol.call import function
 from glidemq_orchestrate._protocol.queue import changes, jobs
+from glidemq_orchestrate.wire.call import function
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

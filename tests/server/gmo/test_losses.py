@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.token import token_of
 from glidemq_orchestrate.jobs.worker_id import OURS, worker_id
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt

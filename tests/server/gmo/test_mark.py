@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate.keys import mark_key
+from glidemq_orchestrate.wire.keys import mark_key
 
 KEY = mark_key("glide", "glide:{etl}:stream")
 

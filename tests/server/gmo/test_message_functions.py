@@ -13,7 +13,7 @@ from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.message import AcceptedAttempt
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

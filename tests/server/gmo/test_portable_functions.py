@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs
 from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -29,13 +29,13 @@ from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._ops.worker import broadcast, supervise
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.queue.broadcast import Result
 from glidemq_orchestrate._protocol.worker.attempt import write_messages
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.lifetimes import Lives, life_of
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.lifetimes import Lives, life_of
 from tests.profile import IS_LONG
 from tests.server.conftest import REACHES, Dump, Hand
 from tests.server.gmo.conftest import Bench

@@ -14,7 +14,7 @@ from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._protocol.flows import flow, stalled
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -13,7 +13,7 @@ from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.job import Job
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.spec import NodeStatus

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._io import packing, pool
-from glidemq_orchestrate._io.aio import AsyncDriver
-from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each, command
 from glidemq_orchestrate._protocol.worker.exchange import Kind
 from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
+from glidemq_orchestrate.io import packing, pool
+from glidemq_orchestrate.io.aio import AsyncDriver
+from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Op, Word, ask, ask_all, ask_each, command
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually

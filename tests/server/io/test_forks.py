@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import AsyncQueue, EmbeddedServer, Queue
-from glidemq_orchestrate._io.sync import SyncDriver
+from glidemq_orchestrate.io.sync import SyncDriver
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

@@ -29,9 +29,9 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._ops.queue import schedulers as scheduler
 from glidemq_orchestrate._ops.worker import supervise
 from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

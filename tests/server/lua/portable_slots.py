@@ -14,9 +14,9 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import advance, reading
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
-from glidemq_orchestrate._protocol.call import Batch, Call, Op
-from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.wire.call import Batch, Call, Op
+from glidemq_orchestrate.wire.replies import error_from
 from tests.profile import IS_LONG
 from tests.server.lua.servers import owner_of
 from tests.server.node_worker import NodeWorker

@@ -15,11 +15,11 @@ from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate._ops.flows import generations, node_changes
 from glidemq_orchestrate._ops.flows.node_changes import Chosen
 from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, sweep
-from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.node_changes import Change, What
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
 from tests.server.node_worker import NodeWorker

@@ -14,11 +14,11 @@ from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.flows import backend, generations
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows.portable import advance, changes, portable, reading, sweep
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
 from tests.server.node_worker import NodeWorker

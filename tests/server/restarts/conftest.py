@@ -10,16 +10,16 @@ import pytest
 import redis
 
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
-from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.server.library import ensure_libraries, with_libraries
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.call import Call, Op, ask
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.wire.call import Call, Op, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

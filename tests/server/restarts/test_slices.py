@@ -10,16 +10,16 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._ops.flows import generations
 from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.call import Batch
 from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.worker.exchange import Kind
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Batch
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from glidemq_orchestrate._protocol.call import Call, Op
+    from glidemq_orchestrate.wire.call import Call, Op
     from tests.server.restarts.conftest import Keeper
 
 ETL = QueueKeys("glide", "etl")

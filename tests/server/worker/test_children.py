@@ -24,9 +24,9 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ChildrenFailed
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:

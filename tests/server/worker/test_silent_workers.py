@@ -11,10 +11,10 @@ import pytest
 from glidemq_orchestrate import Broadcast, FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._ops.worker import workers as worker_ops
-from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker import exchange, workers
 from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import ask
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:

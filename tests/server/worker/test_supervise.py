@@ -13,9 +13,9 @@ from glidemq_orchestrate._ops.worker import attempt, supervise
 from glidemq_orchestrate._ops.worker.supervise import Supervision, Tick
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import staging
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.node_worker import NodeWorker
 
 if TYPE_CHECKING:

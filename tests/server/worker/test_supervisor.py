@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState
-from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.supervisor import Supervisor
 from tests.processes import spawned
 from tests.server.node_worker import NodeWorker

@@ -10,8 +10,8 @@ import pytest
 
 from glidemq_orchestrate import JobState, Queue, TokenLimit, Usage
 from glidemq_orchestrate._ops.queue import token_limit
-from glidemq_orchestrate._protocol.call import Batch, Call
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Batch, Call
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

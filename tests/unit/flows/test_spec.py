@@ -34,7 +34,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.checked import MAX_NODES, check_flow
 from glidemq_orchestrate.flows.spec import FlowId
-from glidemq_orchestrate.stored import moment
+from glidemq_orchestrate.wire.stored import moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

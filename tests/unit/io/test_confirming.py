@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from glidemq_orchestrate._io.confirming import followed, judged
-from glidemq_orchestrate._io.topology import ASKING, Parcel
-from glidemq_orchestrate._protocol.call import Call, Unconfirmed, command, function
-from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ServerBusy
-from glidemq_orchestrate.keys import mark_key
+from glidemq_orchestrate.io.confirming import followed, judged
+from glidemq_orchestrate.io.topology import ASKING, Parcel
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
+from glidemq_orchestrate.wire.call import Call, Unconfirmed, command, function
+from glidemq_orchestrate.wire.keys import mark_key
+from glidemq_orchestrate.wire.replies import error_from
 
 PLACE = Endpoint("h", 6379)
 SET, GET = command("SET", "k{a}", "v", decode=str, repeatable=True), command("GET", "k{a}", decode=str)

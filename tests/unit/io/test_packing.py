@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate._io import packing
-from glidemq_orchestrate._io.packing import PIECE, pack, pieces, put_back, sort_out
-from glidemq_orchestrate._protocol.call import Call
+from glidemq_orchestrate.io import packing
+from glidemq_orchestrate.io.packing import PIECE, pack, pieces, put_back, sort_out
+from glidemq_orchestrate.wire.call import Call
 
 BYTES = st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 NUMBERS = st.integers(-(2**63), 2**63) | st.floats()

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from redis.exceptions import BusyLoadingError
 
-from glidemq_orchestrate._io.pool import Link, Pool
-from glidemq_orchestrate._io.repeats import Delivered
-from glidemq_orchestrate._io.topology import is_stale
-from glidemq_orchestrate._io.translate import loading
-from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.replies import anything, error_from
 from glidemq_orchestrate.errors import ConnectionFailed, OutcomeUnknown, ServerBusy
+from glidemq_orchestrate.io.pool import Link, Pool
+from glidemq_orchestrate.io.repeats import Delivered
+from glidemq_orchestrate.io.topology import is_stale
+from glidemq_orchestrate.io.translate import loading
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.replies import anything, error_from
 
 WRITE: Call[Any] = function("gmo_add_jobs", ["{q}"], (), anything)
 READ: Call[Any] = command("GET", "x", decode=anything)
@@ -79,7 +79,7 @@ def test_a_connection_that_nobody_used_for_a_minute_is_not_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr("glidemq_orchestrate._io.pool.monotonic", lambda: now)
+    monkeypatch.setattr("glidemq_orchestrate.io.pool.monotonic", lambda: now)
     pool = Pool(object)
     old = pool.take()
     assert pool.put(old, Link.SOUND) == []

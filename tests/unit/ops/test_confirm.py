@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._ops.server.confirm import check_confirmation, standing, unconfirmed
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, Unconfirmed, ask, ask_all, command
-from glidemq_orchestrate._protocol.replies import error_from
-from glidemq_orchestrate.confirmation import Confirmation
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -18,6 +14,10 @@ from glidemq_orchestrate.errors import (
     NotConfirmed,
     ServerBusy,
 )
+from glidemq_orchestrate.server.confirm import check_confirmation, standing, unconfirmed
+from glidemq_orchestrate.wire.call import Batch, Call, Op, Unconfirmed, ask, ask_all, command
+from glidemq_orchestrate.wire.confirmation import Confirmation
+from glidemq_orchestrate.wire.replies import error_from
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Scripted

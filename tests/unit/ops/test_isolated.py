@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glidemq_orchestrate._ops import isolated
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Op, ask, command
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -17,6 +14,8 @@ from glidemq_orchestrate.errors import (
     LibraryMissing,
     ProtocolError,
 )
+from glidemq_orchestrate.wire import isolated, replies
+from glidemq_orchestrate.wire.call import Op, ask, command
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Scripted

@@ -8,10 +8,6 @@ import pytest
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate._ops.flows import staged
-from glidemq_orchestrate._ops.server.library import LOADS, ensure_libraries, with_libraries
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each, command
-from glidemq_orchestrate._protocol.server.server import server_info
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -25,7 +21,11 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     ServerTooOld,
 )
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.server.calls import server_info
+from glidemq_orchestrate.server.libraries import LOADS, ensure_libraries, with_libraries
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Scripted

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
+from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, events
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows import staged as flow
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, command
 from glidemq_orchestrate._protocol.flows.nodes import STATUS_FIELDS
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -27,7 +24,9 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Batch, Call, Op, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.unit.conftest import ManualClock, Scripted, Transcript

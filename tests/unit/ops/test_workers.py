@@ -14,8 +14,6 @@ from glidemq_orchestrate._ops.flows import staged
 from glidemq_orchestrate._ops.queue import adding
 from glidemq_orchestrate._ops.worker import attempt as attempts
 from glidemq_orchestrate._ops.worker import workers
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.worker.exchange import Held, Request
 from glidemq_orchestrate.errors import (
     FlowNotFound,
@@ -27,7 +25,9 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
 )
 from glidemq_orchestrate.jobs.fields import JOB_FIELDS
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.unit.conftest import ManualClock, Scripted

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import JobOptions
-from glidemq_orchestrate._protocol import events
-from glidemq_orchestrate._protocol.call import Call, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate import JobOptions, events
 from glidemq_orchestrate._protocol.flows import flow, nodes, stalled
 from glidemq_orchestrate._protocol.queue import budget, changes, jobs, reads
-from glidemq_orchestrate._protocol.server import libraries, server
 from glidemq_orchestrate._protocol.worker import consumers
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.server import calls as server
+from glidemq_orchestrate.server import libraries
+from glidemq_orchestrate.wire.call import Call, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 ETL = QueueKeys("glide", "etl")
 RAW = [

@@ -11,7 +11,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows.staging import CHUNK_EDGES, CHUNK_NODES, chunks
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 def layers(count: int, width: int) -> CheckedFlow:

@@ -18,13 +18,13 @@ from glidemq_orchestrate._ops.flows.portable.decisions import Decisions, decide
 from glidemq_orchestrate._ops.flows.portable.table import NOT_BEGUN, Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all, send_fenced
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.nodes import GONE
 from glidemq_orchestrate._protocol.flows.portable import gates, lists, node_jobs, tables
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 
 CANCELLED: Final = "cancelled: "
 

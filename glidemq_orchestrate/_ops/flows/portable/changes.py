@@ -12,11 +12,9 @@ from glidemq_orchestrate._ops.flows.portable.reading import living, record_of
 from glidemq_orchestrate._ops.flows.portable.table import Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask_all
 from glidemq_orchestrate._protocol.flows import node_changes as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     FlowEnded,
     FlowIncomplete,
@@ -26,6 +24,8 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask_all
 
 _UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
 

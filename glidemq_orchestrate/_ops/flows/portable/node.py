@@ -13,14 +13,14 @@ from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.table import ORDINARY, Policy
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.claim import claimed
 from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs, tables
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.queue.changes import members
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.rules import EAGER
-from glidemq_orchestrate.keys import QueueKeys, is_node_id
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 
 @dataclass(frozen=True, slots=True)

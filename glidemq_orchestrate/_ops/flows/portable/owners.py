@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.flows.portable.reading import record_of, unsuperseded
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import owners as calls
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.owner import MAX, Owner
 from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 FORGOTTEN_MS: Final = 2 * milliseconds(MAX)
 PER_FLOW: Final = 100

@@ -12,22 +12,22 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from glidemq_orchestrate._ops import events
+from glidemq_orchestrate import events
 from glidemq_orchestrate._ops.flows.portable import submit as portable_submit
 from glidemq_orchestrate._ops.flows.portable import succession
 from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.changes import retry_failed
 from glidemq_orchestrate._ops.flows.portable.reading import living, outcome, status, unsuperseded
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
-from glidemq_orchestrate._ops.server.confirm import unconfirmed
-from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows.generations import Before
 from glidemq_orchestrate._protocol.flows.portable import record as records
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, GenerationTaken, InvalidFlow, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState
-from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire.call import Op, ask
 
 POLL_MS: Final = 500
 MAX_REST_MS: Final = 2_000

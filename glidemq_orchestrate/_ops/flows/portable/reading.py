@@ -5,16 +5,16 @@ from __future__ import annotations
 from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM, Node, read_nodes, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, raise_if_superseded
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.definitions import PAGE as PER_TRIP
 from glidemq_orchestrate._protocol.flows.definitions import Ran, ran_of_row
 from glidemq_orchestrate._protocol.flows.flow import read_status
 from glidemq_orchestrate._protocol.flows.nodes import GONE, failed_node, node_status, read_results
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.codec import Json
 
 
 def status(ref: FlowRef) -> Op[FlowStatus]:

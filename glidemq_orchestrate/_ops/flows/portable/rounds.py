@@ -22,14 +22,14 @@ from glidemq_orchestrate._ops.flows.portable.reading import record_of
 from glidemq_orchestrate._ops.flows.portable.table import NOT_BEGUN, UPSTREAM, Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, parts_of_size, send_all, send_fenced
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.node_changes import What
 from glidemq_orchestrate._protocol.flows.portable import gates, lists, node_jobs, tables
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.node_jobs import Only
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 
 GIVEN: Final = ("completed", "skipped", "failed")
 

@@ -22,13 +22,11 @@ from glidemq_orchestrate._ops.flows.portable import owners
 from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, parts_of_size, send_all
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import generations
 from glidemq_orchestrate._protocol.flows.generations import Before
 from glidemq_orchestrate._protocol.flows.portable import gates, lists, node_jobs, succession, tables
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     FlowConflict,
     FlowIncomplete,
@@ -38,7 +36,9 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
-from glidemq_orchestrate.keys import QueueKeys, node_job_id, read_generation
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id, read_generation
 
 MAX_STAGINGS: Final = 5
 MAX_RELISTINGS: Final = 5

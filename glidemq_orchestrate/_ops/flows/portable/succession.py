@@ -32,7 +32,6 @@ from typing import Any
 from glidemq_orchestrate._ops.flows import claim
 from glidemq_orchestrate._ops.flows.portable import submit
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import claim as claims
 from glidemq_orchestrate._protocol.flows import generations
 from glidemq_orchestrate._protocol.flows.generations import Found
@@ -40,9 +39,10 @@ from glidemq_orchestrate._protocol.flows.portable import lists
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable import succession as calls
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.keys import read_generation
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import read_generation
 
 
 def decide(ref: FlowRef) -> Op[bool]:

@@ -11,14 +11,14 @@ from glidemq_orchestrate._ops.flows.portable.advance import _is_running, advance
 from glidemq_orchestrate._ops.flows.portable.table import read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.portable import lists
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
-from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 ABANDONED_MS: Final = 15 * 60_000
 PER_SWEEP: Final = 100

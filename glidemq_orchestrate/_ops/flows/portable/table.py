@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.portable import node_jobs, tables
 from glidemq_orchestrate._protocol.flows.stalled import node_table
 from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.flows.rules import OnFailure, Rule
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
 
 UPSTREAM: Final = "upstream "
 _ENDED: Final = ("completed", "failed", "skipped")

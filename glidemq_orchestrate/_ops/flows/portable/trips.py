@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from glidemq_orchestrate._protocol.call import Call, Op, ask_all, ask_each
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, ask_each
 
 T = TypeVar("T")
 PER_TRIP: Final = 200

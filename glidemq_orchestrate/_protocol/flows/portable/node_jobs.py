@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from glidemq_orchestrate._protocol import job_hash, replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.flows.nodes import GONE, end_of_stub
 from glidemq_orchestrate._protocol.flows.portable.gates import add_deps, gate
 from glidemq_orchestrate._protocol.flows.staging import kept, traced
@@ -15,8 +14,10 @@ from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.jobs.fields import OF_ONE_RUN, JobField
 from glidemq_orchestrate.jobs.run_options import RunOptions
-from glidemq_orchestrate.keys import GROUP, QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 NO_ENTRY: Final = "0-1"
 # Up to so many dependents are notified by the call that ends a job; of more, ``advance`` notifies each.

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command
 from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.keys import QueueKeys, read_generation
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command
+from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 
 PATH: Final = "portable"
 RUN: Final = "run"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.flows.generations import Found, read_entries
-from glidemq_orchestrate.keys import QueueKeys, read_generation
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 
 MAX: Final = 100
 

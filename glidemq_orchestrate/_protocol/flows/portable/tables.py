@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.flows.portable.gates import PAGE
-from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.stored import number
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 
 def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:

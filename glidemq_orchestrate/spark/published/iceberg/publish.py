@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.iceberg.change import Change
 from glidemq_orchestrate.spark.published.iceberg.partitions import parts_of, split
 from glidemq_orchestrate.spark.published.iceberg.schemas import arrow_schema, fitted
 from glidemq_orchestrate.spark.published.iceberg.table import SCHEME, IcebergTable, catalog_of
 from glidemq_orchestrate.spark.published.publish import digest_of, partitions, seal, write_counted
 from glidemq_orchestrate.spark.published.version import ATTEMPTS, NotPublished, Publication, Version, name_of
+from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 

@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.spark.published.contents import counting, file_of
 from glidemq_orchestrate.spark.published.folder import uncounted
 from glidemq_orchestrate.spark.published.iceberg.change import Change

@@ -10,7 +10,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow_provider_glidemq.by_import_path import NamedFunction
 from airflow_provider_glidemq.operators.job import GlideMQOperator
 from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
-from glidemq_orchestrate.names import MAX_NAME
+from glidemq_orchestrate.foundation.names import MAX_NAME
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,7 +10,7 @@ from airflow_provider_glidemq.description import check_job, job_spec
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import KEEPING, check_size
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
-from glidemq_orchestrate.log_text import in_text
+from glidemq_orchestrate.foundation.log_text import in_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,8 +11,8 @@ from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
 from airflow_provider_glidemq.patience import looking_up
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import JobNotFound
+from glidemq_orchestrate.wire.codec import Json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from airflow_provider_glidemq.by_import_path import SPARK_JOB
 from airflow_provider_glidemq.operators.job import GlideMQOperator
 from airflow_provider_glidemq.templates import is_unknown
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.named import is_named
-from glidemq_orchestrate.names import MAX_NAME, shown
+from glidemq_orchestrate.foundation.named import is_named
+from glidemq_orchestrate.foundation.names import MAX_NAME, shown
 
 
 class GlideMQSparkOperator(GlideMQOperator):

@@ -21,7 +21,7 @@ from airflow_provider_glidemq.version_compat import (
     AirflowException,
     AirflowSkipException,
 )
-from glidemq_orchestrate.log_text import in_text
+from glidemq_orchestrate.foundation.log_text import in_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

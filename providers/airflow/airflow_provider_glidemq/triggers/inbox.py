@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate import Context, RetryLater, Unrecoverable
-from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import EncodeError
+from glidemq_orchestrate.wire.codec import Json, encode
 
 MAX_BYTES: Final = 48 * 1024
 EVENT_BYTES: Final = 256 * 1024

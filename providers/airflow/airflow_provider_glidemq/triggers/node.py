@@ -52,8 +52,8 @@ from airflow_provider_glidemq.triggers.progress import Quiet, Reporter
 from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, TaskKey
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
+from glidemq_orchestrate.foundation.log_text import in_text
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.log_text import in_text
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.group_task import GroupTask

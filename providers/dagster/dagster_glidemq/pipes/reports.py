@@ -17,9 +17,9 @@ from dagster_glidemq.pipes.log import LiveLog, pages
 from dagster_glidemq.pipes.reportable import Reportable
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import JobState, NodeStatus, Queue
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import Superseded
 from glidemq_orchestrate.jobs.message import AcceptedAttempt
+from glidemq_orchestrate.wire.codec import Json
 
 
 class ReportsUnusable(Exception):

@@ -18,7 +18,7 @@ from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.sensors.tick import Answer, SensorOptions, Tick, check_options, patience_of
 from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.keys import check_queue_name
+from glidemq_orchestrate.wire.keys import check_queue_name
 
 COUNTED: Final = frozenset(JobState) - {
     JobState.WAITING_CHILDREN,

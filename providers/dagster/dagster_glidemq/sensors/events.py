@@ -23,7 +23,7 @@ from dagster_glidemq.sensors.tick import (
     patience_of,
 )
 from glidemq_orchestrate import Event, EventFilter, EventReader, FlowProducer
-from glidemq_orchestrate.keys import check_queue_name
+from glidemq_orchestrate.wire.keys import check_queue_name
 
 ENDS = ("completed", "failed")
 

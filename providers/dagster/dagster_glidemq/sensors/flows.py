@@ -32,7 +32,7 @@ from dagster_glidemq.sensors.tick import (
 from glidemq_orchestrate import Event, EventReader, FlowProducer, FlowState, FlowStatus
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
 from glidemq_orchestrate.flows.spec import FlowId
-from glidemq_orchestrate.keys import check_queue_name
+from glidemq_orchestrate.wire.keys import check_queue_name
 
 ENDED: Final = (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
 PAGE: Final = 500

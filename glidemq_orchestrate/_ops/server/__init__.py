@@ -1,1 +1,0 @@
-"""Use cases of the server itself: its function libraries, its health, its time."""

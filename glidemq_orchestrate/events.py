@@ -1,0 +1,258 @@
+"""Reading the events stream of a queue from a position."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.codec import Json, decode, readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import moment, read_progress, span
+
+
+def last_event(queue: QueueKeys) -> Call[str]:
+    """The id of the newest event; ``0-0`` for none."""
+    return command(
+        "XREVRANGE",
+        queue.key("events"),
+        "+",
+        "-",
+        "COUNT",
+        1,
+        decode=lambda reply: reply[0][0] if reply else "0-0",
+    )
+
+
+def first_event(queue: QueueKeys) -> Call[str | None]:
+    """The id of the oldest event that is not trimmed; None for none."""
+    words = ("XRANGE", queue.key("events"), "-", "+", "COUNT", 1)
+    return command(*words, decode=lambda reply: reply[0][0] if reply else None)
+
+
+def has_lost_events(queue: QueueKeys) -> Call[bool]:
+    """Whether events were ever trimmed; refused without a stream."""
+
+    def decode(reply: Any) -> bool:
+        info = replies.mapping(reply)
+        return int(info["entries-added"]) > int(info["length"])
+
+    return command("XINFO", "STREAM", queue.key("events"), decode=decode)
+
+
+def read_events(queue: QueueKeys, position: str, count: int, block_ms: int | None) -> Call[Any]:
+    """Events after ``position``; waits at most ``block_ms`` for one, not at all if it is None."""
+    block: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)
+    words = ("XREAD", "COUNT", count, *block, "STREAMS", queue.key("events"), position)
+    return command(
+        *words, decode=replies.stream_entries, blocks_for=None if block_ms is None else block_ms / 1000
+    )
+
+
+READ_COUNT = 100
+
+
+class EventKind(StrEnum):
+    """The events that glide-mq and this package write. Others may appear as plain texts."""
+
+    ADDED = "added"
+    PROMOTED = "promoted"
+    ACTIVE = "active"
+    PROGRESS = "progress"
+    USAGE = "usage"
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    STALLED = "stalled"
+    REVOKED = "revoked"
+    REMOVED = "removed"
+    PRIORITY_CHANGED = "priority-changed"
+    DELAY_CHANGED = "delay-changed"
+    WAITING_CHILDREN = "waiting-children"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    PAUSED = "paused"
+    CLEANED = "cleaned"
+    DRAINED = "drained"
+    RETRIED = "retried"
+    GROUP_RATE_LIMITED = "group-rate-limited"
+    SCHEDULER_CHANGED = "scheduler.changed"
+    """A schedule was written that is due before all others of its queue."""
+    LIMITS_CHANGED = "limits.changed"
+    """The concurrency or the rate limit of the queue was set."""
+    FLOW_COMPLETED = "flow.completed"
+    FLOW_FAILED = "flow.failed"
+    FLOW_CANCELLED = "flow.cancelled"
+    EVENTS_LOST = "gmo.events-lost"
+    """Made by the reader: events after its position were trimmed away before they were read."""
+
+
+_POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?", re.ASCII)
+_COUNTS: Final = frozenset({EventKind.CLEANED, EventKind.DRAINED, EventKind.RETRIED})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the events stream.
+
+    Attributes:
+        id: Its position; reading continues after it.
+        kind: A value of ``EventKind``, or another text.
+        job_id: The job; empty for events of a flow. As stored: see ``job`` and ``count``.
+        flow_id: The flow, for ``flow.*`` events; otherwise empty.
+        fields: The other fields, all texts as stored.
+    """
+
+    id: str
+    kind: str
+    job_id: str
+    flow_id: str
+    fields: Mapping[str, str]
+
+    @property
+    def at(self) -> datetime:
+        """When the server stored it; ``datetime.max`` for an invented id."""
+        return moment(self.id.partition("-")[0]) or datetime.max.replace(tzinfo=UTC)
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether events before this place were lost: read the state of jobs and flows again."""
+        return self.kind == EventKind.EVENTS_LOST
+
+    @property
+    def job(self) -> str | None:
+        """The job of the event; None if the id on the wire is a count or stands for the whole queue."""
+        is_queue = self.kind in (EventKind.PAUSED, EventKind.RESUMED) and self.job_id == "0"
+        return None if self.kind in _COUNTS or is_queue else self.job_id or None
+
+    @property
+    def count(self) -> int | None:
+        """Of ``cleaned``, ``drained`` and ``retried``: how many jobs."""
+        return _whole(self.job_id) if self.kind in _COUNTS else None
+
+    @property
+    def generation(self) -> int:
+        """Of ``flow.*`` events: which run of the flow id; 0 for the first, and for all other events."""
+        return (_whole(self.fields.get("generation")) or 0) if self.flow_id else 0
+
+    @property
+    def result(self) -> Json:
+        """Of ``completed``: what the handler returned. Raises DecodeError if it is not valid JSON."""
+        return decode(self.fields.get("returnvalue"), where=f"result of job {self.job_id}")
+
+    @property
+    def progress(self) -> Json:
+        """Of ``progress`` and ``usage``: the reported value."""
+        return read_progress(self.fields.get("data"))
+
+    @property
+    def failed_reason(self) -> str | None:
+        """Of ``failed`` and ``retrying``: why."""
+        reason = self.fields.get("failedReason")
+        return None if reason is None else readable(reason)
+
+    @property
+    def attempts_made(self) -> int | None:
+        """Of ``retrying``: runs so far."""
+        return _whole(self.fields.get("attemptsMade"))
+
+    @property
+    def delay(self) -> timedelta | None:
+        """Of ``retrying`` and ``delay-changed``: the pause before the next run."""
+        delay_ms = _whole(self.fields.get("delay"))
+        return None if delay_ms is None else span(delay_ms)
+
+    @property
+    def priority(self) -> int | None:
+        """Of ``priority-changed``: the new one."""
+        return _whole(self.fields.get("priority"))
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events a reader returns; left out means all. A gap is always returned."""
+
+    kinds: Collection[str] | None = None
+    jobs: Collection[str] | None = None
+    flows: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a collection: a part of a string would be taken for an element of it."""
+        check_fields(self, ConfigurationError)
+
+    def takes(self, event: Event) -> bool:
+        """Whether the event matches."""
+        return event.is_gap or (
+            (self.kinds is None or event.kind in self.kinds)
+            and (self.jobs is None or event.job in self.jobs)
+            and (self.flows is None or event.flow_id in self.flows)
+        )
+
+
+def tail(queue: QueueKeys) -> Op[str]:
+    """The position after the newest event."""
+    return (yield from ask(last_event(queue)))
+
+
+def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
+    """Up to 100 events after a position; waits at most ``block_ms`` for the first (None: not at all)."""
+    return _events((yield from ask(_reading(queue, position, block_ms))))
+
+
+def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
+    """``read``; if events after the position were trimmed away, the first one returned is a gap."""
+    # Events trimmed between the two calls may be reported as lost though they were read; never the reverse.
+    check_position(position)
+    streams, first = yield from ask_all([_reading(queue, position, block_ms), first_event(queue)])
+    events = _events(streams)
+    is_gap = bool(events) and _order(first or "0-0") > _order(position)
+    if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count decides
+        is_gap = yield from ask(has_lost_events(queue))
+    return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
+
+
+def check_position(position: str) -> str:
+    """Return a position in a stream, checked.
+
+    Raises:
+        ConfigurationError: It cannot be one.
+    """
+    if not _POSITION.fullmatch(position) or max(map(int, position.split("-"))) >= 2**64:
+        raise ConfigurationError(f"{position!r:.60} is not a position of an event reader")
+    return position
+
+
+def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]:
+    wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait for ever
+    return read_events(queue, position, READ_COUNT, wait)
+
+
+def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Event]:
+    return [event_of(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    """An entry id as numbers that can be compared."""
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(float(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def event_of(entry_id: str, fields: Mapping[str, str]) -> Event:
+    """The event of an entry of the stream."""
+    rest = {name: value for name, value in fields.items() if name not in ("event", "jobId", "flowId")}
+    return Event(entry_id, fields.get("event", ""), fields.get("jobId", ""), fields.get("flowId", ""), rest)

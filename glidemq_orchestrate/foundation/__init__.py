@@ -1,0 +1,1 @@
+"""What every other room stands on: rules for names, clocks, imports at run time, texts of errors and logs."""

@@ -1,0 +1,66 @@
+"""Functions of the user by name: ``module:function``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.names import shown
+
+
+class LocatedFunction(NamedTuple):
+    """A function, and where it is: an attribute ``name`` of ``holder``, a module or class."""
+
+    holder: Any
+    name: str
+    function: Callable[..., Any]
+
+
+def with_directory() -> None:
+    """From now on modules of the current directory are found too, as commands of the shell expect."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def is_named(name: str) -> bool:
+    """Whether it has the form ``module:function`` or ``module:Class.method``."""
+    module, _, path = name.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
+
+
+def check_named(name: str, what: str) -> None:
+    """Refuse what is not ``module:function``, without importing anything.
+
+    Raises:
+        ConfigurationError: It is not; ``what`` says for what it is.
+    """
+    if not is_named(name):
+        raise ConfigurationError(f"{what} {shown(name)}: no such function; write module:function")
+
+
+def find(name: str, what: str) -> LocatedFunction:
+    """Find ``module:function`` or ``module:Class.method``.
+
+    Raises:
+        ConfigurationError: There is none, or its module cannot be imported; ``what`` says for what it is.
+    """
+    check_named(name, what)
+    module, _, path = name.partition(":")
+    *outer, last = path.split(".")
+    try:
+        holder: Any = importlib.import_module(module)
+    except (ImportError, SyntaxError) as exc:
+        raise ConfigurationError(f"{what} {shown(name)}: {module} cannot be imported: {exc}") from exc
+    try:
+        for part in outer:
+            holder = getattr(holder, part)
+        function = getattr(holder, last)
+    except AttributeError as exc:
+        raise ConfigurationError(f"{what} {shown(name)}: {module} has no function {path}") from exc
+    if not callable(function) or inspect.isclass(function):
+        raise ConfigurationError(f"{what} {shown(name)} is not a function; write module:function")
+    return LocatedFunction(holder, last, function)

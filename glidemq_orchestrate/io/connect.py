@@ -1,0 +1,249 @@
+"""Connections to one server, blocking and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+
+# Not used here. The driver and the standard library import these at the first connection and the first call,
+# when an import can no longer be kept apart from a fork (see ``importing``).
+import encodings.idna  # noqa: F401
+import importlib.readers
+import importlib.resources.readers  # noqa: F401
+import secrets  # noqa: F401
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import redis.asyncio.connection as aio
+import redis.asyncio.retry
+from redis import connection as sync
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.io.packing import ESCAPES
+from glidemq_orchestrate.io.pool import Pool
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
+
+UNASKED: Final = "the server sent something before any call, or closed the connection"
+
+
+class _Abrupt(aio.AbstractConnection):
+    """Does not wait for the server to take part in the end of a connection, as TLS would have it.
+
+    A server that is stopped never does, and redis-py leaves the connection open for as long as that takes.
+    """
+
+    _writer: asyncio.StreamWriter | None
+
+    def abort(self) -> None:
+        """Close the socket in the next turn of the event loop; who reads from it gets an error."""
+        if self._writer:
+            self._writer.transport.abort()
+
+    async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:  # noqa: FBT001, FBT002
+        """With ``nowait``, the socket is closed in the next turn of the event loop."""
+        if nowait:
+            self.abort()
+        await super().disconnect(nowait, *args, **options)
+
+
+def abort(connection: aio.AbstractConnection) -> None:
+    """Cut a connection: whoever waits for a reply on it learns that it broke."""
+    if isinstance(connection, _Abrupt):
+        connection.abort()
+
+
+class _Tcp(_Abrupt, aio.Connection): ...
+
+
+class _Tls(_Abrupt, aio.SSLConnection): ...
+
+
+class _Unix(_Abrupt, aio.UnixDomainSocketConnection): ...
+
+
+class _TlsInTime(sync.SSLConnection):
+    """Waits for the TLS handshake as for the connection; redis-py would wait for ``socket_timeout``."""
+
+    def __init__(self, *, socket_timeout: float, **options: Any) -> None:
+        super().__init__(socket_timeout=options["socket_connect_timeout"], **options)
+        self._of_calls = socket_timeout
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002
+        """The handshake is done: from here on calls have their own time."""
+        self.socket_timeout = self._of_calls
+        self.update_current_socket_timeout(self._of_calls)
+        super().on_connect_check_health(check_health)
+
+    def disconnect(self, *args: Any) -> None:
+        """The next connection begins with a handshake again."""
+        super().disconnect(*args)  # type: ignore[no-untyped-call]
+        self.socket_timeout = self.socket_connect_timeout
+
+
+class _Kinds(NamedTuple):
+    """The classes of redis-py for a connection over TCP, over TLS and over a unix socket."""
+
+    tcp: Any
+    tls: Any
+    unix: Any
+
+    def of(self, settings: ConnectionSettings, place: Endpoint) -> Any:
+        """That of a connection to this place."""
+        if not place.port:
+            return self.unix
+        return self.tls if settings.tls else self.tcp
+
+
+_BLOCKING: Final = _Kinds(sync.Connection, _TlsInTime, sync.UnixDomainSocketConnection)
+_ASYNCIO: Final = _Kinds(_Tcp, _Tls, _Unix)
+
+
+def opened(connection: sync.AbstractConnection) -> None:
+    """Make a connection ready for a call: connected, and nothing has arrived that no call has asked for."""
+    for _ in range(2):
+        connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            if not connection.can_read():
+                return
+        except (RedisError, OSError):
+            pass
+        connection.disconnect()  # type: ignore[no-untyped-call]
+    raise RedisConnectionError(UNASKED)
+
+
+async def opened_async(connection: aio.AbstractConnection) -> None:
+    """See ``opened``."""
+    for _ in range(2):
+        await connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            if not await connection.can_read():
+                return
+        except (RedisError, OSError):
+            pass
+        await connection.disconnect()
+    raise RedisConnectionError(UNASKED)
+
+
+def sync_pool(
+    settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
+) -> Pool[sync.AbstractConnection]:
+    """The blocking connections to a server."""
+    options = _options(settings, place, sentinel=sentinel)
+    if place.port:
+        options["socket_keepalive"] = True
+    if _waits_for_greeting(options, settings):
+        options["redis_connect_func"] = _greet
+    return Pool(
+        partial(
+            _BLOCKING.of(settings, place),
+            socket_timeout=settings.socket_timeout,
+            retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
+            **options,
+        )
+    )
+
+
+def async_pool(
+    settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
+) -> Pool[aio.AbstractConnection]:
+    """The connections of one event loop to a server."""
+    options = _options(settings, place, sentinel=sentinel)
+    if _waits_for_greeting(options, settings):
+        options["redis_connect_func"] = _greet_async
+    return Pool(
+        partial(
+            _ASYNCIO.of(settings, place),
+            # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and
+            # the cancelled task would run for ever. Every exchange has our own time limit instead.
+            socket_timeout=None,
+            retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
+            **options,
+        )
+    )
+
+
+def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:
+    """The arguments for redis-py, without the time limits of exchanges."""
+    if settings.tls:
+        _check_files(settings)
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "encoding_errors": ESCAPES,
+        "protocol": 2,
+        "driver_info": None,  # saves two commands per connection, which an ACL would have to allow
+        "socket_connect_timeout": settings.connect_timeout,
+        "username": settings.sentinel_user if sentinel else settings.user,
+        "password": settings.sentinel_password if sentinel else settings.password,
+        "db": 0 if sentinel else settings.db,
+    }
+    if place.port:
+        options |= {"host": place.host, "port": place.port}
+    else:
+        options["path"] = place.host
+    if settings.tls:
+        options |= {
+            "ssl_ca_certs": settings.ca,
+            "ssl_certfile": settings.cert,
+            "ssl_keyfile": settings.key,
+            "ssl_cert_reqs": "required" if settings.verify else "none",
+            "ssl_check_hostname": settings.verify,
+        }
+    return options
+
+
+def _waits_for_greeting(options: dict[str, Any], settings: ConnectionSettings) -> bool:
+    """Whether a connection sends HELLO first.
+
+    With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply proves that it did
+    not, before a call is sent whose outcome would then be unknown. AUTH has such a reply too. No ACL can
+    forbid HELLO.
+    """
+    return settings.tls and not options["password"]
+
+
+def _greet(connection: Any) -> None:
+    connection.on_connect()
+    connection.send_command("HELLO", 2, check_health=False)
+    connection.read_response()
+
+
+async def _greet_async(connection: Any) -> None:
+    await connection.on_connect()
+    await connection.send_command("HELLO", 2, check_health=False)
+    await connection.read_response()
+
+
+def _check_files(settings: ConnectionSettings) -> None:
+    for name in ("ca", "cert", "key"):
+        path = getattr(settings, name)
+        try:
+            if path:
+                Path(path).read_bytes()
+        except OSError as exc:
+            raise ConfigurationError(f"{name}: {path} cannot be read: {exc.strerror}") from exc
+        except ValueError:
+            raise ConfigurationError(f"{name} must be the path of a file") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if settings.ca:
+            context.load_verify_locations(settings.ca)
+    except ssl.SSLError:
+        raise ConfigurationError(f"ca: {settings.ca} holds no certificates in PEM form") from None
+    try:
+        if settings.cert:
+            context.load_cert_chain(settings.cert, settings.key, _no_password)
+    except ssl.SSLError:
+        what = f"{settings.cert} and {settings.key}" if settings.key else settings.cert
+        raise ConfigurationError(
+            f"cert: {what} must hold a certificate and its key in PEM form, without a password"
+        ) from None
+
+
+def _no_password() -> str:
+    """Instead of the terminal, which OpenSSL would ask."""
+    return ""

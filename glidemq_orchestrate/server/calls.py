@@ -1,0 +1,95 @@
+"""Calls about the server itself: product, version, clock, and its function libraries."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import ServerTooOld
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+
+MINIMUM: Final = {"redis": (7, 0), "valkey": (7, 2)}
+
+
+def server_info() -> Call[tuple[str, str]]:
+    """Product and version of the server.
+
+    Raises:
+        ServerTooOld: Older than Redis 7.0 or Valkey 7.2.
+    """
+
+    def decode(reply: Any) -> tuple[str, str]:
+        fields = (
+            reply
+            if isinstance(reply, dict)
+            else dict(re.findall(r"^([a-z_]+):(.*?)\r?$", reply, re.MULTILINE))
+        )
+        product = "valkey" if "valkey_version" in fields else "redis"
+        version = str(fields.get(f"{product}_version", "0"))
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < MINIMUM[product]:
+            raise ServerTooOld(product, version)
+        return product, version
+
+    return command("INFO", "server", decode=decode)
+
+
+def server_facts() -> Call[dict[str, str]]:
+    """All fields of INFO."""
+    return command(
+        "INFO", decode=lambda reply: dict(re.findall(r"^([a-z_0-9]+):(.*?)\r?$", reply, re.MULTILINE))
+    )
+
+
+def server_settings(*names: str) -> Call[dict[str, str]]:
+    """Settings of the server; most users may not read them."""
+    return command("CONFIG", "GET", *names, decode=replies.mapping)
+
+
+def server_time() -> Call[int]:
+    """The server's clock, ms since the epoch."""
+    return command("TIME", decode=lambda reply: _time_us(reply) // 1000)
+
+
+def server_time_us() -> Call[int]:
+    """The server's clock, microseconds since the epoch."""
+    return command("TIME", decode=_time_us)
+
+
+def _time_us(reply: Any) -> int:
+    seconds, micros = map(int, reply)
+    return replies.time_ms(seconds * 1000) * 1000 + micros
+
+
+def slots_served() -> Call[int]:
+    """How many of the 16,384 slots of the cluster are served."""
+    return command("CLUSTER", "SLOTS", decode=lambda reply: sum(row[1] - row[0] + 1 for row in reply))
+
+
+def load_library(source: str, *, replace: bool = False) -> Call[None]:
+    """Load a function library. Repeatable; without ``replace`` a repeat is told that it exists already."""
+    words = ("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source)
+    return command(*words, decode=replies.anything, repeatable=True)
+
+
+def library_code(name: str) -> Call[str | None]:
+    """The source of a loaded function library; None if it is not loaded."""
+
+    def decode(reply: Any) -> str | None:
+        return replies.text(replies.pairs(reply[0])["library_code"]) if reply else None
+
+    return command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE", decode=decode)
+
+
+def cluster_primaries() -> Call[list[tuple[str, int]]]:
+    """Host and port of each primary that serves slots; refused outside a cluster."""
+
+    def decode(reply: Any) -> list[tuple[str, int]]:
+        nodes = [line.split() for line in replies.text(reply).splitlines()]
+        serving = [
+            node[1] for node in nodes if len(node) > 8 and "master" in node[2] and "fail" not in node[2]
+        ]
+        places = [place.split("@")[0].rsplit(":", 1) for place in serving]
+        return [(host, int(port)) for host, port in places]
+
+    return command("CLUSTER", "NODES", decode=decode)

@@ -1,0 +1,207 @@
+"""Checks of a server: what is wrong with it, and what to do. Leaves nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    LibraryMissing,
+    ServerTooOld,
+    TransportError,
+)
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.server import calls as server
+from glidemq_orchestrate.server import durability, libraries, rights
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.server.finding import Facts, Finding, Verdict
+from glidemq_orchestrate.server.libraries import LibraryStatus, library_status, numbers
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
+from glidemq_orchestrate.wire.call import Op, ask
+
+SLOTS: Final = 16384
+SKEW_MS: Final = (1_000, 30_000)
+FULL: Final = (0.8, 0.95)
+LOAD: Final = "glidemq library load"
+__all__ = ["Finding", "Verdict", "examine", "unreachable"]
+
+
+def examine(
+    prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint, *, look_only: bool = False
+) -> Op[list[Finding]]:
+    """Check one server. A server that cannot be reached is a finding too."""
+    where = settings.node(place)
+    try:
+        found = yield from unconfirmed(_examined(prefix, clock, settings, look_only=look_only))
+    except GlideMQError as exc:
+        return [unreachable(where, exc)]
+    connected = Finding("connection", Verdict.OK, f"connected as {settings.user or 'default'}")
+    return [replace(finding, server=where) for finding in (connected, *found)]
+
+
+def _examined(
+    prefix: str, clock: Clock, settings: ConnectionSettings, *, look_only: bool
+) -> Op[list[Finding]]:
+    facts = yield from ask(server.server_facts())
+    try:
+        product, version = yield from ask(server.server_info())
+    except ServerTooOld as exc:
+        return [
+            Finding("version", Verdict.FAILED, f"{exc.product} {exc.version}", "use Valkey 7.2 or Redis 7.0")
+        ]
+    found = [Finding("version", Verdict.OK, f"{product} {version}"), *_role(facts, settings.kind)]
+    found += [_persistence(facts), *_memory(facts)]
+    found += yield from durability.examine(facts, settings, look_only=look_only)
+    found.append((yield from rights.examine(prefix, look_only=look_only)))
+    found += yield from _libraries(look_only=look_only)
+    found.append((yield from _clock(clock)))
+    if settings.kind == "cluster":
+        found.append((yield from _slots()))
+    return found
+
+
+def _role(facts: Facts, kind: str) -> Iterator[Finding]:
+    replicas = int(facts.get("connected_slaves", 0))
+    if facts.get("role") != "master":
+        yield Finding(
+            "role", Verdict.FAILED, "a replica, which refuses writes", "use its primary or its sentinels"
+        )
+    elif kind == "single" and facts.get("cluster_enabled") == "1":
+        yield Finding("role", Verdict.FAILED, "a node of a cluster", "use valkey+cluster://HOST:PORT")
+    elif kind != "single" and not replicas:
+        yield Finding("role", Verdict.WARNING, "a primary without replicas", "add one that can take over")
+    else:
+        yield Finding("role", Verdict.OK, f"a primary with {replicas} replica{'' if replicas == 1 else 's'}")
+
+
+def _persistence(facts: Facts) -> Finding:
+    name = "persistence"
+    if facts.get("aof_last_write_status", "ok") != "ok":
+        return Finding(
+            name, Verdict.FAILED, "the append-only file cannot be written", "check the server's disk"
+        )
+    if facts.get("rdb_last_bgsave_status", "ok") != "ok":
+        return Finding(name, Verdict.FAILED, "the last snapshot failed", "check the server's disk and log")
+    if facts.get("aof_enabled") == "1":
+        return Finding(name, Verdict.OK, "append-only file")
+    return Finding(name, Verdict.WARNING, "no append-only file: a restart loses jobs", "set appendonly yes")
+
+
+def _memory(facts: Facts) -> Iterator[Finding]:
+    limit, policy = int(facts.get("maxmemory", 0)), facts.get("maxmemory_policy", "noeviction")
+    used = int(facts.get("used_memory", 0))
+    if policy == "noeviction":
+        yield Finding("eviction", Verdict.OK, policy)
+    else:
+        # Without a limit nothing is evicted, yet.
+        verdict = Verdict.FAILED if limit else Verdict.WARNING
+        yield Finding(
+            "eviction",
+            verdict,
+            f"{policy}: jobs are lost when memory is full",
+            "set maxmemory-policy noeviction",
+        )
+    found = f"{used / 2**20:,.0f} MiB of {f'{limit / 2**20:,.0f} MiB' if limit else 'no limit'}"
+    advice = "raise maxmemory, or clean ended jobs: glidemq queue clean, retention"
+    full = used / limit if limit else 0.0
+    if full >= FULL[1]:
+        yield Finding("memory", Verdict.FAILED, found, advice)
+    elif full >= FULL[0]:
+        yield Finding("memory", Verdict.WARNING, found, advice)
+    else:
+        yield Finding("memory", Verdict.OK, found)
+
+
+def _libraries(*, look_only: bool) -> Op[list[Finding]]:
+    try:
+        statuses = yield from library_status()
+    except ConfigurationError:  # the user may call functions, but not list libraries
+        statuses = yield from _by_version()
+    found = [_library(status) for status in statuses]
+    if look_only and any(
+        finding.advice.startswith(LOAD) and finding.verdict is Verdict.WARNING for finding in found
+    ):
+        found.append((yield from rights.to_load()))
+    return found
+
+
+def _by_version() -> Op[list[LibraryStatus]]:
+    """The status of the libraries as far as their own functions report it."""
+    found: list[LibraryStatus] = []
+    for name in (GLIDEMQ, ORCHESTRATE):
+        version, sha256 = None, None
+        try:
+            if name == GLIDEMQ:
+                version = yield from ask(libraries.glidemq_version())
+            else:
+                version, sha256 = yield from ask(libraries.orchestrate_version())
+        except (LibraryMissing, ConfigurationError):
+            pass
+        ours = sha256 == library(name).sha256 if sha256 else version == libraries.SUPPORTED_VERSION
+        found.append(
+            LibraryStatus(name, loaded=version is not None, ours=ours, version=version, sha256=sha256)
+        )
+    return found
+
+
+def _library(status: LibraryStatus) -> Finding:
+    """The finding for one library: missing, foreign, another build, newer or fine."""
+    check, version = f"library {status.name}", status.version or "unknown"
+    if not status.loaded:
+        return Finding(check, Verdict.WARNING, "not loaded", f"{LOAD} (or a client that may load it does)")
+    if status.name == GLIDEMQ:
+        if status.version == libraries.SUPPORTED_VERSION:
+            return Finding(check, Verdict.OK, f"version {version}{'' if status.ours else ', another build'}")
+        return Finding(
+            check,
+            Verdict.FAILED,
+            f"version {version}, {libraries.SUPPORTED_VERSION} is needed",
+            f"{LOAD} --replace",
+        )
+    if status.ours:
+        return Finding(check, Verdict.OK, f"version {version}")
+    if numbers(version) > numbers(library(ORCHESTRATE).version):
+        return Finding(
+            check, Verdict.FAILED, f"version {version} is newer", "update glidemq-orchestrate here"
+        )
+    return Finding(check, Verdict.WARNING, f"version {version}, another build", LOAD)
+
+
+def _clock(clock: Clock) -> Op[Finding]:
+    """How far the clocks of server and client are apart."""
+    before = clock.now_ms()
+    try:
+        theirs = yield from ask(server.server_time())
+    except ConfigurationError:
+        return Finding("clock", Verdict.OK, "the user may not run TIME")
+    skew = theirs - (before + clock.now_ms()) // 2
+    found = f"{abs(skew)} ms {'ahead of' if skew >= 0 else 'behind'} this machine"
+    least, most = SKEW_MS
+    if abs(skew) < least:
+        return Finding("clock", Verdict.OK, found)
+    verdict = Verdict.WARNING if abs(skew) < most else Verdict.FAILED
+    return Finding(
+        "clock",
+        verdict,
+        found,
+        "synchronize clocks (NTP): Node workers go by their own, ours by the server's",
+    )
+
+
+def _slots() -> Op[Finding]:
+    served = yield from ask(server.slots_served())
+    found = f"{served:,} of {SLOTS:,} served"
+    if served == SLOTS:
+        return Finding("slots", Verdict.OK, found)
+    return Finding("slots", Verdict.FAILED, found, "restart the missing primaries, or reassign their slots")
+
+
+def unreachable(where: str, exc: GlideMQError) -> Finding:
+    """The finding for a server that cannot be reached."""
+    found, _, advice = str(exc).partition(". ")
+    fallback = "try again" if isinstance(exc, TransportError) else ""
+    return Finding("connection", Verdict.FAILED, found, advice or fallback, where)

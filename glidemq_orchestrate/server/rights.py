@@ -1,0 +1,203 @@
+"""Checks of what the user may do: by commands that change nothing, or nothing that lasts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.server.calls import load_library
+from glidemq_orchestrate.server.finding import Finding, Verdict
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask_each, command
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, absent_key, doctors_key
+
+Role: TypeAlias = Literal["worker", "producer", "observer"]
+_SPECIAL: Final = re.compile(r"[\\*?\[\]]")  # in a pattern of keys
+_ESCAPED: Final = r"\\\g<0>"
+
+# The server checks the commands inside functions against the rights of the caller too.
+_COMMANDS: Final = """
+fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
+hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
+lrange lrem rpop rpush sadd scard sinter sintercard sismember smembers smismember spop srandmember srem
+sscan time zadd zcard zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd
+xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
+"""
+COMMANDS: Final = tuple(_COMMANDS.split())
+IN_A_CLUSTER: Final = ("asking", "cluster|slots")
+TO_CONFIRM: Final = ("wait", "waitaof")
+# Commands of which a user of this role has no need: the rest of the rule suffices.
+WITHOUT: Final[dict[str, tuple[str, ...]]] = {
+    "worker": ("scan",),
+    "producer": ("xreadgroup", "xautoclaim", "xclaim", "xgroup", "rpop", "mget", "del"),
+}
+_READING: Final = """
+fcall info scan time get hget hmget hgetall hscan hlen llen lrange scard sismember smembers zcard zcount
+zrange zrangebyscore zrevrangebyscore zscore xinfo xlen xpending xrange xread xrevrange
+"""
+TO_OBSERVE: Final = tuple(_READING.split())
+TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
+
+
+# Words after the key with which a command changes nothing, or is refused, if the key is a string.
+_AFTER_KEY: Final = {
+    "set": ("1", "PX", "60000"),
+    "expire": ("60",),
+    "pexpire": ("60000",),
+    "xack": ("g", "0-1"),
+    "xadd": ("*", "f", "v"),
+    "xautoclaim": ("g", "c", "0", "0"),
+    "xclaim": ("g", "c", "0", "0-1"),
+    "xdel": ("0-1",),
+    "xpending": ("g",),
+    "xtrim": ("MAXLEN", "0"),
+}
+_ONE: Final = """
+decrby hdel hexists hget hmget hscan incrby lpos lpush rpush sadd sismember smismember srem sscan zrem
+zscore
+"""
+_TWO: Final = """
+hincrby hincrbyfloat hset hsetnx lrange lrem xrange xrevrange zadd zcount zrange zrangebyscore zrevrange
+zrevrangebyscore
+"""
+_ELSE: Final = {
+    "info": ("INFO", "server"),
+    "scan": ("SCAN", "0", "COUNT", "1"),
+    "sintercard": ("SINTERCARD", "1", "KEY"),
+    "time": ("TIME",),
+    "wait": ("WAIT", "0", "1"),
+    "waitaof": ("WAITAOF", "0", "0", "1"),
+    "fcall": ("FCALL", "glidemq_version", "0"),
+    "xgroup": ("XGROUP", "CREATE", "KEY", "g", "0"),
+    "xinfo": ("XINFO", "STREAM", "KEY"),
+    "xread": ("XREAD", "STREAMS", "KEY", "0"),
+    "xreadgroup": ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"),
+}
+
+# What follows the key in a trial on a key that does not exist, so that the command changes nothing.
+_ON_ABSENT: Final = {
+    "set": ("1", "XX"),
+    "incrby": ("x",),
+    "decrby": ("x",),
+    "hincrby": ("f", "x"),
+    "hincrbyfloat": ("f", "x"),
+    "hset": ("f", "v", "g"),
+    "xadd": ("NOMKSTREAM", "*", "f", "v"),
+    "zadd": ("XX", "1", "m"),
+}
+ALWAYS_WRITE: Final = ("incr", "decr", "hsetnx", "lpush", "rpush", "sadd")
+
+
+def harmless_trial(name: str, key: str) -> Call[None]:
+    """Return a call of the command that changes nothing as long as the key does not exist.
+
+    There is none for the commands in ``ALWAYS_WRITE``.
+    """
+    if name in _ON_ABSENT:
+        return command(name.upper(), key, *_ON_ABSENT[name], decode=replies.anything)
+    return trial(name, key)
+
+
+def trial(name: str, key: str) -> Call[None]:
+    """Return a call of the command without effects, except that ``set`` writes the key for a minute.
+
+    The key must hold a string; commands for other types are then refused, after the check of rights.
+    """
+    more = 1 if name in _ONE.split() else 2 if name in _TWO.split() else 0
+    words = _ELSE.get(name) or (name.upper(), "KEY", *_AFTER_KEY.get(name, ("1",) * more))
+    return command(*(key if word == "KEY" else word for word in words), decode=replies.anything)
+
+
+def rule(prefix: str = DEFAULT_PREFIX) -> str:
+    """The rule for a user of everything except loading the libraries."""
+    return f"resetchannels ~{prefix}:* -@all {_allowed(COMMANDS)}"
+
+
+def role_rule(role: Role, prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = ()) -> str:
+    """The rule for a user of one role.
+
+    Args:
+        role: ``worker`` runs jobs. ``producer`` adds jobs, flows and schedules, follows, cancels and repeats
+            them, and takes none. ``observer`` reads and changes nothing.
+        prefix: First part of every key.
+        queues: The queues that the user may touch; all of them by default.
+    """
+    keys = " ".join(patterns(prefix, queues))
+    if role == "observer":
+        return f"resetchannels {keys} -@all {_allowed(TO_OBSERVE)}"
+    return f"resetchannels {keys} -@all {_allowed(COMMANDS)} {' '.join(f'-{name}' for name in WITHOUT[role])}"
+
+
+def patterns(prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = ()) -> list[str]:
+    """The patterns of the keys of some queues, or of all: with the names of the homes of flows."""
+    if not queues:
+        return [f"~{prefix}:*"]
+    named = [f"~{prefix}:{{{_SPECIAL.sub(_ESCAPED, queue)}}}:*" for queue in queues]
+    return [*named, f"~{prefix}:gmo:*", f"~{prefix}:usage:queues"]
+
+
+def cluster_rule() -> str:
+    """The additional rule in a cluster."""
+    return _allowed(IN_A_CLUSTER)
+
+
+def confirm_rule() -> str:
+    """The additional rule where writes are confirmed."""
+    return _allowed(TO_CONFIRM)
+
+
+def loader_rule() -> str:
+    """The rule for a user that loads the libraries (``glidemq library load``)."""
+    return f"resetchannels -@all {_allowed(TO_LOAD)}"
+
+
+def _allowed(commands: tuple[str, ...]) -> str:
+    return " ".join(f"+{command}" for command in commands)
+
+
+_LOAD: Final = "glidemq library load"
+
+
+def examine(prefix: str, *, look_only: bool = False) -> Op[Finding]:
+    """Try every command on a key of its own, which is deleted afterwards.
+
+    With ``look_only`` nothing is ever written: the key does not exist, and a few commands, which would always
+    write, are left out.
+    """
+    if look_only:
+        key = absent_key(prefix)
+        tried = {name: harmless_trial(name, key) for name in COMMANDS if name not in ALWAYS_WRITE}
+    else:
+        key, ends = doctors_key(prefix), ("del", "unlink")
+        order = ["set", *(name for name in COMMANDS if name not in {"set", *ends}), *ends]
+        tried = {name: trial(name, key) for name in order}
+    denied = yield from _denied(tried)
+    if not denied:
+        left_out = f", as far as they can be tried without writing (not {' '.join(ALWAYS_WRITE)})"
+        return Finding(
+            "rights", Verdict.OK, f"all that are needed on {prefix}:*{left_out if look_only else ''}"
+        )
+    found = "none" if len(denied) == len(tried) else f"missing: {' '.join(denied)}"
+    advice = f"ACL SETUSER ... ~{prefix}:* {' '.join(f'+{name}' for name in denied)}"
+    return Finding("rights", Verdict.FAILED, found, advice)
+
+
+def to_load() -> Op[Finding]:
+    """Whether the user may load the libraries: asked with an empty source, which the server refuses."""
+    denied = yield from _denied({"function|load": load_library("")})
+    if denied:
+        return Finding(
+            "loading", Verdict.FAILED, "the user may not load libraries", f"{_LOAD}, as a user who may"
+        )
+    return Finding("loading", Verdict.OK, "the user may load libraries")
+
+
+def _denied(tried: dict[str, Call[None]]) -> Op[list[str]]:
+    replies = yield from ask_each(tried.values())
+    return [name for name, reply in zip(tried, replies, strict=True) if _is_denied(reply)]
+
+
+def _is_denied(reply: object) -> bool:
+    return isinstance(reply, GlideMQError) and reply.code == "NOPERM"

@@ -1,0 +1,1 @@
+"""The vocabulary of the wire: calls as values, replies, keys and JSON. Pure."""

@@ -1,0 +1,234 @@
+"""The vocabulary between use cases and drivers.
+
+A use case (``_ops``) is a generator: it yields a ``Call`` or a ``Batch`` and is resumed with the raw reply,
+or with the translated error thrown into it. A driver (``io``) sends what is yielded. Nothing here does I/O.
+
+A ``Batch`` is one pipeline, not a transaction; its reply is a list with an error in place of the reply of
+each refused call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from glidemq_orchestrate.errors import GlideMQError, NotConfirmed, ProtocolError
+from glidemq_orchestrate.wire.shapes import has_form
+
+T = TypeVar("T")
+Word: TypeAlias = str | int | float
+
+_QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
+# Without TIME: its callers measure how long the reply takes.
+_READS: Final = frozenset(
+    """
+    exists get hget hgetall hmget hscan info llen lrange mget ping scan scard sismember smembers smismember
+    srandmember sscan xinfo xlen xpending xrange xread xrevrange zcard zcount zrange zrangebyscore
+    zrevrange zrevrangebyscore zscore
+    """.upper().split()
+)
+# Commands without keys: they change no data.
+_WITHOUT_KEYS: Final = frozenset(
+    """
+    acl asking cluster command config echo function info ping sentinel time wait waitaof
+    """.upper().split()
+)
+_READING_FUNCTIONS: Final = frozenset(
+    [
+        "glidemq_checkBudget",
+        "glidemq_version",
+        "gmo_flow_nodes",
+        "gmo_flow_results",
+        "gmo_flow_status",
+        "gmo_list_flows",
+        "gmo_node_inputs",
+        "gmo_version",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One command and how to decode its reply.
+
+    ``blocks_for``: seconds for which the server may block on purpose; the driver waits longer than that.
+    ``repeatable``: sending it twice has the effect and the reply of sending it once; the driver repeats it
+    when a connection breaks.
+    ``confirms``: if it writes, the driver waits for what ``confirm`` of the connection asks for.
+    ``packed``: the encoded command, once the driver has encoded it.
+    """
+
+    words: tuple[Word, ...]
+    decode: Callable[[Any], T]
+    blocks_for: float | None = None
+    repeatable: bool = False
+    confirms: bool = True
+    packed: bytes | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may change data."""
+        name, *words = self.words
+        if name in ("FCALL", "FCALL_RO"):
+            return words[0] not in _READING_FUNCTIONS and words[1] != 0
+        return name not in _READS and name not in _WITHOUT_KEYS
+
+    @property
+    def place(self) -> str:
+        """The command or function and its queue, for error texts."""
+        name = str(self.words[1] if self.words[0] in ("FCALL", "FCALL_RO") else self.words[0])
+        queues = (
+            found[1] for word in self.words[1:] if isinstance(word, str) and (found := _QUEUE.match(word))
+        )
+        queue = next(queues, "")
+        text = f"{name} of queue {queue}" if queue else name
+        return text.encode("ascii", "backslashreplace").decode()
+
+    def of_several(self, replies: Sequence[Any]) -> Any:
+        """The reply that counts when several servers reply: the first."""
+        return replies[0]
+
+    def read(self, reply: Any) -> T:
+        """The decoded reply.
+
+        Raises:
+            ProtocolError: It cannot be read; the message names the call and its queue.
+        """
+        try:
+            value = self.decode(reply)
+        except ProtocolError as exc:
+            raise self.placed(exc) from exc.__cause__
+        except GlideMQError:
+            raise
+        except Exception as exc:
+            raise ProtocolError(f"the reply to {self.place} cannot be read: {type(exc).__name__}") from exc
+        if not has_form(self.words, reply):
+            raise ProtocolError(f"the reply to {self.place} has not the form of replies to this command")
+        return value
+
+    def placed(self, error: GlideMQError) -> GlideMQError:
+        """The error; a ``ProtocolError`` gets the place in its message."""
+        if type(error) is ProtocolError and not error.is_placed:
+            error.args, error.is_placed = (f"{error} ({self.place})",), True
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Calls that are sent together, in order."""
+
+    calls: tuple[Call[Any], ...]
+
+
+class Unconfirmed(NotConfirmed):
+    """In place of the ``reply`` to a write that was accepted, but not confirmed. Ends in ``standing``."""
+
+    def __init__(self, message: str, reply: Any) -> None:
+        self.reply = reply
+        super().__init__(message)
+
+
+Request: TypeAlias = "Call[Any] | Batch"
+Op: TypeAlias = Generator[Request, Any, T]
+
+
+def each_request(op: Op[T], send: Callable[[Request], Generator[Request, Any, Any]]) -> Op[T]:
+    """Run an operation; each of its requests goes through ``send``, which returns the reply."""
+    try:
+        request = next(op)
+        while True:
+            try:
+                reply = yield from send(request)
+            except GlideMQError as exc:
+                request = op.throw(exc)
+            else:
+                request = op.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        op.close()
+
+
+class Run(Protocol):
+    """Drives an operation to its end; the parts of a worker have this instead of a connection."""
+
+    async def __call__(self, op: Op[T]) -> T:
+        """Return the value of the operation, or raise its error."""
+
+
+def ask(call: Call[T]) -> Op[T]:
+    """Yield a call and return its decoded reply; raise its error."""
+    try:
+        reply = yield call
+    except ProtocolError as exc:
+        raise call.placed(exc) from exc.__cause__
+    return call.read(reply)
+
+
+def ask_all(calls: Iterable[Call[T]]) -> Op[list[T]]:
+    """Yield calls as one pipeline, return the decoded replies in order; raise the first error."""
+    results = yield from ask_each(calls)
+    for result in results:
+        if isinstance(result, GlideMQError):
+            raise result
+    return results  # type: ignore[return-value]  # no error is among them
+
+
+def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
+    """Like ``ask_all``, but errors are in the list instead of raised."""
+    batch = Batch(tuple(calls))
+    if not batch.calls:
+        return []
+    replies = yield batch
+    return [_read_or_error(call, reply) for call, reply in zip(batch.calls, replies, strict=True)]
+
+
+def _read_or_error(call: Call[T], reply: Any) -> T | GlideMQError:
+    """The decoded reply, or the error that it is or raises."""
+    if isinstance(reply, GlideMQError):
+        return call.placed(reply)
+    try:
+        return call.read(reply)
+    except GlideMQError as exc:
+        return exc
+
+
+def command(
+    *words: Word, decode: Callable[[Any], T], blocks_for: float | None = None, repeatable: bool = False
+) -> Call[T]:
+    """Return the call of a plain command. One that only reads is repeatable."""
+    return Call(words, decode, blocks_for, repeatable or words[0] in _READS)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey(Call[T]):
+    """A call of which one reply is chosen when several servers reply. As a field it would slow every call."""
+
+    choose: Callable[[Sequence[Any]], Any] = itemgetter(0)
+
+    def of_several(self, replies: Sequence[Any]) -> Any:
+        """The chosen reply."""
+        return self.choose(replies)
+
+
+def survey(call: Call[T], choose: Callable[[Sequence[Any]], Any]) -> Survey[T]:
+    """The same call, with a choice among replies."""
+    return Survey(call.words, call.decode, call.blocks_for, call.repeatable, call.confirms, choose)
+
+
+def function(
+    name: str,
+    keys: Iterable[str],
+    args: Iterable[Word],
+    decode: Callable[[Any], T],
+    *,
+    repeatable: bool = False,
+) -> Call[T]:
+    """Return the call of a server function. One that only reads is repeatable."""
+    declared = tuple(keys)
+    words = ("FCALL", name, len(declared), *declared, *args)
+    return Call(words, decode, repeatable=repeatable or name in _READING_FUNCTIONS)

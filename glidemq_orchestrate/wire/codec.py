@@ -1,0 +1,189 @@
+"""Payloads on the wire: compact JSON, at most 1 MiB, and glide-mq's optional gzip form when reading.
+
+msgspec does the work. Where it could differ from Python's ``json``, that decides: output and errors are those
+of ``json``.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
+from glidemq_orchestrate.foundation.importing import importing
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+"""A decoded value."""
+JsonLike: TypeAlias = "None | bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike]"
+"""A value that can be encoded: also a ``dict[str, int]``, which is not a ``dict[str, Json]``."""
+
+MAX_PAYLOAD_BYTES = 1_048_576
+_GZIP_MARK = "gz:"
+# json.dumps makes an encoder for each call that differs from its defaults.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+# msgspec writes 1e16 and 0.00001 where json writes 1e+16 and 1e-05. Begins with a letter: quick to find.
+_EXPONENT: Final = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
+_TINY: Final = b"0.0000"
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_LISTS: Final = frozenset({list, tuple})
+_TEXT: Final = frozenset({str})
+
+
+def encode(value: JsonLike, *, where: str) -> str:
+    """Encode a value as the compact JSON text that glide-mq stores.
+
+    Args:
+        value: Anything that JSON can express; tuples become lists. No NaN, no infinity, only string keys.
+        where: What the value belongs to, for the error: ``node clean``, ``result of job 7``.
+
+    Raises:
+        EncodeError: The value is not JSON.
+        PayloadTooLarge: More than 1,048,576 bytes of UTF-8 once encoded.
+    """
+    data = _encoded_fast(value)
+    try:
+        if data is None:
+            text = _ENCODER.encode(value)
+            if isinstance(value, dict | list | tuple):
+                _check_keys(value)
+            size = len(text) if text.isascii() else len(text.encode())
+        else:
+            text, size = data.decode(), len(data)
+    except (TypeError, ValueError, RecursionError) as exc:
+        cause = None if isinstance(exc, UnicodeError) else exc  # which holds the whole text
+        raise EncodeError(f"{where} is not JSON: {_message(exc)}", where=where) from cause
+    if size > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(
+            f"{where} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. "
+            "Write the data to a file, table or object store and pass its location",
+            where=where,
+        )
+    return text
+
+
+def decode(text: str | None, *, where: str) -> Json:
+    """Decode stored JSON; an absent or empty text is ``None``. Unpacks glide-mq's ``gz:`` form.
+
+    Raises:
+        DecodeError: The text is not UTF-8, not JSON, or unpacks to more than 1 MiB.
+    """
+    if not text:
+        return None
+    if not text.isascii() and not is_utf8(text):
+        raise DecodeError(f"{where} is not UTF-8")
+    try:
+        value = _loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as exc:
+        raise DecodeError(f"{where} is not JSON: {type(exc).__name__}") from exc
+    return value
+
+
+def _encoded_fast(value: JsonLike) -> bytes | None:
+    """The value as msgspec encodes it; None where ``json`` has to decide what to write or refuse."""
+    write, read = _msgspec()
+    try:
+        data: bytes = write(value)
+        if not _is_plain(value) or (b"null" in data and read(data) != value):  # NaN becomes null, too
+            return None
+    except Exception:  # noqa: BLE001  json reports what is wrong, if anything is
+        return None
+    if _TINY in data or _EXPONENT.search(data):
+        return None
+    return data
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether all of it is of the types that JSON has, not of subclasses. Not for circular values."""
+    if type(value) in _SCALARS:
+        return True
+    containers = [value]
+    for part in containers:
+        inner: Iterable[Any] = part
+        if type(part) is dict:
+            if not _TEXT.issuperset(map(type, part)):
+                return False
+            inner = part.values()
+        elif type(part) not in _LISTS:
+            return False
+        if not _SCALARS.issuperset(map(type, inner)):
+            containers += [item for item in inner if type(item) not in _SCALARS]
+    return True
+
+
+def _loads(text: str | bytes) -> Json:
+    try:
+        value: Json = _msgspec()[1](text)
+    except Exception:  # noqa: BLE001  NaN, a lone surrogate, or not JSON: json decides
+        value = json.loads(text)
+    return value
+
+
+@cache
+def _msgspec() -> tuple[Callable[[Any], bytes], Callable[[Any], Any]]:
+    with importing():
+        import msgspec  # noqa: PLC0415  0.05 s, and DAG files are parsed often
+    return msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+
+
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # escaped bytes, and halves of characters in JSON
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a stored text holds no byte that was read as an escape (``surrogateescape``)."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def readable(text: str) -> str:
+    """A stored text made printable: U+FFFD replaces what is not UTF-8."""
+    return text if is_utf8(text) else _SURROGATES.sub("\ufffd", text)
+
+
+def sendable(text: str) -> str:
+    """A text that can be sent: half characters, as in names of files, are escaped."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def _unpack(text: str) -> bytes:
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    data = unpacker.decompress(base64.b64decode(text[len(_GZIP_MARK) :]), MAX_PAYLOAD_BYTES)
+    if not unpacker.eof:
+        raise ValueError("unpacks to more than the payload limit, or is cut short")
+    return data
+
+
+def pack(text: str) -> str:
+    """Return the ``gz:`` form of an encoded payload."""
+    return _GZIP_MARK + base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _check_keys(value: JsonLike) -> None:
+    # json.dumps silently turns keys that are numbers or None into strings; the reader would not find them.
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            for key in part:
+                if not isinstance(key, str):
+                    raise TypeError(f"keys must be strings, not {type(key).__name__}")
+            rest.extend(part.values())
+        elif isinstance(part, list | tuple):
+            rest.extend(part)
+
+
+def _message(exc: Exception) -> str:
+    # json's own messages name types and keys ("Object of type set is not JSON serializable"), never values,
+    # except for floats, whose value it prints.
+    text = str(exc)
+    return "NaN and infinity are not JSON" if text.startswith("Out of range float") else text
