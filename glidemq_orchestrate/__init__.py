@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 _PUBLIC: Final = {
     "events": ("Event", "EventFilter", "EventKind"),
-    "_ops.queue.adding": ("NewJob",),
+    "jobs.adding": ("NewJob",),
     "clients.broadcast": ("AsyncBroadcast", "Broadcast"),
     "clients.events": ("AsyncEventReader", "EventReader"),
     "clients.async_flow": ("AsyncFlow",),
@@ -36,7 +36,7 @@ _PUBLIC: Final = {
     "jobs.options": ("Fallback", "JobOptions", "JobRef"),
     "jobs.ordering": ("Ordering", "RateLimit", "TokenBucket"),
     "jobs.retention": ("Keep",),
-    "jobs.schedule": ("CatchUp", "JobTemplate", "Schedule", "SchedulerEntry"),
+    "schedules.schedule": ("CatchUp", "JobTemplate", "Schedule", "SchedulerEntry"),
     "jobs.states": ("JobState",),
     "jobs.usage": ("Usage",),
     "settings": ("ConnectionSettings",),

@@ -1,4 +1,3 @@
-from glidemq_orchestrate._ops.queue.adding import NewJob as NewJob
 from glidemq_orchestrate.clients.async_flow import AsyncFlow as AsyncFlow
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast as AsyncBroadcast
 from glidemq_orchestrate.clients.broadcast import Broadcast as Broadcast
@@ -36,6 +35,7 @@ from glidemq_orchestrate.flows.spec import FlowState as FlowState
 from glidemq_orchestrate.flows.spec import FlowStatus as FlowStatus
 from glidemq_orchestrate.flows.spec import NodeStatus as NodeStatus
 from glidemq_orchestrate.flows.waits import Wait as Wait
+from glidemq_orchestrate.jobs.adding import NewJob as NewJob
 from glidemq_orchestrate.jobs.backoff import Backoff as Backoff
 from glidemq_orchestrate.jobs.deduplication import Deduplication as Deduplication
 from glidemq_orchestrate.jobs.job import Job as Job
@@ -46,12 +46,12 @@ from glidemq_orchestrate.jobs.ordering import Ordering as Ordering
 from glidemq_orchestrate.jobs.ordering import RateLimit as RateLimit
 from glidemq_orchestrate.jobs.ordering import TokenBucket as TokenBucket
 from glidemq_orchestrate.jobs.retention import Keep as Keep
-from glidemq_orchestrate.jobs.schedule import CatchUp as CatchUp
-from glidemq_orchestrate.jobs.schedule import JobTemplate as JobTemplate
-from glidemq_orchestrate.jobs.schedule import Schedule as Schedule
-from glidemq_orchestrate.jobs.schedule import SchedulerEntry as SchedulerEntry
 from glidemq_orchestrate.jobs.states import JobState as JobState
 from glidemq_orchestrate.jobs.usage import Usage as Usage
+from glidemq_orchestrate.schedules.schedule import CatchUp as CatchUp
+from glidemq_orchestrate.schedules.schedule import JobTemplate as JobTemplate
+from glidemq_orchestrate.schedules.schedule import Schedule as Schedule
+from glidemq_orchestrate.schedules.schedule import SchedulerEntry as SchedulerEntry
 from glidemq_orchestrate.settings import ConnectionSettings as ConnectionSettings
 from glidemq_orchestrate.worker.broadcast import BroadcastWorker as BroadcastWorker
 from glidemq_orchestrate.worker.context import Context as Context

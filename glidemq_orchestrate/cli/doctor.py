@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
-from glidemq_orchestrate.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}

@@ -1,1 +1,1 @@
-"""The classes that users call: each method one line, with its async twin. The work is done in ``_ops``."""
+"""The classes that users call: each method one line, with its async twin. The rooms below do the work."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate._ops.queue import subscriptions as listing
-from glidemq_orchestrate._ops.queue.subscriptions import MessageState, SubscriptionInfo
-from glidemq_orchestrate._ops.worker import broadcast as ops
+from glidemq_orchestrate.broadcasts import ops
+from glidemq_orchestrate.broadcasts import subscriptions as listing
+from glidemq_orchestrate.broadcasts.subscriptions import MessageState, SubscriptionInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock

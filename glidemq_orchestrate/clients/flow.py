@@ -8,26 +8,26 @@ from datetime import datetime, timedelta
 from itertools import chain
 from uuid import uuid4
 
-from glidemq_orchestrate._ops.flows import backend, generations, owners
-from glidemq_orchestrate._ops.flows import nodes as single
-from glidemq_orchestrate._ops.flows import watch as watching
-from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
-from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._ops.queue.admin import as_time
-from glidemq_orchestrate._ops.worker import tending as tendings
-from glidemq_orchestrate._ops.worker import waits as waiting
-from glidemq_orchestrate._protocol.flows.node_changes import Change
+from glidemq_orchestrate.attempts import tending as tendings
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.flows import backend, generations, owners
+from glidemq_orchestrate.flows import nodes as single
+from glidemq_orchestrate.flows import watch as watching
+from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
+from glidemq_orchestrate.flows.choice import check_dependents, choice, starts
+from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.owners import Ownership, owner_of
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reason
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.queues import waits as waiting
+from glidemq_orchestrate.queues.ops import as_time
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import Json, JsonLike, encode
 

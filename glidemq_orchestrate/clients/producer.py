@@ -9,23 +9,24 @@ from datetime import datetime
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate._ops.flows import backend, generations, index, owners, plans
-from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.index import Label
-from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
-from glidemq_orchestrate._ops.flows.staged import OnExisting
-from glidemq_orchestrate._ops.queue.admin import as_time
-from glidemq_orchestrate._ops.worker import tending, workers
+from glidemq_orchestrate.attempts import tending, workers
 from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows import backend, generations, index, owners
+from glidemq_orchestrate.flows import planning as plans
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.flows.index import Label
 from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.owners import Ownership, Renewals
 from glidemq_orchestrate.flows.plan import FlowPlan
+from glidemq_orchestrate.flows.ref import OnExisting
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import check_request
+from glidemq_orchestrate.queues.ops import as_time
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_flow_id, check_queue_name
 

@@ -7,25 +7,25 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate._ops.queue import adding as ops
-from glidemq_orchestrate._ops.queue.adding import NewJob, traced
-from glidemq_orchestrate._ops.queue.admin import GroupInfo, MetricPoint, queue_names
-from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
-from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Signal, SuspendInfo
-from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage
-from glidemq_orchestrate._ops.queue.usage import FlowBudget, UsageSummary
-from glidemq_orchestrate._ops.worker import waits
-from glidemq_orchestrate._ops.worker.workers import WorkerInfo
+from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.parts.admin import AdminCalls, AsyncAdminCalls
 from glidemq_orchestrate.clients.parts.jobs import AsyncJobCalls, JobCalls
 from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, ListingCalls
 from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
 from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.jobs import adding as ops
+from glidemq_orchestrate.jobs.adding import NewJob, traced
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
-from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.jobs.output import OutputChunk
+from glidemq_orchestrate.jobs.suspension import Signal, SuspendInfo
+from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
+from glidemq_orchestrate.queues import waits
+from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
+from glidemq_orchestrate.queues.ops import GroupInfo, MetricPoint, queue_names
 from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 __all__ = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from glidemq_orchestrate._ops.queue import schedulers as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.outage import sleep
 from glidemq_orchestrate.errors import SchedulerBusy
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.schedule import CatchUp, JobTemplate, Schedule, SchedulerEntry
+from glidemq_orchestrate.schedules import ops
+from glidemq_orchestrate.schedules.schedule import CatchUp, JobTemplate, Schedule, SchedulerEntry
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 

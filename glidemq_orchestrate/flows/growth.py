@@ -1,16 +1,41 @@
-"""Nodes added to a flow after its submission, checked as far as possible without a server."""
+"""Adding nodes to a flow: by one of its nodes, and from outside.
+
+A kill between any two steps leaves staged nodes that cannot start and are not counted. The next attempt of
+the node removes them, a repeat of the extension continues with them, otherwise the sweep finds them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
-from glidemq_orchestrate.errors import DuplicateNode, FlowTooLarge, InvalidFlow, UnknownDependency
+from glidemq_orchestrate.errors import (
+    DuplicateNode,
+    FlowIncomplete,
+    FlowTooLarge,
+    GlideMQError,
+    InvalidFlow,
+    TransportError,
+    UnknownDependency,
+)
+from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows import staged as flow
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedNode, check_flow
-from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec, FlowStatus
+from glidemq_orchestrate.flows.node_status import flow_nodes, read_row
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec, FlowState, FlowStatus
+from glidemq_orchestrate.flows.staged import CALLS_PER_TRIP, MAX_STAGINGS
+from glidemq_orchestrate.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 MAX_BEFORE: Final = 100
 _RANK_STEP: Final = 1e-6
@@ -118,3 +143,224 @@ def check_place(
                 "nodes added before others may wait for completed nodes only, "
                 f"not for {', '.join(unfinished)}"
             )
+
+
+T = TypeVar("T")
+Send = Callable[[Sequence[str], str, Sequence[Word]], Call[T]]
+
+
+def grow(
+    home: QueueKeys,
+    attempt: Attempt,
+    growth: CheckedGrowth,
+    known: Mapping[str, KnownNode],
+    now_ms: int,
+) -> Iterator[Call[int]]:
+    """Stage the nodes that an attempt adds when it completes, a call for each chunk.
+
+    Each returns 1; or 0 when it removed a slice of what an earlier attempt had staged: then all are to be
+    sent again. Repeatable.
+    """
+    queue = QueueKeys(home.prefix, attempt.queue)
+    proof = (now_ms, attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)
+
+    def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[int]:
+        keys = [queue.job(attempt.job_id), home.flow(attempt.stored_flow), *places]
+        return function("gmo_grow", keys, (*proof, header, *words), replies.integer, repeatable=True)
+
+    return _chunks(home, attempt.stored_flow, attempt.job_id, growth, known, send)
+
+
+def extend_flow(
+    home: QueueKeys,
+    flow_id: str,
+    growth: CheckedGrowth,
+    known: Mapping[str, KnownNode],
+    now_ms: int,
+) -> Iterator[Call[FlowState]]:
+    """Stage nodes that are added from outside, a call for each chunk; the last adds them. Repeatable."""
+
+    def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[FlowState]:
+        keys = [home.flow(flow_id), *places]
+        return function("gmo_extend", keys, (now_ms, header, *words), FlowState, repeatable=True)
+
+    return _chunks(home, flow_id, extension_id(growth), growth, known, send)
+
+
+def extension_id(growth: CheckedGrowth) -> str:
+    """The growth id of nodes that are added from outside: the same for the same nodes."""
+    return f"x-{growth.digest}"
+
+
+def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
+    home: QueueKeys,
+    flow_id: str,
+    growth_id: str,
+    growth: CheckedGrowth,
+    known: Mapping[str, KnownNode],
+    send: Send[T],
+) -> Iterator[Call[T]]:
+    """The calls that stage a growth; the header of the last has the number of all."""
+    names = JobNames(home.prefix, flow_id, growth.queue_of(known))
+    queues = list(dict.fromkeys(node.queue for node in growth.nodes))
+    numbers = {queue: number for number, queue in enumerate(queues, start=1)}
+    places = [QueueKeys(home.prefix, queue).key("id") for queue in queues]
+    parts = list(chunks(growth.nodes, GROWTH_NODES))
+    for at, chunk in enumerate(parts, start=1):
+        header: dict[str, Any] = {"id": flow_id, "growth": growth_id, "batch": growth.digest, "chunk": at}
+        header |= _outer_edges(chunk, growth, names)
+        if at == len(parts):
+            header["chunks"] = len(parts)
+        words = [word for piece in chunk for word in (numbers[piece.node.queue], *staged(piece, names))]
+        yield send(places, json.dumps(header), words)
+
+
+def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames) -> dict[str, Any]:
+    """The edges of a chunk between new and old nodes, as the header has them."""
+    after, before = [], []
+    held = set(growth.before)
+    for piece in chunk:
+        ref = names.ref(piece.node.name)
+        after += [[names.ref(name), ref] for name in piece.after if name in growth.outside]
+        before += [[ref, names.ref(name), piece.node.name] for name in piece.dependents if name in held]
+    return {key: edges for key, edges in (("after", after), ("before", before)) if edges}
+
+
+def drop_growth(home: QueueKeys, flow_id: str, growth_id: str) -> Call[int]:
+    """Remove a slice of the staged nodes that did not join; returns how many are left. Repeatable."""
+    args = (0, flow_id, growth_id)
+    return function("gmo_drop_growth", [home.flow(flow_id)], args, replies.integer, repeatable=True)
+
+
+def known_nodes(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[dict[str, KnownNode]]:
+    """Those of the nodes that the flow has, without their states."""
+
+    def decode(reply: Any) -> dict[str, KnownNode]:
+        return _all_known(zip(names, reply, strict=True))
+
+    return command("HMGET", home.flow(flow_id) + ":nodes", *names, decode=decode)
+
+
+def staged_nodes(home: QueueKeys, growth_id: str, names: Sequence[str]) -> Call[dict[str, KnownNode]]:
+    """Those of the nodes that are staged in a growth, without their states."""
+
+    def decode(reply: Any) -> dict[str, KnownNode]:
+        lines = ((name, (text or "").split("\n", 2)) for name, text in zip(names, reply, strict=True))
+        return _all_known((name, parts[1] if len(parts) > 1 else None) for name, parts in lines)
+
+    return command("HMGET", home.growth(growth_id), *names, decode=decode)
+
+
+def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
+    """Nodes by name; one whose row cannot be read is treated as missing."""
+    places = ((name, read_row(row) if row else None) for name, row in rows)
+    return {
+        name: KnownNode(name, place[0], place[1], place[2], place[4], "") for name, place in places if place
+    }
+
+
+def job_state(queue: QueueKeys, job_id: str) -> Call[str]:
+    """The state of a job; '' for a missing job."""
+    return job_hash.get(queue, job_id, "state", lambda reply: reply or "")
+
+
+_NAMES_PER_CALL: Final = 500
+
+
+def add_nodes(
+    prefix: str, attempt: Attempt, nodes: Iterable[FlowNode], before: Sequence[str], clock: Clock
+) -> Op[None]:
+    """Stage nodes that join the flow of an attempt together with its completion.
+
+    Added nodes that wait for nothing wait for the node of the attempt. May be called several times in an
+    attempt: each call is all or nothing, and the same call again changes nothing. Later calls may name nodes
+    of earlier ones.
+
+    Raises:
+        InvalidFlow, CycleError, DuplicateNode, UnknownDependency, FlowTooLarge, ConfigurationError,
+        EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
+        NodeExists: The flow has a node of that name, or another attempt is adding one; nothing was added.
+        LeaseLost: The attempt no longer owns its job.
+    """
+    if attempt.flow_id is None or attempt.node is None:
+        raise InvalidFlow(f"job {attempt.job_id} is not a node of a flow, so it cannot add nodes to one")
+    growth = check_growth(nodes, before=before, grower=attempt.node)
+    ref = yield from flow.find(prefix, attempt.stored_flow)
+    names = {attempt.node, *growth.outside, *growth.before}
+    known = yield from _known(ref, sorted(names), attempt.job_id)
+    if attempt.node not in known:
+        raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
+    check_place(growth, known, (yield from flow.status(ref)), attempt.node)
+    placed = growth.placed(known, known[attempt.node].rank)
+    yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
+    stagings = 0
+    while True:
+        staged = grow(ref.home, attempt, placed, known, clock.now_ms())
+        words, refused = yield from _send(list(staged))
+        if 0 in words:
+            continue  # leftovers of an earlier attempt are being removed, a slice per call
+        stagings += 1
+        if refused is None:
+            return
+        if not isinstance(refused, FlowIncomplete) or stagings == MAX_STAGINGS:
+            raise refused
+
+
+def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
+    """Add nodes to a running or completed flow, all or none. The same call again changes nothing."""
+    growth = check_growth(nodes)
+    status = yield from flow.status(ref)
+    known = yield from _known(ref, sorted(growth.outside), extension_id(growth))
+    try:
+        check_place(growth, known, status, None)
+    except UnknownDependency:
+        yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # refused if its nodes were removed
+        raise
+    placed = growth.placed(known, status.total)
+    yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
+    for stagings in range(1, MAX_STAGINGS + 1):
+        staged = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
+        states, refused = yield from _send(list(staged))
+        if refused is None:
+            yield from flow.advance(ref, clock)
+            return states[-1]
+        if not isinstance(refused, FlowIncomplete) or stagings == MAX_STAGINGS:
+            yield from _drop(ref, growth, refused)
+            raise refused
+    raise AssertionError
+
+
+def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, KnownNode]]:
+    """The nodes of these names in the flow and in the growth itself, with their states."""
+    pages = [names[at : at + _NAMES_PER_CALL] for at in range(0, len(names), _NAMES_PER_CALL)]
+    found: dict[str, KnownNode] = {}
+    for part in (yield from ask_all([staged_nodes(ref.home, growth_id, page) for page in pages])):
+        found |= part
+    for part in (yield from ask_all([known_nodes(ref.home, ref.flow_id, page) for page in pages])):
+        found |= part
+    nodes = list(found.values())
+    states = yield from ask_all(
+        [job_state(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in nodes]
+    )
+    return {node.name: replace(node, state=state) for node, state in zip(nodes, states, strict=True)}
+
+
+def _send(staged: Iterable[Call[T]]) -> Op[tuple[list[T], GlideMQError | None]]:
+    """Send all chunks; returns the replies, and the first refusal."""
+    rest, accepted = iter(staged), []
+    refused: GlideMQError | None = None
+    while refused is None and (trip := list(islice(rest, CALLS_PER_TRIP))):
+        for reply in (yield from ask_each(trip)):
+            if isinstance(reply, GlideMQError):
+                refused = refused or reply
+            else:
+                accepted.append(reply)
+    return accepted, refused
+
+
+def _drop(ref: FlowRef, growth: CheckedGrowth, refused: GlideMQError) -> Op[None]:
+    try:
+        while (yield from ask(drop_growth(ref.home, ref.flow_id, extension_id(growth)))):
+            pass
+    except TransportError as exc:
+        raise refused from exc

@@ -6,8 +6,13 @@ import math
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.errors import GlideMQError, InvalidJob
+from glidemq_orchestrate.errors import (
+    GlideMQError,
+    InvalidJob,
+    PayloadTooLarge,
+)
 from glidemq_orchestrate.foundation.names import NameRule, described
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 
 MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
 
@@ -85,3 +90,10 @@ def milli(value: float) -> int:
 
 def _duration(least: timedelta) -> str:
     return "a millisecond" if least == timedelta(milliseconds=1) else str(least)
+
+
+def check_text(what: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidJob(f"{what} must be a text, got {type(text).__name__}")
+    if len(text.encode(errors="surrogatepass")) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"{what} is longer than {MAX_PAYLOAD_BYTES:,} bytes", where=what)

@@ -1,4 +1,4 @@
-"""The field names of the hash of a job. Calls by ``_protocol/job_hash.py`` take no others."""
+"""The field names of the hash of a job. Calls by ``jobs/job_hash.py`` take no others."""
 
 from __future__ import annotations
 

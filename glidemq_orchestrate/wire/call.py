@@ -1,6 +1,6 @@
 """The vocabulary between use cases and drivers.
 
-A use case (``_ops``) is a generator: it yields a ``Call`` or a ``Batch`` and is resumed with the raw reply,
+An operation is a generator: it yields a ``Call`` or a ``Batch`` and is resumed with the raw reply,
 or with the translated error thrown into it. A driver (``io``) sends what is yielded. Nothing here does I/O.
 
 A ``Batch`` is one pipeline, not a transaction; its reply is a list with an error in place of the reply of

@@ -13,7 +13,10 @@ from binascii import crc_hqx
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    InvalidJob,
+)
 from glidemq_orchestrate.foundation.names import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, SUBSCRIPTION, shown
 
 DEFAULT_PREFIX = "glide"
@@ -307,3 +310,15 @@ def is_node_id(own_id: str, job_id: str) -> bool:
         return True
     flow, is_readable, _ = own_id.rpartition("~")
     return job_id.startswith(f"{flow}~") if is_readable else "~" in job_id
+
+
+def is_gate(ref: str) -> bool:
+    """Whether a member of ``deps`` stands for a gate."""
+    return "}:gmo-gate-" in ref
+
+
+def read_member(member: str) -> list[tuple[QueueKeys, str]]:
+    """Queue and id in ``prefix:{queue}:id``; empty if it is something else."""
+    base, _, job_id = member.rpartition(":")
+    prefix, _, rest = base.rpartition(":{")
+    return [(QueueKeys(prefix, rest[:-1]), job_id)] if prefix and rest.endswith("}") and job_id else []

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.worker import broadcast as ops
-from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
-from glidemq_orchestrate._protocol.queue import changes
-from glidemq_orchestrate._protocol.queue.broadcast import Result
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.broadcasts import calls as broadcasting
+from glidemq_orchestrate.broadcasts import ops
+from glidemq_orchestrate.broadcasts.calls import Result
+from glidemq_orchestrate.broadcasts.ops import Subscription
+from glidemq_orchestrate.broadcasts.subjects import check_pattern
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import calls as changes
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.jobs.subjects import check_pattern
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Call, ask

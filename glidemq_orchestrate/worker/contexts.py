@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_orchestrate._protocol import job_hash
-from glidemq_orchestrate._protocol.flows import nodes
 from glidemq_orchestrate.errors import DecodeError
+from glidemq_orchestrate.flows import node_status as nodes
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.wire.call import Run, ask

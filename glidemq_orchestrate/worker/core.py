@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs.attempt import Attempt

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from glidemq_orchestrate._ops.queue.dead_letters import write_noted
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.worker.exchange import (
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts.dead_letters import write_noted
+from glidemq_orchestrate.attempts.exchange import (
     MAX_NODES,
     MAX_OUTCOMES,
     MAX_WANTED,

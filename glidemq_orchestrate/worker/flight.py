@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glidemq_orchestrate._protocol.worker.exchange import Outcome, Request
+from glidemq_orchestrate.attempts.exchange import Outcome, Request
 
 
 @dataclass(slots=True)

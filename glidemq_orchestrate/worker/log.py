@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate._protocol.worker.workers import LostWorker
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.workers import ReclaimedJobs
 from glidemq_orchestrate.foundation.log_text import in_line
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -98,7 +98,7 @@ class Log:
         )
 
 
-def log_lost_workers(lost: Iterable[tuple[QueueKeys, LostWorker]]) -> None:
+def log_lost_workers(lost: Iterable[tuple[QueueKeys, ReclaimedJobs]]) -> None:
     """Say which workers were lost, and what becomes of their jobs."""
     for keys, one in lost:
         some = f" ({', '.join(one.ids)}{', ...' if one.begun > len(one.ids) else ''})" if one.ids else ""

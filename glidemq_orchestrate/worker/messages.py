@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from glidemq_orchestrate._ops.queue import jobs, usage
-from glidemq_orchestrate._ops.worker.attempt import check_owner
-from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
+from glidemq_orchestrate.attempts.ops import check_owner
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import attempt as attempt_calls
+from glidemq_orchestrate.jobs import output, usage
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
@@ -134,7 +134,7 @@ class Messenger:
         Raises:
             ServerBusy: Too many messages of the job are still to be sent.
         """
-        jobs.check_output(fields)
+        output.check_output(fields)
         call = attempt_calls.add_output(attempt, self._queues[attempt.queue], fields)
         self._post(attempt, Message(call, may_be_dropped=False))
 

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.worker.exchange import Outcome
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts.exchange import Outcome
 from glidemq_orchestrate.errors import NotConfirmed
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.confirmation import mark_queue

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import process_token

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from glidemq_orchestrate._ops.flows import growth
+from glidemq_orchestrate.flows import growth
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.clock import Clock

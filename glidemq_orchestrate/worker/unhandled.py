@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_orchestrate._ops.worker import workers as ops
-from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.attempts import workers as ops
+from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt

@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate._ops.queue import schedulers
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._ops.worker import tending as tendings
-from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate._ops.worker.tending import Tending
-from glidemq_orchestrate._ops.worker.workers import REGISTERED_MS
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import tending as tendings
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts.tending import Tending
+from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
@@ -36,6 +35,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.worker_id import OURS, worker_id
+from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.worker.allowed_imports import check_packages

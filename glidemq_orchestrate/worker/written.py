@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from glidemq_orchestrate._protocol.worker.attempt import MAX_MESSAGES, write_messages
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.attempt import MAX_MESSAGES, Attempt, write_messages
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.core import reconnect_delays

@@ -10,16 +10,17 @@ from typing import Any, Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from glidemq_orchestrate._ops.queue import schedulers
-from glidemq_orchestrate._ops.worker import attempt, broadcast, supervise, workers
-from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate._protocol.worker import exchange
-from glidemq_orchestrate._protocol.worker.exchange import Held
+from glidemq_orchestrate.attempts import exchange, supervise, workers
+from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts.exchange import Held
+from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.packing import outcome as outcome_of
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.io.topology import Topology
+from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.server import libraries as library
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import Batch, Op, Request

@@ -25,13 +25,13 @@ from glidemq_orchestrate import (
     Schedulers,
     Worker,
 )
-from glidemq_orchestrate._ops.queue import schedulers as scheduler_ops
-from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate.doctor import examine
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.clients.doctor import examine
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.schedules import ops as scheduler_ops
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.testing import RunningWorker
 from glidemq_orchestrate.wire.keys import QueueKeys

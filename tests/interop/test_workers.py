@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater, Suspend
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 

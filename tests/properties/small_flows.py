@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, OnFailure, Rule
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import sweep
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.worker.exchange import MAX_NODES, Kind, Outcome, Request
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import sweep
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX

@@ -21,8 +21,8 @@ from glidemq_orchestrate import (
     Queue,
     Queues,
 )
-from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.libraries import ensure_libraries
 from glidemq_orchestrate.settings import ConnectionSettings

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Supervision
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.supervise import Supervision
 from glidemq_orchestrate.errors import FlowConflict
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys

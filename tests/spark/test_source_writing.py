@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate._ops.queue.remembered import forget_old
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.remembered import forget_old
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
 from tests.conftest import Eventually, RunWorker
 from tests.profile import IS_LONG

@@ -24,14 +24,16 @@ from glidemq_orchestrate import (
     Usage,
     Worker,
 )
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._ops.queue import adding as queue_ops
-from glidemq_orchestrate._ops.queue import admin, jobs, schedulers
-from glidemq_orchestrate._ops.queue.adding import NewJob
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation import names
+from glidemq_orchestrate.jobs import adding as queue_ops
+from glidemq_orchestrate.jobs import suspension
+from glidemq_orchestrate.jobs.adding import NewJob
+from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_job_id
 from glidemq_orchestrate.worker.supervisor import Supervisor
@@ -83,7 +85,7 @@ PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
     "prefix": (lambda name: ConnectionSettings(URL, prefix=name), 256),
     "ordering.key": (Ordering, 256),
     "deduplication.id": (Deduplication, 256),
-    "signal": (lambda name: next(jobs.signal(KEYS, "1", name, None, T)), 256),
+    "signal": (lambda name: next(suspension.signal(KEYS, "1", name, None, T)), 256),
     "key": (
         lambda name: next(admin.rate_limit_group(KEYS, name, timedelta(1), T, extend=False)),
         256,

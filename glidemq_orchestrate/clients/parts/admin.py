@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from glidemq_orchestrate._ops.queue import admin as ops
-from glidemq_orchestrate._ops.queue import dead_letters
-from glidemq_orchestrate._ops.queue.admin import GroupInfo, MetricPoint
-from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
-from glidemq_orchestrate._ops.worker import workers
-from glidemq_orchestrate._ops.worker.workers import LostWorker, WorkerInfo
+from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState
+from glidemq_orchestrate.queues import dead_letters, ops
+from glidemq_orchestrate.queues.dead_letters import DeadLetter
+from glidemq_orchestrate.queues.ops import GroupInfo, MetricPoint
 
 
 class AdminCalls(QueueBase):
@@ -153,7 +153,7 @@ class AdminCalls(QueueBase):
 
     def dead_letter_queue(self) -> str | None:
         """The queue for dead letters; None if none is set."""
-        return self._run(dead_letters.queue_of(self._keys))
+        return self._run(dead_letters_ops.queue_of(self._keys))
 
     def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """The dead letters of this queue, the oldest first."""
@@ -269,7 +269,7 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def dead_letter_queue(self) -> str | None:
         """See ``Queue.dead_letter_queue``."""
-        return await self._run(dead_letters.queue_of(self._keys))
+        return await self._run(dead_letters_ops.queue_of(self._keys))
 
     async def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """See ``Queue.dead_letters``."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from glidemq_orchestrate._ops.queue import jobs as ops
-from glidemq_orchestrate._ops.queue import messages as message_ops
-from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Revoked, SuspendInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.jobs import changes as ops
+from glidemq_orchestrate.jobs import children, output, suspension
+from glidemq_orchestrate.jobs import messages as message_ops
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.jobs.message import AcceptedAttempt, JobMessage
+from glidemq_orchestrate.jobs.messages import AcceptedAttempt, JobMessage
 from glidemq_orchestrate.jobs.options import JobRef
+from glidemq_orchestrate.jobs.output import OutputChunk
+from glidemq_orchestrate.jobs.suspension import SuspendInfo
+from glidemq_orchestrate.queues import removal
+from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 
@@ -39,7 +43,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It has ended; nothing was changed.
         """
-        return self._run(ops.revoke(self._keys, job_id, self._clock))
+        return self._run(removal.revoke(self._keys, job_id, self._clock))
 
     def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
@@ -50,7 +54,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id. A repeat raises this.
             JobStateConflict: It is a node of a flow that has not ended: cancel the flow.
         """
-        self._run(ops.remove(self._keys, job_id, self._now()))
+        self._run(removal.remove(self._keys, job_id, self._now()))
 
     def change_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a job that does not run yet, 0 to 2048. Repeatable.
@@ -138,7 +142,7 @@ class JobCalls(QueueBase):
                 reasons, and the results of the others.
             DecodeError: A result is not valid JSON.
         """
-        return self._run(ops.children_values(self._keys, job_id))
+        return self._run(children.children_values(self._keys, job_id))
 
     def parents(self, job_id: str) -> list[JobRef]:
         """The jobs that wait for a job, in any queue; in a DAG these are its dependents.
@@ -146,7 +150,7 @@ class JobCalls(QueueBase):
         Raises:
             JobNotFound: There is none with this id.
         """
-        return self._run(ops.parents(self._keys, job_id))
+        return self._run(children.parents(self._keys, job_id))
 
     def suspend_info(self, job_id: str) -> SuspendInfo | None:
         """Why, since when and until when a job is suspended; None if it is not.
@@ -154,7 +158,7 @@ class JobCalls(QueueBase):
         Raises:
             JobNotFound: There is none with this id.
         """
-        return self._run(ops.suspend_info(self._keys, job_id))
+        return self._run(suspension.suspend_info(self._keys, job_id))
 
     def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
         """Send a signal to a suspended job, which then runs again and sees it. False if it is not suspended.
@@ -163,7 +167,7 @@ class JobCalls(QueueBase):
             InvalidJob: The name is empty; nothing was sent.
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
-        return self._run(ops.signal(self._keys, job_id, name, data, self._now()))
+        return self._run(suspension.signal(self._keys, job_id, name, data, self._now()))
 
     def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
         """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
@@ -172,7 +176,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id.
             InvalidJob, PayloadTooLarge: The output is not valid or too large; nothing was sent.
         """
-        return self._run(ops.add_output(self._keys, job_id, fields))
+        return self._run(output.add_output(self._keys, job_id, fields))
 
     def read_output(
         self, job_id: str, *, after: str | None = None, limit: int = 100, timeout: timedelta = timedelta(0)
@@ -181,7 +185,7 @@ class JobCalls(QueueBase):
 
         Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
         """
-        return self._run(ops.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
+        return self._run(output.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
 
     def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
         """Read what the attempts of a job have written by ``ctx.write_message``, the oldest first.
@@ -213,11 +217,11 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def revoke(self, job_id: str) -> Revoked:
         """See ``Queue.revoke``."""
-        return await self._run(ops.revoke(self._keys, job_id, self._clock))
+        return await self._run(removal.revoke(self._keys, job_id, self._clock))
 
     async def remove(self, job_id: str) -> None:
         """See ``Queue.remove``."""
-        await self._run(ops.remove(self._keys, job_id, await self._now()))
+        await self._run(removal.remove(self._keys, job_id, await self._now()))
 
     async def change_priority(self, job_id: str, priority: int) -> None:
         """See ``Queue.change_priority``."""
@@ -253,23 +257,23 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def children_values(self, job_id: str) -> dict[JobRef, Json]:
         """See ``Queue.children_values``."""
-        return await self._run(ops.children_values(self._keys, job_id))
+        return await self._run(children.children_values(self._keys, job_id))
 
     async def parents(self, job_id: str) -> list[JobRef]:
         """See ``Queue.parents``."""
-        return await self._run(ops.parents(self._keys, job_id))
+        return await self._run(children.parents(self._keys, job_id))
 
     async def suspend_info(self, job_id: str) -> SuspendInfo | None:
         """See ``Queue.suspend_info``."""
-        return await self._run(ops.suspend_info(self._keys, job_id))
+        return await self._run(suspension.suspend_info(self._keys, job_id))
 
     async def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
         """See ``Queue.signal``."""
-        return await self._run(ops.signal(self._keys, job_id, name, data, await self._now()))
+        return await self._run(suspension.signal(self._keys, job_id, name, data, await self._now()))
 
     async def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
         """See ``Queue.add_output``."""
-        return await self._run(ops.add_output(self._keys, job_id, fields))
+        return await self._run(output.add_output(self._keys, job_id, fields))
 
     async def read_output(
         self,
@@ -280,7 +284,7 @@ class AsyncJobCalls(AsyncQueueBase):
         timeout: timedelta = timedelta(0),  # noqa: ASYNC109  the server waits
     ) -> list[OutputChunk]:
         """See ``Queue.read_output``."""
-        return await self._run(ops.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
+        return await self._run(output.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
 
     async def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
         """See ``Queue.messages``."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from glidemq_orchestrate._ops.queue import listing as ops
-from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.queues import listing as ops
+from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.wire.codec import JsonLike
 
 

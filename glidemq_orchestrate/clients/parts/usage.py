@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from glidemq_orchestrate._ops.queue import usage as ops
-from glidemq_orchestrate._ops.queue.usage import FlowBudget, UsageSummary
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
-from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.jobs import usage as ops
+from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 
 
 class UsageCalls(QueueBase):

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from glidemq_orchestrate._ops.queue import published as ops
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.spark.published import accepted as ops
 from glidemq_orchestrate.spark.published.acceptance import Make
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.worker.handler import Serving

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from glidemq_orchestrate._ops.spans import events as ops
-from glidemq_orchestrate._ops.spans.span import Span, packed
 from glidemq_orchestrate.events import Event
 from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
 from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.partitions import events as ops
+from glidemq_orchestrate.spark.source.partitions.part import Span, packed
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.wire.stored import number
 

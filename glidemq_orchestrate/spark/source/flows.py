@@ -7,12 +7,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
-from glidemq_orchestrate._ops.spans import flows as ops
-from glidemq_orchestrate._ops.spans.flows import FlowSpan, ListedFlow
-from glidemq_orchestrate._ops.spans.span import packed
-from glidemq_orchestrate._protocol.flows.nodes import TimedNode
+from glidemq_orchestrate.flows.node_status import TimedNode
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
 from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.partitions import flows as ops
+from glidemq_orchestrate.spark.source.partitions.flows import FlowSpan, ListedFlow
+from glidemq_orchestrate.spark.source.partitions.part import packed
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.wire.codec import encode
 

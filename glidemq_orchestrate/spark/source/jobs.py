@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from glidemq_orchestrate._ops.queue.admin import queue_names
-from glidemq_orchestrate._ops.spans import jobs as ops
-from glidemq_orchestrate._ops.spans.jobs import Ids, JobSpan
-from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate.errors import CodecError
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.started import START_FIELDS, started
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.token import worker_of
+from glidemq_orchestrate.queues.ops import queue_names
 from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.partitions import jobs as ops
+from glidemq_orchestrate.spark.source.partitions.jobs import Ids, JobSpan
+from glidemq_orchestrate.spark.source.partitions.part import packed
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.wire.codec import decode, encode, readable
 from glidemq_orchestrate.wire.keys import read_generation

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from pyspark.sql.types import StringType, StructType  # noqa: TID253  whoever imports this module has it
 
-from glidemq_orchestrate._ops.queue.adding import NewJob
-from glidemq_orchestrate._ops.queue.remembered import deduplication, job_id
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.foundation.names import JOB_NAME, REQUEST, described
+from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.bounds import MAX_DURATION, whole
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.jobs.ordering import Ordering
 from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.remembered import deduplication, job_id
 from glidemq_orchestrate.spark.source.values import Form, form_of, is_exact, is_whole
 from glidemq_orchestrate.wire.codec import Json, decode
 from glidemq_orchestrate.wire.keys import check_queue_name

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.spans.flows import WantedFlows
-from glidemq_orchestrate._ops.spans.jobs import STATES, WantedJobs
-from glidemq_orchestrate._ops.spans.span import ALL_TIMES, END_OF_TIME_MS, Times
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.partitions.flows import WantedFlows
+from glidemq_orchestrate.spark.source.partitions.jobs import STATES, WantedJobs
+from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, END_OF_TIME_MS, Times
 from glidemq_orchestrate.spark.source.tables import TABLES
 from glidemq_orchestrate.wire.keys import check_flow_id, check_queue_name
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
 
-from glidemq_orchestrate._ops.queue.admin import queue_names
-from glidemq_orchestrate._ops.spans import events as ops
-from glidemq_orchestrate._ops.spans.events import START, Mark
-from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
+from glidemq_orchestrate.queues.ops import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import pages, row
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.partitions import events as ops
+from glidemq_orchestrate.spark.source.partitions.events import START, Mark
+from glidemq_orchestrate.spark.source.partitions.part import packed
 from glidemq_orchestrate.spark.source.scan import MAX_ROWS, ROWS
 from glidemq_orchestrate.spark.source.tables import record_batch
 from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name

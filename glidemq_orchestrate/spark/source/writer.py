@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext  # noqa: TID253  whoever imports this module has it
 from pyspark.sql import datasource as api  # noqa: TID253
 
-from glidemq_orchestrate._ops.queue.remembered import forget_old
-from glidemq_orchestrate._ops.spans.events import marks
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.link import Link, Patience
+from glidemq_orchestrate.spark.source.partitions.events import marks
+from glidemq_orchestrate.spark.source.remembered import forget_old
 from glidemq_orchestrate.spark.source.rows import RowJobs
 from glidemq_orchestrate.wire.keys import QueueKeys
 

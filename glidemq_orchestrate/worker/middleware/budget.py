@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from glidemq_orchestrate._ops.queue import budget
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
+from glidemq_orchestrate.worker.middleware import node_budget as budget
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 from glidemq_orchestrate.worker.signals import RetryLater

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.handler import JobEvent
 from glidemq_orchestrate.worker.log import about

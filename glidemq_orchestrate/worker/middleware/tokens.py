@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from glidemq_orchestrate._ops.queue import token_limit as ops
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
@@ -19,6 +18,7 @@ from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
+from glidemq_orchestrate.worker.middleware import token_counters as ops
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import FlowNotFound
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys

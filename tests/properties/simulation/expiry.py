@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Call

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.flows.portable import advance, rounds, succession
-from glidemq_orchestrate._ops.flows.portable.table import Node
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.flows.generations import Found
-from glidemq_orchestrate._protocol.flows.portable import record as records
-from glidemq_orchestrate._protocol.flows.portable import succession as calls
-from glidemq_orchestrate._protocol.flows.portable.record import Record
+from glidemq_orchestrate.flows.generation_record import Found
+from glidemq_orchestrate.flows.portable import advance, rounds, succession
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable import succession as calls
+from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.table import Node
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.wire.call import Op, ask, ask_each
 from tests.properties.simulation.plan import Path
 

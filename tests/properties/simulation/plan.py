@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Owner, Rule
-from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate.flows.backend import Reach
 from tests.properties.simulation.choices import Choices
 
 Path = Literal["staged", "portable"]
@@ -18,7 +18,7 @@ _POLICIES: Final = [None] * 6 + list(OnFailure)
 _ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
 _STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "attach", "extend"]
 _CHANGES: Final = ["follow", "follow", "alone", "completed", "skipped", "failed"]
-"""What users do with nodes: see ``_protocol/flows/node_changes.py``."""
+"""What users do with nodes: see ``flows/node_change_calls.py``."""
 # How often a plan has a limit of each kind.
 _LIMITED: Final = 0.25
 _QUEUE_TIMEOUTS: Final = [50, 400, 1_500, 5_000]

@@ -8,11 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from glidemq_orchestrate import FlowNode, Owner
-from glidemq_orchestrate._ops.flows import backend, generations, node_changes
-from glidemq_orchestrate._ops.flows.node_changes import Chosen
-from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.errors import (
     FlowEnded,
     FlowExpired,
@@ -23,7 +18,12 @@ from glidemq_orchestrate.errors import (
     Superseded,
     TransportError,
 )
+from glidemq_orchestrate.flows import backend, generations, node_changes
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.owners import Ownership, Renewals
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.wire.call import Op
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data

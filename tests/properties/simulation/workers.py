@@ -11,15 +11,14 @@ from functools import partial
 from typing import Final
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._ops.flows import growth
-from glidemq_orchestrate._ops.queue.dead_letters import write_noted
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._ops.worker import tending
-from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate._ops.worker.tending import Tending
-from glidemq_orchestrate._protocol.flows.nodes import read_results
-from glidemq_orchestrate._protocol.worker.exchange import MAX_NODES, Answer, Kind, Outcome, Request
+from glidemq_orchestrate.attempts import ops, tending
+from glidemq_orchestrate.attempts.dead_letters import write_noted
+from glidemq_orchestrate.attempts.exchange import MAX_NODES, Answer, Kind, Outcome, Request
+from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts.tending import Tending
 from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.flows import growth
+from glidemq_orchestrate.flows.node_status import read_results
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Op

@@ -25,8 +25,8 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDeferred
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Worker
-from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.io.sync import SyncDriver
 from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
 from tests.providers.airflow.test_trigger import _task_is, fired, until

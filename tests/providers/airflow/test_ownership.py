@@ -17,7 +17,7 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
 
 from glidemq_orchestrate import FlowProducer
-from glidemq_orchestrate._ops.worker import attempt
+from glidemq_orchestrate.attempts import ops as attempt
 from glidemq_orchestrate.flows import owner as owner_module
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver

@@ -13,7 +13,7 @@ from dagster_glidemq import GlideMQResource
 from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate._ops.worker import attempt
+from glidemq_orchestrate.attempts import ops as attempt
 from glidemq_orchestrate.flows import owner as owner_module
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver

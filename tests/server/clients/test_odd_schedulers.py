@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
-from glidemq_orchestrate._ops.queue import schedulers as ops
+from glidemq_orchestrate.schedules import ops
 from glidemq_orchestrate.wire import isolated
 from glidemq_orchestrate.wire.keys import QueueKeys
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate._ops.queue import admin
+from glidemq_orchestrate.queues import ops as admin
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import changes, portable
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import changes, portable
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server import rights as acl

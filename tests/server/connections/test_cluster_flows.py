@@ -14,9 +14,9 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions, Queue
-from glidemq_orchestrate._ops.flows import index
-from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound, Superseded
+from glidemq_orchestrate.flows import index
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries

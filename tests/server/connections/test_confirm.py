@@ -22,8 +22,8 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.attempt import Attempt

@@ -24,10 +24,10 @@ from glidemq_orchestrate import (
     Suspend,
     Unrecoverable,
 )
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import node_jobs
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.fields import OF_ONE_RUN
 from glidemq_orchestrate.wire.call import ask, ask_all

@@ -19,8 +19,8 @@ from glidemq_orchestrate import (
     OnFailure,
     Rule,
 )
-from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate.errors import FlowConflict
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import LONG, REACHES

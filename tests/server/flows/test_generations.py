@@ -21,8 +21,6 @@ from glidemq_orchestrate import (
     Ordering,
     Rule,
 )
-from glidemq_orchestrate._ops.flows import backend, generations, index, nodes
-from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -32,7 +30,9 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     Superseded,
 )
+from glidemq_orchestrate.flows import backend, generations, index, nodes
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import sweep
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled

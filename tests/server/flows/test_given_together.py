@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
-from glidemq_orchestrate._ops.flows.node_changes import Chosen, change
-from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_changes import Chosen, change
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.profile import sampled
 from tests.server.conftest import REACHES

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState
-from glidemq_orchestrate._ops.flows import backend, index
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -18,6 +17,7 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     ProtocolError,
 )
+from glidemq_orchestrate.flows import backend, index
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.wire.keys import QueueKeys
 

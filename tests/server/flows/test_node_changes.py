@@ -23,10 +23,6 @@ from glidemq_orchestrate import (
     RetryLater,
     Rule,
 )
-from glidemq_orchestrate._ops.flows import backend, node_changes
-from glidemq_orchestrate._ops.flows.node_changes import Chosen
-from glidemq_orchestrate._ops.flows.portable import changes
-from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -38,6 +34,10 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     Superseded,
 )
+from glidemq_orchestrate.flows import backend, node_changes
+from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.portable import changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.call import Batch

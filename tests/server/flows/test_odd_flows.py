@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobState
-from glidemq_orchestrate._ops.worker import attempt, supervise
-from glidemq_orchestrate._ops.worker.supervise import LAP_MS, Supervision
+from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.supervise import LAP_MS, Supervision
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 

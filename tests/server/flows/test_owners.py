@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
-from glidemq_orchestrate._ops.flows import backend, owners
-from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
-from glidemq_orchestrate._ops.flows.portable import sweep
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._ops.worker import attempt
+from glidemq_orchestrate.attempts import ops as attempt
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
+from glidemq_orchestrate.flows import backend, owners
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.owners import Ownership, Renewals
+from glidemq_orchestrate.flows.portable import sweep
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.portable import advance, sweep
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.flows.portable import lists
 from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import advance, lists, sweep
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys

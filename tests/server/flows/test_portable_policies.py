@@ -23,11 +23,11 @@ from glidemq_orchestrate import (
     Rule,
     Skip,
 )
-from glidemq_orchestrate._ops.flows import backend, generations
-from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows import backend, generations
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
-from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate.errors import NodeNotRepeatable, ResultRemoved
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import REACHES

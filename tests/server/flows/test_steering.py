@@ -18,10 +18,10 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
 )
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
-from glidemq_orchestrate._protocol.worker import exchange
+from glidemq_orchestrate.attempts import exchange
+from glidemq_orchestrate.attempts import ops as attempt_ops
 from glidemq_orchestrate.errors import FlowCancelled, LeaseLost
+from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 

@@ -23,9 +23,6 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.flows import flow as flow_calls
-from glidemq_orchestrate._protocol.flows import staging
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -39,6 +36,8 @@ from glidemq_orchestrate.errors import (
     ServerTooOld,
     UnknownDependency,
 )
+from glidemq_orchestrate.flows import backend, staging
+from glidemq_orchestrate.flows import record as flow_calls
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Queue
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -24,10 +24,10 @@ from glidemq_orchestrate import (
     NodeChange,
     Worker,
 )
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows import watch as flow_watch
-from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import watch as flow_watch
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.processes import spawned

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowChange, FlowNode, FlowProducer, FlowSpec, JobOptions, NodeChange
-from glidemq_orchestrate._ops.flows import watch as flow_watch
-from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.flows import watch as flow_watch
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Op
 from tests.server.conftest import REACHES

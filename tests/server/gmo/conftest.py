@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.flows import flow, staging
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.flows import backend, staging
+from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.wire.call import Call, ask, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys

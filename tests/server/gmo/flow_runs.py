@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import flow
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import ref
+from glidemq_orchestrate.flows import staged as flow_ops
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
 
 ETL, SPARK = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
-REF = flow_ops.FlowRef(ETL, "f")
+REF = ref.FlowRef(ETL, "f")
 
 
 def finish(bench: Bench, attempt: Attempt) -> None:

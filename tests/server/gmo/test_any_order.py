@@ -19,14 +19,14 @@ from hypothesis.stateful import (
 )
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import Call, ask, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from tests.profile import IS_LONG

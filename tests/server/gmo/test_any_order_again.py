@@ -14,16 +14,16 @@ import hypothesis.strategies as st
 from hypothesis.stateful import rule
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Owner
-from glidemq_orchestrate._ops.flows import backend, generations, node_changes, staged
-from glidemq_orchestrate._ops.flows.node_changes import Chosen
-from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.flows.node_changes import Change, What
-from glidemq_orchestrate._protocol.flows.nodes import read_row
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.supervise import Supervision
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
+from glidemq_orchestrate.flows import backend, generations, node_changes, staged
+from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.node_change_calls import Change, What
+from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.node_status import read_row
 from tests.profile import IS_LONG
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
 from tests.server.policy_work import node
@@ -31,8 +31,8 @@ from tests.server.policy_work import node
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
     from glidemq_orchestrate.flows.owner import OnLapse
+    from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
     from glidemq_orchestrate.wire.call import Op
     from tests.server.conftest import Hand
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows import flow as flow_calls
-from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
-from glidemq_orchestrate._protocol.worker import workers
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.flows import record as flow_calls
+from glidemq_orchestrate.jobs import attempt as attempt_calls
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker, JobOptions
-from glidemq_orchestrate._ops.queue import admin, dead_letters, listing, subscriptions
-from glidemq_orchestrate._ops.queue.adding import get_job
-from glidemq_orchestrate._ops.queue.jobs import retry as retry_job
-from glidemq_orchestrate._ops.queue.jobs import revoke as revoke_job
-from glidemq_orchestrate._ops.worker import broadcast as ops
-from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._protocol.queue import broadcast as calls
-from glidemq_orchestrate._protocol.queue.broadcast import Result
+from glidemq_orchestrate.broadcasts import calls, ops, subscriptions
+from glidemq_orchestrate.broadcasts.calls import Result
+from glidemq_orchestrate.broadcasts.ops import Subscription
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.jobs.adding import get_job
+from glidemq_orchestrate.jobs.changes import retry as retry_job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
+from glidemq_orchestrate.queues import dead_letters, listing
+from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.queues.removal import revoke as revoke_job
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 

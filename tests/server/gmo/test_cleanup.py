@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Deduplication, JobOptions, Ordering, RateLimit, TokenBucket
-from glidemq_orchestrate._ops.queue import admin
-from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
-from glidemq_orchestrate._ops.worker.attempt import clean_up
-from glidemq_orchestrate._protocol.queue import changes
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.ops import clean_up
 from glidemq_orchestrate.errors import JobSkipped
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.queues import ops as admin
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.worker import workers
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.ordering import Ordering, RateLimit, TokenBucket
 
 if TYPE_CHECKING:

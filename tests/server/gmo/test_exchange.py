@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from glidemq_orchestrate import FlowSpec
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.ordering import Ordering

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._ops.flows import growth as ops
-from glidemq_orchestrate._ops.flows import index
-from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.flows import growth as calls
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
+from glidemq_orchestrate.flows import growth as calls
+from glidemq_orchestrate.flows import growth as ops
+from glidemq_orchestrate.flows import index, ref
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import staged as flow_ops
 from glidemq_orchestrate.flows.growth import check_growth
 from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, REF, finish, leftovers, run_all, status
@@ -100,11 +100,11 @@ class TestExtending:
             extend(bench, node("x"))
         assert bench.dump() == before
         with pytest.raises(FlowNotFound):
-            bench.hand.run(ops.extend(flow_ops.FlowRef(ETL, "g"), [node("x")], bench))
+            bench.hand.run(ops.extend(ref.FlowRef(ETL, "g"), [node("x")], bench))
 
     def test_the_last_chunk_alone_adds_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
         growth = check_growth([node(f"x{n}") for n in range(60)])
-        *_, last = calls.extend(ETL, "f", growth, {}, bench.now)
+        *_, last = calls.extend_flow(ETL, "f", growth, {}, bench.now)
         assert bench.hand.answer(last).code == "GMO_FLOW_INCOMPLETE"
         assert status(bench)[1] == 1

@@ -11,11 +11,12 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec, Rule
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate._protocol.flows import flow, staging
-from glidemq_orchestrate._protocol.flows import nodes as node_calls
-from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
+from glidemq_orchestrate.flows import node_status as node_calls
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import staging
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.server import libraries
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -8,12 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows import growth as ops
-from glidemq_orchestrate._ops.flows import index as flow_index
-from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate.errors import (
     CycleError,
     DuplicateNode,
@@ -24,6 +18,13 @@ from glidemq_orchestrate.errors import (
     NodeExists,
     UnknownDependency,
 )
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import growth as ops
+from glidemq_orchestrate.flows import index as flow_index
+from glidemq_orchestrate.flows import node_status as node_calls
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import ref as ref_ops
+from glidemq_orchestrate.flows import staged as flow_ops
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -310,7 +311,7 @@ class TestMany:
 @pytest.mark.parametrize("queue", ['a"b', "a\\b", "a\nb", "a,b]", "ü"])
 def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, queue: str) -> None:
     clock = SystemClock()
-    place, ref = QueueKeys("glide", queue), flow_ops.FlowRef(QueueKeys("glide", queue), "f")
+    place, ref = QueueKeys("glide", queue), ref_ops.FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
     hand.run(backend.submit("glide", check_flow(spec), "f", "attach", clock))
     hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobOptions
-from glidemq_orchestrate._protocol.queue import changes, jobs
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.wire.call import function
 
 if TYPE_CHECKING:

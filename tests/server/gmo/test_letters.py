@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, JobOptions
-from glidemq_orchestrate._ops.queue import dead_letters
-from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.queues import dead_letters
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -162,8 +163,8 @@ def test_a_letter_whose_writing_is_cut_off_anywhere_is_written_once(bench: Bench
         add(bench, n)
         bench.fail(bench.begin())
     for calls in range(1, 20):
-        bench.hand.run_until(dead_letters.write_noted([ETL], bench), calls)
-    bench.hand.run(dead_letters.write_noted([ETL], bench))
+        bench.hand.run_until(dead_letters_ops.write_noted([ETL], bench), calls)
+    bench.hand.run(dead_letters_ops.write_noted([ETL], bench))
     assert sorted(letter["data"] for letter in letters(bench)) == [0, 1, 2]
     assert not bench.client.exists(NOTES)
 

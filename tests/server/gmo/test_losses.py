@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.token import token_of
 from glidemq_orchestrate.jobs.worker_id import OURS, worker_id

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.queue import messages as calls
-from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.jobs import attempt as attempt_calls
+from glidemq_orchestrate.jobs import calls as jobs
+from glidemq_orchestrate.jobs import messages as calls
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.message import AcceptedAttempt
+from glidemq_orchestrate.jobs.messages import AcceptedAttempt
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -36,7 +36,7 @@ def texts(bench: Bench, job_id: str = "j") -> list[tuple[str, int, str]]:
 
 
 def accepted(bench: Bench, job_id: str = "j") -> AcceptedAttempt | None:
-    found: AcceptedAttempt | None = bench.call(calls.accepted(ETL, job_id))
+    found: AcceptedAttempt | None = bench.call(calls.accepted_attempt(ETL, job_id))
     return found
 
 

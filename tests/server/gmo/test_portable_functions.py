@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs
-from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows.portable import gates, node_jobs
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import QueueKeys
 

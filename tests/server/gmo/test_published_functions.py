@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._ops.queue import published
-from glidemq_orchestrate._protocol.queue import changes, jobs
-from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.jobs import attempt as attempt_calls
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.spark.published import accepted as published
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate import FlowNode, JobOptions
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.worker import workers
-from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
+from glidemq_orchestrate.flows import record as flow
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobOptions, Keep
-from glidemq_orchestrate._protocol.flows.flow import expire_due
-from glidemq_orchestrate._protocol.queue import changes, jobs
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.flows.record import expire_due
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as jobs
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt

@@ -22,17 +22,21 @@ from glidemq_orchestrate import (
     TokenBucket,
     Usage,
 )
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.queue import admin, dead_letters, schedulers, usage
-from glidemq_orchestrate._ops.queue import jobs as job_ops
-from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._ops.worker import broadcast, supervise
-from glidemq_orchestrate._ops.worker.broadcast import Subscription
-from glidemq_orchestrate._protocol.queue.broadcast import Result
-from glidemq_orchestrate._protocol.worker.attempt import write_messages
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.broadcasts import ops as broadcast
+from glidemq_orchestrate.broadcasts.calls import Result
+from glidemq_orchestrate.broadcasts.ops import Subscription
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs import changes as job_ops
+from glidemq_orchestrate.jobs import output, usage
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
+from glidemq_orchestrate.jobs.attempt import write_messages
+from glidemq_orchestrate.queues import dead_letters
+from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.lifetimes import Lives, life_of
@@ -128,7 +132,7 @@ class Week:
         self.run(
             job_ops.add_log(ETL, attempt.job_id, "line"),
             job_ops.update(ETL, attempt.job_id, "progress", 1, self.bench.now),
-            job_ops.add_output(ETL, attempt.job_id, {"chunk": "1"}),
+            output.add_output(ETL, attempt.job_id, {"chunk": "1"}),
             usage.report(ETL, attempt.job_id, Usage(tokens={"in": 1}), self.bench),
         )
         self.bench.call(write_messages(attempt, ETL, 1, ["m"], self.bench.now))

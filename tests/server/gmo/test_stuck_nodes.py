@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows.portable import portable
-from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Supervision
-from glidemq_orchestrate._protocol.flows import flow, stalled
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import stalled
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import portable
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

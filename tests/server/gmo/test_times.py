@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
-from glidemq_orchestrate._protocol.flows import nodes
-from glidemq_orchestrate._protocol.flows.portable import node_jobs
-from glidemq_orchestrate._protocol.queue import jobs as job_calls
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.wire.keys import QueueKeys
 

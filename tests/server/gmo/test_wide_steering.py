@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind
+from glidemq_orchestrate.attempts.exchange import Kind
 from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
 from glidemq_orchestrate.io import packing, pool
 from glidemq_orchestrate.io.aio import AsyncDriver

@@ -26,11 +26,11 @@ from glidemq_orchestrate import (
     Queue,
     Schedulers,
 )
-from glidemq_orchestrate._ops.queue import schedulers as scheduler
-from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Supervision
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.supervise import Supervision
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.schedules import ops as scheduler
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

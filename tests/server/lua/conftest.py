@@ -11,8 +11,8 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.embedded import EmbeddedServer
+from glidemq_orchestrate.flows.backend import Reach
 from tests.server.life_cycle import LifeCycle
 from tests.server.lua.keyspace import Dump, changes, dump
 from tests.server.lua.portable_slots import Slots

@@ -10,11 +10,11 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import advance, reading
-from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import advance, reading
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from glidemq_orchestrate.wire.replies import error_from
 from tests.profile import IS_LONG

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows import watch as flow_watch
-from glidemq_orchestrate._ops.flows.portable import advance, changes, portable, reading, sweep
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
+from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import watch as flow_watch
+from glidemq_orchestrate.flows.portable import advance, changes, portable, reading, sweep
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows import backend, generations
-from glidemq_orchestrate._ops.flows.portable import advance, changes, reading, sweep
-from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
+from glidemq_orchestrate.flows import backend, generations
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places

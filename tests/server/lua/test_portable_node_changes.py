@@ -12,12 +12,12 @@ from datetime import timedelta
 import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
-from glidemq_orchestrate._ops.flows import generations, node_changes
-from glidemq_orchestrate._ops.flows.node_changes import Chosen
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, sweep
-from glidemq_orchestrate._protocol.flows.node_changes import Change, What
-from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
+from glidemq_orchestrate.flows import generations, node_changes
+from glidemq_orchestrate.flows.node_change_calls import Change, What
+from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.portable import advance, portable, reading, sweep
+from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled

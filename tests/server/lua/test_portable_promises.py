@@ -11,12 +11,12 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate._ops.flows import backend, generations
-from glidemq_orchestrate._ops.flows import nodes as single
-from glidemq_orchestrate._ops.flows.portable import advance, changes, portable, reading, sweep
-from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
+from glidemq_orchestrate.flows import backend, generations
+from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import advance, changes, portable, reading, sweep
+from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows import generations
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, submit, sweep
-from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
+from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import FlowExpired
+from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable import advance, portable, reading, submit, sweep
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled

@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries

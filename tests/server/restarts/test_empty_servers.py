@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer, Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
-from glidemq_orchestrate._protocol.worker import exchange as wire
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows import generations
-from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import flow, nodes
-from glidemq_orchestrate._protocol.worker.exchange import Kind
+from glidemq_orchestrate.attempts.exchange import Kind
+from glidemq_orchestrate.flows import generations, ref
+from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import staged as flow_ops
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -77,7 +78,7 @@ def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
 def test_a_generation_begins_once_whatever_servers_die(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     assert run_all(keeper, '"old"') == WIDE + 1
-    new = keeper.run(generations.restart(flow_ops.FlowRef(ETL, "f"), "again", keeper))
+    new = keeper.run(generations.restart(ref.FlowRef(ETL, "f"), "again", keeper))
     keeper.again(kill=True)
     assert keeper.run(generations.restart(new, "again", keeper)) == new
     assert run_all(keeper, '"new"', new.flow_id, kill=True) == WIDE + 1

@@ -21,11 +21,11 @@ from glidemq_orchestrate import (
     Unrecoverable,
     WaitForChildren,
 )
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import ChildrenFailed
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import REACHES
 

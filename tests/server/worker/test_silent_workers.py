@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Broadcast, FlowNode, FlowProducer, FlowSpec, JobState, Queue
-from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._ops.worker import workers as worker_ops
-from glidemq_orchestrate._protocol.worker import exchange, workers
+from glidemq_orchestrate.attempts import exchange, workers
+from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys

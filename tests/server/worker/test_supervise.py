@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate._ops.worker import attempt, supervise
-from glidemq_orchestrate._ops.worker.supervise import Supervision, Tick
-from glidemq_orchestrate._protocol.flows import flow as flow_calls
-from glidemq_orchestrate._protocol.flows import staging
+from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts.supervise import Supervision, Tick
+from glidemq_orchestrate.flows import record as flow_calls
+from glidemq_orchestrate.flows import staging
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Context, EmbeddedServer, Handlers, JobOptions, Queue
-from glidemq_orchestrate._protocol.worker import attempt
 from glidemq_orchestrate.errors import GlideMQError, InvalidJob, PayloadTooLarge, ServerBusy
+from glidemq_orchestrate.jobs import attempt
 from glidemq_orchestrate.worker import written
 from tests.server import process_handlers
 

@@ -23,11 +23,11 @@ from glidemq_orchestrate import (
     map_over,
     nested,
 )
-from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import CheckedNode, check_flow
 from glidemq_orchestrate.flows.growth import check_growth
 from glidemq_orchestrate.flows.rules import verdict
+from glidemq_orchestrate.flows.staging import JobNames, more_fields
 from tests.rule_oracle import ENDS, verdicts
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from glidemq_orchestrate._protocol.queue.reads import scan_keys, scan_page
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, OutcomeUnknown, ServerBusy
 from glidemq_orchestrate.io.slots import SlotMap, target
 from glidemq_orchestrate.io.topology import Cluster, Parcel, Sentinel, Topology
 from glidemq_orchestrate.io.translate import Redirected
+from glidemq_orchestrate.jobs.pages import scan_keys, scan_page
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.cron import Cron
+from glidemq_orchestrate.schedules.cron import Cron
 
 
 def ms(text: str) -> int:

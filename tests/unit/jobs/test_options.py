@@ -18,8 +18,8 @@ from glidemq_orchestrate import (
     RateLimit,
     TokenBucket,
 )
-from glidemq_orchestrate._protocol.queue.jobs import EncodedJob, job_words
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.jobs.calls import EncodedJob, job_words
 
 SECOND = timedelta(seconds=1)
 BUCKET = TokenBucket(capacity=2.5, refill_per_second=0.5)

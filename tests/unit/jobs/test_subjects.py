@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from glidemq_orchestrate.broadcasts.subjects import check_pattern, matches
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.subjects import check_pattern, matches
 
 
 @pytest.mark.parametrize(

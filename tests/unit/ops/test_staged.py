@@ -9,9 +9,6 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, events
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows import staged as flow
-from glidemq_orchestrate._protocol.flows.nodes import STATUS_FIELDS
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowCancelled,
@@ -23,7 +20,10 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     WaitTimeout,
 )
+from glidemq_orchestrate.flows import backend, ref
+from glidemq_orchestrate.flows import staged as flow
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.node_status import STATUS_FIELDS
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Batch, Call, Op, command
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import ManualClock, Scripted, Transcript
 
 HOME = QueueKeys("glide", "etl")
-REF = flow.FlowRef(HOME, "f")
+REF = ref.FlowRef(HOME, "f")
 OURS, THEIRS = library(ORCHESTRATE), library(GLIDEMQ)
 INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]
@@ -286,13 +286,13 @@ class TestWatching:
         ]
         assert ended.results == {"b": [1]}
         with pytest.raises(FlowFailed, match="c: ValueError: x"):
-            flow.raise_unless_completed(ended)
+            ref.raise_unless_completed(ended)
 
     def test_a_cancelled_flow_raises_what_it_is(self, scripted: Scripted) -> None:
         status = scripted(flow.status(REF), [record("cancelled", reason="too late")]).value
         ended = scripted(flow.outcome(REF, status), [NOTHING]).value
         with pytest.raises(FlowCancelled, match="too late"):
-            flow.raise_unless_completed(ended)
+            ref.raise_unless_completed(ended)
 
     def test_an_unknown_flow_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(FlowNotFound, match="no flow f"):

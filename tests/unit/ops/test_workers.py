@@ -10,11 +10,9 @@ import pytest
 
 from glidemq_orchestrate import JobOptions, NewJob
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._ops.flows import staged
-from glidemq_orchestrate._ops.queue import adding
-from glidemq_orchestrate._ops.worker import attempt as attempts
-from glidemq_orchestrate._ops.worker import workers
-from glidemq_orchestrate._protocol.worker.exchange import Held, Request
+from glidemq_orchestrate.attempts import ops as attempts
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts.exchange import Held, Request
 from glidemq_orchestrate.errors import (
     FlowNotFound,
     HandlerNotFound,
@@ -24,6 +22,8 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     ServerBusy,
 )
+from glidemq_orchestrate.flows import ref
+from glidemq_orchestrate.jobs import adding
 from glidemq_orchestrate.jobs.fields import JOB_FIELDS
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import ManualClock, Scripted
 
 HOME = QueueKeys("glide", "etl")
-REF = staged.FlowRef(HOME, "f")
+REF = ref.FlowRef(HOME, "f")
 OURS, THEIRS = library(ORCHESTRATE), library(GLIDEMQ)
 INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]

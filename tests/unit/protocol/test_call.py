@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import JobOptions, events
-from glidemq_orchestrate._protocol.flows import flow, nodes, stalled
-from glidemq_orchestrate._protocol.queue import budget, changes, jobs, reads
-from glidemq_orchestrate._protocol.worker import consumers
+from glidemq_orchestrate import registry as consumers
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
+from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import stalled
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as jobs
+from glidemq_orchestrate.jobs import pages as reads
 from glidemq_orchestrate.server import calls as server
 from glidemq_orchestrate.server import libraries
 from glidemq_orchestrate.wire.call import Call, ask, ask_all, ask_each, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.middleware import node_budget as budget
 
 ETL = QueueKeys("glide", "etl")
 RAW = [

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows.flow import expire_due
-from glidemq_orchestrate._protocol.flows.nodes import flow_nodes
-from glidemq_orchestrate._protocol.queue.admin import rate_limit_group
-from glidemq_orchestrate._protocol.queue.changes import remove_jobs, retry_jobs, revoke_job
-from glidemq_orchestrate._protocol.worker.consumers import consumers
-from glidemq_orchestrate._protocol.worker.exchange import Request, finish_and_fetch
+from glidemq_orchestrate.attempts.exchange import Request, finish_and_fetch
 from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.flows.node_status import flow_nodes
+from glidemq_orchestrate.flows.record import expire_due
+from glidemq_orchestrate.jobs.calls import remove_jobs, retry_jobs, revoke_job
+from glidemq_orchestrate.queues.settings import rate_limit_group
+from glidemq_orchestrate.registry import consumers
 from glidemq_orchestrate.server.calls import server_time_us
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import command

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._protocol.flows import flow as flow_calls
-from glidemq_orchestrate._protocol.flows.staging import CHUNK_EDGES, CHUNK_NODES, chunks
+from glidemq_orchestrate.flows import record as flow_calls
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.flows.staging import CHUNK_EDGES, CHUNK_NODES, chunks
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 

@@ -14,13 +14,13 @@ import pytest
 from pyspark.sql import datasource as api
 from pyspark.sql import types
 
-from glidemq_orchestrate._ops.queue.remembered import is_over, job_id
-from glidemq_orchestrate._ops.spans.span import ALL_TIMES, Times, packed
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings
 from glidemq_orchestrate.spark.source import registration
 from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, Times, packed
 from glidemq_orchestrate.spark.source.reader import TableReader
+from glidemq_orchestrate.spark.source.remembered import is_over, job_id
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
 from glidemq_orchestrate.spark.source.scan import Scan, scan_of
 from glidemq_orchestrate.spark.source.source import GlideMQDataSource

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from glidemq_orchestrate import Backoff, RetryLater, Suspend, Unrecoverable, WaitForChildren
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.foundation.names import MAX_REASON
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.run_options import RunOptions

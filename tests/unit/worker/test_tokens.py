@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import TokenLimit
-from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.staging import traced
 
 FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
 

@@ -15,7 +15,7 @@ from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import messages as pipes
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.foundation.log_text import in_text
-from glidemq_orchestrate.jobs.message import JobMessage
+from glidemq_orchestrate.jobs.messages import JobMessage
 
 PAGE: Final = 100
 _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})

@@ -18,7 +18,7 @@ from dagster_glidemq.pipes.reportable import Reportable
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import JobState, NodeStatus, Queue
 from glidemq_orchestrate.errors import Superseded
-from glidemq_orchestrate.jobs.message import AcceptedAttempt
+from glidemq_orchestrate.jobs.messages import AcceptedAttempt
 from glidemq_orchestrate.wire.codec import Json
 
 

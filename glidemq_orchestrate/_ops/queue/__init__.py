@@ -1,1 +1,0 @@
-"""Use cases of queues and of single jobs."""

@@ -1,1 +1,0 @@
-"""Use cases of workers and supervisors: what they do for their queues."""

@@ -1,1 +1,0 @@
-"""Calls about flows and their nodes."""

@@ -1,1 +1,0 @@
-"""Calls of the portable path, each within one slot."""

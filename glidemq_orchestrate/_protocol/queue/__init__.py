@@ -1,1 +1,0 @@
-"""Calls about queues and their jobs."""

@@ -1,1 +1,0 @@
-"""Calls of workers and supervisors."""

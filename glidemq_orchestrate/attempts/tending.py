@@ -1,0 +1,314 @@
+"""Supervision of the queues around a queue, by whoever has to do with one of their flows, where nobody does.
+
+A worker serves its own queue; a client waits for a flow. The flow may have its home, or nodes, in queues that
+only Node workers serve, and those never report an end to a flow. So workers, clients and triggers look at the
+locks of these queues every few seconds, and lead each that nobody leads. The lock keeps it at one leader a
+queue; whoever does not lead reads the locks and nothing else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from glidemq_orchestrate import events
+from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts import supervision as calls
+from glidemq_orchestrate.attempts.supervise import WAKING, Supervision
+from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
+from glidemq_orchestrate.flows import home as claim
+from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows import stalled
+from glidemq_orchestrate.flows import watch as watching
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.spec import FlowOutcome
+from glidemq_orchestrate.flows.watch import Change, Watch
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire.call import Op, ask, ask_each
+from glidemq_orchestrate.wire.isolated import isolated, report
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+LOOK_MS: Final = 5_000
+GRACE_MS: Final = 500
+TICK_MS: Final = 2_000
+POLL_MS: Final = 250
+MIN_MS: Final = 20
+REFUSED_MS: Final = 60_000
+ONCE_MS: Final = 2_000
+MAX_LED: Final = 32
+
+
+@dataclass(slots=True)
+class Led:
+    """A queue that is led.
+
+    Attributes:
+        watch: How.
+        due_ms: Monotonic ms; when its next tick is due.
+        position: The last event that was read, of a queue with Node workers; None for any other.
+    """
+
+    watch: Supervision
+    due_ms: int = 0
+    position: str | None = None
+
+
+@dataclass(slots=True)
+class Tending:
+    """What one process does for the queues around one.
+
+    Attributes:
+        own: How the queue itself is supervised that it has to do with.
+        clock: The clock.
+        every_ms: The time between two looks for queues that nobody leads.
+        tick_ms: The longest time between two ticks of a queue that is led.
+        elsewhere: Queues for which this process does the same.
+        least_ms: The shortest time of a part of a wait. Who waits for a portable flow moves it on anyway.
+        led: The queues that are led.
+        refused: Until when (monotonic ms) a queue is left alone, since the server refused something there.
+        look_ms: Monotonic ms; when to look for queues next.
+        unsupervised: The queues that nobody leads, and that this process is not allowed to lead.
+    """
+
+    own: Supervision
+    clock: Clock
+    every_ms: int = LOOK_MS
+    tick_ms: int = TICK_MS
+    elsewhere: frozenset[QueueKeys] = frozenset()
+    least_ms: int = MIN_MS
+    led: dict[QueueKeys, Led] = field(default_factory=dict)
+    refused: dict[QueueKeys, int] = field(default_factory=dict)
+    look_ms: int = 0
+    unsupervised: tuple[str, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Whether the own queue is led."""
+        return self.own.queue in self.led
+
+    @property
+    def rest_ms(self) -> int:
+        """Ms until there is something to do."""
+        now_ms = self.clock.monotonic_ms()
+        due = min([self.look_ms, *(led.due_ms for led in self.led.values())])
+        if any(led.position is not None for led in self.led.values()):
+            due = min(due, now_ms + POLL_MS)
+        return max(due - now_ms, 0)
+
+
+def for_flow(ref: FlowRef, clock: Clock) -> Tending:
+    """What a client does that waits for a flow, a moment after it has begun to wait."""
+    tending = for_home(ref.home, clock)
+    tending.look_ms = clock.monotonic_ms() + GRACE_MS
+    tending.least_ms = LOOK_MS if ref.path == "portable" else MIN_MS
+    return tending
+
+
+def for_home(home: QueueKeys, clock: Clock) -> Tending:
+    """What a client does for the flows of a home."""
+    token = f"client-{secrets.token_hex(8)}"
+    return Tending(Supervision(home, token, milliseconds(DEFAULT_LOCK)), clock)
+
+
+def tend(tending: Tending) -> Op[None]:
+    """Do what is due. Repeatable; a refusal of another queue than the own stops nothing.
+
+    Raises:
+        TransportError: The server cannot be reached; the leads expire by themselves.
+    """
+    clock = tending.clock
+    if clock.monotonic_ms() >= tending.look_ms:
+        tending.look_ms = clock.monotonic_ms() + tending.every_ms
+        yield from _look(tending)
+    for led in list(tending.led.values()):
+        if clock.monotonic_ms() >= led.due_ms:
+            yield from _apart(tending, led.watch.queue, _tick(tending, led))
+        elif led.position is not None:
+            yield from _apart(tending, led.watch.queue, _settle(tending, led))
+
+
+def _look(tending: Tending) -> Op[None]:
+    """Find what is to be looked after, and take what nobody leads."""
+    own, now_ms = tending.own.queue, tending.clock.monotonic_ms()
+    around = (yield from isolated(neighbours.around(own), f"the set {own.beside()}")) or []
+    queues = [own, *(queue for queue in around if queue not in tending.elsewhere)]
+    for gone in tending.led.keys() - set(queues):
+        yield from _leave(tending, gone)
+    others = [queue for queue in queues if queue not in tending.led]
+    leaders = yield from ask_each([calls.leader(queue) for queue in others])
+    missing: list[str] = []
+    for queue, leader in zip(others, leaders, strict=True):
+        if leader is not None:
+            continue
+        if now_ms < tending.refused.get(queue, now_ms):
+            missing.append(queue.queue)
+        elif len(tending.led) < MAX_LED:
+            watch = tending.own if queue == own else _beside(tending.own, queue)
+            yield from _apart(tending, queue, _tick(tending, Led(watch)))
+    tending.unsupervised = tuple(missing)
+
+
+def _beside(own: Supervision, queue: QueueKeys) -> Supervision:
+    """How a queue of others is supervised: their leases may be longer than ours."""
+    lock_ms = max(own.lock_ms, milliseconds(DEFAULT_LOCK))
+    return Supervision(queue, f"beside-{own.token}", lock_ms, lost=own.lost)
+
+
+def _tick(tending: Tending, led: Led) -> Op[None]:
+    """Lead a queue, or learn that another one does."""
+    queue, clock = led.watch.queue, tending.clock
+    tending.led[queue] = led  # before the lock is taken: whoever is cancelled in between gives it back
+    # Before the tick: what ends after it is in an event after this one.
+    position = led.position or (yield from events.tail(queue))
+    try:
+        tick = yield from supervise.tick(led.watch, clock)
+    except ConfigurationError as exc:
+        if not led.watch.may_reclaim or exc.code != "NOPERM" or not (yield from supervise.lead(led.watch)):
+            raise
+        led.watch = replace(led.watch, may_reclaim=False)  # a producer may not; all else was done
+        tick = yield from supervise.tick(led.watch, clock)
+    if not tick.leading:
+        tending.led.pop(queue, None)
+        return
+    due_ms = tending.tick_ms if tick.due_ms < 0 else min(tick.due_ms - clock.now_ms(), tending.tick_ms)
+    led.due_ms = clock.monotonic_ms() + max(due_ms, min(POLL_MS, tending.tick_ms))
+    led.position = position if tick.foreign else None
+
+
+def _settle(tending: Tending, led: Led) -> Op[None]:
+    """Look for ends that Node workers have written; without an event this is one call."""
+    found = yield from events.read(led.watch.queue, led.position or "$", None)
+    if found:
+        led.position = found[-1].id
+    if any(event.kind in WAKING for event in found):
+        yield from supervise.settle_ended(led.watch, tending.clock)
+        yield from supervise.upkeep(led.watch, tending.clock)
+
+
+def _apart(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
+    """Work on one queue; if that is refused, it is left alone for a while. The own one tells its worker."""
+    try:
+        yield from op
+    except TransportError:
+        raise
+    except Exception as exc:
+        tending.led.pop(queue, None)
+        if queue == tending.own.queue:
+            raise
+        tending.refused[queue] = tending.clock.monotonic_ms() + REFUSED_MS
+        report(f"supervision of queue {queue.queue}", exc)
+
+
+def _leave(tending: Tending, queue: QueueKeys) -> Op[None]:
+    yield from supervise.resign(tending.led.pop(queue).watch)
+
+
+def resign(tending: Tending) -> Op[None]:
+    """Let others lead at once; ``tend`` takes the leads again if they are free."""
+    for queue in list(tending.led):
+        yield from _leave(tending, queue)
+    tending.look_ms = 0
+
+
+def help_along(tending: Tending) -> Op[None]:
+    """``tend`` for a client, whose own calls tell what is wrong with the server."""
+    queue = tending.own.queue
+    try:
+        yield from unconfirmed(tend(tending))
+    except TransportError as exc:
+        pause = REFUSED_MS if isinstance(exc, ServerBusy) else tending.every_ms  # a replica, for example
+        tending.look_ms = tending.clock.monotonic_ms() + pause
+        tending.led.clear()
+    except Exception as exc:  # noqa: BLE001  whoever waits does not fail by what it does for others
+        if getattr(exc, "code", None) != "NOPERM":
+            report(f"supervision of queue {queue.queue}", exc)
+        tending.refused[queue] = tending.clock.monotonic_ms() + REFUSED_MS
+        tending.unsupervised = (queue.queue,)
+
+
+def wait(
+    tending: Tending, waiting: Callable[[int | None], Op[FlowOutcome]], timeout_ms: int | None
+) -> Op[FlowOutcome]:
+    """Wait for a flow, in parts, and help it along between them.
+
+    Raises:
+        WaitTimeout: It has not ended in time.
+    """
+    clock = tending.clock
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    while True:
+        part = max(tending.rest_ms, tending.least_ms)
+        if deadline is not None:
+            part = min(part, max(deadline - clock.monotonic_ms(), 0))
+        try:
+            return (yield from waiting(part))
+        except WaitTimeout as exc:
+            if deadline is not None and clock.monotonic_ms() >= deadline:
+                why = unsupervised_text(tending.unsupervised)
+                raise WaitTimeout(f"{exc} after {timeout_ms} ms{why}") from exc.__cause__
+        yield from help_along(tending)
+
+
+def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
+    """``watch.step``, and what is due for the flow after it."""
+    longest = watch.rest_ms
+    watch.rest_ms = min(longest, max(tending.rest_ms, tending.least_ms))
+    try:
+        changes = yield from watching.step(watch)
+    except WaitTimeout as exc:
+        raise WaitTimeout(f"{exc}{unsupervised_text(tending.unsupervised)}") from exc.__cause__
+    finally:
+        watch.rest_ms = longest
+    if not watch.is_over and not tending.rest_ms:
+        yield from help_along(tending)
+    return changes
+
+
+def is_supervised(ref: FlowRef) -> Op[bool]:
+    """Whether somebody leads the home of a flow."""
+    return (yield from ask(calls.leader(ref.home))) is not None
+
+
+def unsupervised_text(queues: tuple[str, ...]) -> str:
+    """What is wrong with queues that nobody supervises, and what to do; begins with a full stop."""
+    if not queues:
+        return ""
+    options = " ".join(f"--queue {queue}" for queue in queues)
+    return (
+        f". Nobody supervises {', '.join(queues)}: what Node workers end there reaches no flow. "
+        f"Fix: run a worker of ours for a queue of the flow, or glidemq supervise {options}"
+    )
+
+
+def once(tending: Tending) -> Op[list[str]]:
+    """Look after the queues for a moment, as long as Node workers end jobs there, and resign.
+
+    Returns: the queues that nobody leads, and that this client is not allowed to lead.
+    """
+    until = tending.clock.monotonic_ms() + ONCE_MS
+    tending.look_ms = 0
+    while True:
+        yield from help_along(tending)
+        foreign = [led for led in tending.led.values() if led.position is not None]
+        if not foreign or tending.clock.monotonic_ms() >= until:
+            break
+        yield from events.read(foreign[0].watch.queue, foreign[0].position or "$", POLL_MS)
+    with suppress(TransportError):  # the locks expire by themselves
+        yield from resign(tending)
+    return sorted(queue.queue for queue in tending.refused)
+
+
+def unsupervised_homes(prefix: str) -> Op[list[str]]:
+    """The homes of running flows that nobody supervises."""
+    homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(claim.homes(prefix))))]
+    running = yield from ask_each([stalled.running_flows(home, 0, 1) for home in homes])
+    # An error is no list with a flow in it: of a queue that is not for us.
+    busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]
+    leaders = yield from ask_each([calls.leader(home) for home in busy])
+    return [home.queue for home, leader in zip(busy, leaders, strict=True) if leader is None]

@@ -1,0 +1,1 @@
+"""Broadcasts: messages that every subscription handles."""

@@ -1,0 +1,120 @@
+"""The subscriptions of a broadcast queue: the consumer groups of its stream, but that of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from glidemq_orchestrate import registry as consumers
+from glidemq_orchestrate.broadcasts import calls
+from glidemq_orchestrate.broadcasts.calls import SubscriptionState
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.registry import Group
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+
+PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """How far a subscription is: messages that it has not been given, and those that its workers hold."""
+
+    name: str
+    waiting: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """A message in one subscription.
+
+    Attributes:
+        state: ``waiting``, ``active``, ``delayed`` (until its next attempt), ``completed`` or ``failed``.
+            Completed in a subscription that was made after the message, unless it began with the history.
+        failed_reason: Why it has failed for good; empty unless it has.
+        attempts_failed: How many attempts have failed, while it has not ended.
+    """
+
+    state: JobState
+    failed_reason: str
+    attempts_failed: int
+
+
+def groups(queue: QueueKeys) -> Op[list[Group]]:
+    """All consumer groups of the stream; none without a stream."""
+    try:
+        return (yield from ask(consumers.group_details(queue)))
+    except ProtocolError:
+        return []  # nothing was ever added, and nobody has read
+
+
+def of(found: Sequence[Group]) -> list[Group]:
+    """The groups that are subscriptions."""
+    return [group for group in found if group.name != GROUP]
+
+
+def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[SubscriptionInfo]]:
+    """All subscriptions, by name; at most about ``look_at`` waiting messages are counted."""
+    found = []
+    for group in of((yield from groups(queue))):
+        waiting = yield from undelivered(queue, group, look_at)
+        found.append(SubscriptionInfo(group.name, waiting, group.pending))
+    return sorted(found, key=lambda one: one.name)
+
+
+def undelivered(queue: QueueKeys, group: Group, look_at: int | None) -> Op[int]:
+    """How many entries the group was not given: as the server knows it, or counted."""
+    if group.lag is not None:
+        return group.lag
+    count, start = 0, f"({group.last}"
+    while look_at is None or count < look_at:
+        entries = yield from ask(reads.stream_page(queue, start, PAGE))
+        count += len(entries)
+        if len(entries) < PAGE:
+            break
+        start = f"({entries[-1][0]}"
+    return count
+
+
+def waiting(queue: QueueKeys, found: Sequence[Group], look_at: int | None) -> Op[int]:
+    """How many messages the slowest subscription was not given."""
+    most = 0
+    for group in of(found):
+        most = max(most, (yield from undelivered(queue, group, look_at)))
+    return most
+
+
+def held(queue: QueueKeys, found: Sequence[Group]) -> Op[int]:
+    """How many entries workers hold; one that several subscriptions hold counts once."""
+    busy = [group for group in found if group.pending]
+    if len(busy) <= 1:
+        return sum(group.pending for group in busy)
+    entries = set[str]()
+    for group in busy:
+        start = "-"
+        while True:
+            page = yield from ask(reads.pending_page(queue, start, PAGE, group.name))
+            entries.update(page)
+            if len(page) < PAGE:
+                break
+            start = f"({page[-1]}"
+    return len(entries)
+
+
+def message_states(queue: QueueKeys, job_id: str, clock: Clock) -> Op[dict[str, MessageState]]:
+    """The state of a message in each subscription."""
+    rows: list[SubscriptionState] = yield from ask(calls.states(queue, job_id, clock.now_ms()))
+    return {
+        row.subscription: MessageState(JobState.read(row.state), row.reason, row.failures) for row in rows
+    }
+
+
+def held_jobs(queue: QueueKeys, entries: Sequence[str]) -> Op[list[str]]:
+    """The job ids of some entries."""
+    rows = yield from ask_all([reads.stream_entry(queue, entry) for entry in entries])
+    return [job_id for row in rows for _, job_id in row if job_id]

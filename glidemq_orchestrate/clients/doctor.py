@@ -1,0 +1,98 @@
+"""examine: is the server fit for use, and what to do if not."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from glidemq_orchestrate.attempts.tending import unsupervised_homes
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.foundation.clock import Clock, SystemClock
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.server import doctor as ops
+from glidemq_orchestrate.server.doctor import Finding, Verdict
+from glidemq_orchestrate.settings import Address, ConnectionSettings
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.io.aio import AsyncDriver
+
+__all__ = ["Finding", "Verdict", "examine"]
+
+
+def examine(
+    url: Address = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    clock: Clock | None = None,
+    look_only: bool = False,
+) -> list[Finding]:
+    """Check the server, or every primary of the cluster, and leave nothing behind. Repeatable.
+
+    It checks connection, version, role, persistence, memory, the user's rights, libraries, clock, slots,
+    and whether somebody supervises the flows that run.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key; the rights to such keys are checked.
+        clock: For tests.
+        look_only: Write nothing at all, not even a key that is deleted at once. A few rights can then not be
+            tried; where a library is missing, it is checked whether the user may load it.
+
+    Returns:
+        What was found, in that order. A server that cannot be reached is a finding too.
+
+    Raises:
+        ConfigurationError: The URL is not valid.
+    """
+    settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
+    # On an event loop of its own: there a reply that never ends has a limit too, as a whole.
+    looking = partial(asyncio.run, _examined(settings, now, look_only=look_only))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return looking()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(looking).result()
+
+
+async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bool) -> list[Finding]:
+    with importing():
+        from glidemq_orchestrate.io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
+
+    driver = AsyncDriver(settings)
+    try:
+        findings = await driver.run_on_each(
+            lambda place: ops.examine(settings.prefix, clock, settings, place, look_only=look_only)
+        )
+    except GlideMQError as exc:  # the primaries are not known
+        return [ops.unreachable(settings.where, exc)]
+    else:
+        where = settings.node(findings[0][0]) if findings else settings.where
+        supervision = await _supervision(driver, settings.prefix, where)
+    finally:
+        await driver.aclose()
+    return [*(finding for _, found in findings for finding in found), *supervision]
+
+
+async def _supervision(driver: AsyncDriver, prefix: str, where: str) -> list[Finding]:
+    """Whether somebody supervises each home of running flows; nothing where that cannot be seen."""
+    name = "supervision"
+    try:
+        missing = await driver.run(unsupervised_homes(prefix))
+    except GlideMQError:
+        return []
+    if not missing:
+        return [Finding(name, Verdict.OK, "no running flow is without a supervisor", server=where)]
+    options = " ".join(f"--queue {queue}" for queue in missing)
+    return [
+        Finding(
+            name,
+            Verdict.WARNING,
+            f"flows run whose home nobody supervises: {', '.join(missing)}",
+            f"glidemq supervise {options}, or a worker of ours for a queue of these flows",
+            where,
+        )
+    ]

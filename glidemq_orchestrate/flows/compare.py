@@ -1,0 +1,182 @@
+"""In what a flow that exists differs from a specification: what a conflict tells its user.
+
+Nothing is stored for it: the table of the flow and the jobs of its nodes say what each node does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
+from glidemq_orchestrate.flows.definitions import POLICIES, Definition, definition, settled_options
+from glidemq_orchestrate.flows.definitions import record as record_of
+from glidemq_orchestrate.flows.node_status import Row
+from glidemq_orchestrate.flows.portable.table import policy_text, read_policies, read_rows
+from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.staging import JobNames, more_fields
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import exact
+
+MAX: Final = 20
+PER_TRIP: Final = 50  # each with up to 1 MiB of data
+SHAPING: Final = ("fallbacks", "mustPass")
+OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
+
+Differences = dict[str, tuple[str, ...]]
+"""As ``FlowConflict.differences``."""
+
+
+def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
+    """The nodes in which a flow differs from a specification, the first 20 of them; changes nothing.
+
+    Nodes that handlers have added are not compared, nor are data, options and policies of nodes whose jobs
+    were removed.
+    """
+    rows = yield from read_rows(ref)
+    known = {node.name for node in flow.nodes}
+    gone = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
+    found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
+    found |= dict.fromkeys(gone, ("gone",))
+    found |= yield from changes(ref, flow, rows, most=MAX - len(found))
+    return dict(list(found.items())[:MAX])
+
+
+def fields(ref: FlowRef, flow: CheckedFlow) -> Op[tuple[str, ...]]:
+    """The settings of the flow itself that differ from a specification, of those that make it another one."""
+    record = yield from ask(record_of(ref.home, ref.flow_id))
+    deadline = exact(record["deadline"]) if "deadline" in record else None
+    has = {"name": record.get("name", ""), "deadline": deadline, "fail_fast": "fail_fast" in record}
+    wanted = {"name": flow.name, "deadline": flow.deadline_ms, "fail_fast": flow.fail_fast}
+    return tuple(name for name, value in wanted.items() if has[name] != value)
+
+
+def is_of_spec(row: Row) -> bool:
+    """Whether a node was submitted with its flow, and not added to it later."""
+    return isinstance(row[0], int)
+
+
+def changes(  # noqa: PLR0913  one comparison
+    ref: FlowRef,
+    flow: CheckedFlow,
+    rows: Mapping[str, Row],
+    *,
+    most: int = MAX_NODES,
+    shaping: bool = False,
+    known: Mapping[str, Definition | None] | None = None,
+) -> Op[Differences]:
+    """In what the nodes that a flow and a specification both have differ: about the first ``most`` of them.
+
+    Args:
+        ref: The flow.
+        flow: The specification.
+        rows: What the table of the flow has.
+        most: How many are enough.
+        shaping: Only what shapes a result counts; of the options these are ``SHAPING``, and a job that was
+            removed has no result.
+        known: What is known of the jobs, without the policies of single dependencies; None: nothing.
+    """
+    found: Differences = {}
+    # On the portable path, policies are in a table of their own.
+    policies = (yield from read_policies(ref)) if ref.path == "portable" else None
+    for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
+        if len(found) >= most:
+            break
+        wanted = _wanted(ref, flow, part, rows, is_in_table=policies is not None)
+        stored = yield from _stored(ref, wanted, rows, known)
+        if policies is not None:
+            stored = {
+                name: has and has._replace(policies=_in_table(policies.get(name, "")))
+                for name, has in stored.items()
+            }
+        for node in part:
+            has, wants = stored[node.name], wanted[node.name]
+            what = (*_of_row(node, rows), *_of_job(node, has, wants, shaping=shaping))
+            if what:
+                found[node.name] = what
+    return found
+
+
+Policies = dict[str, str]
+
+
+def _wanted(
+    ref: FlowRef,
+    flow: CheckedFlow,
+    nodes: Sequence[CheckedNode],
+    rows: Mapping[str, Row],
+    *,
+    is_in_table: bool,
+) -> dict[str, Policies]:
+    """The policies that the nodes should have, in the form of those that are stored."""
+    if is_in_table:
+        return {node.name: _in_table(policy_text(node)) for node in nodes}
+    ids = {name: rows[name][2] for node in nodes for name in node.after if name in rows}
+    # Some may be jobs of earlier generations.
+    names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=ids)
+    return {node.name: _policies(node, names) for node in nodes}
+
+
+def _stored(
+    ref: FlowRef,
+    wanted: Mapping[str, Policies],
+    rows: Mapping[str, Row],
+    known: Mapping[str, Definition | None] | None,
+) -> Op[dict[str, Definition | None]]:
+    """The definitions of these nodes, with the policies of single dependencies where some are wanted."""
+    found = {name: known[name] for name in wanted} if known is not None else {}
+    todo: list[tuple[str, Call[Definition | None]]] = []
+    for name, wants in wanted.items():
+        edges = sorted(wants.keys() - {*POLICIES}) if ref.path == "staged" else []
+        if known is None or edges:
+            _rank, queue, job_id, *_ = rows[name]
+            todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, edges)))
+    for (name, _), has in zip(todo, (yield from ask_all([call for _, call in todo])), strict=True):
+        found[name] = has
+    return found
+
+
+def _in_table(text: str) -> Policies:
+    """The policies of a node as the table of the portable path has them."""
+    fields: dict[str, Any] = json.loads(text or "{}")
+    return {f"gmo:{name}": json.dumps(value, sort_keys=True) for name, value in fields.items()}
+
+
+def _policies(node: CheckedNode, names: JobNames) -> Policies:
+    fields: dict[str, str] = json.loads(more_fields(node, names) or "{}") if node.has_policies else {}
+    return {name: text for name, text in fields.items() if name in POLICIES or name.startswith("gmo:edge:")}
+
+
+def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
+    """In what the place of a node in the flow differs: ``queue``, ``job``, ``after``."""
+    _rank, queue, _job_id, job, *after = rows[node.name]
+    if queue != node.queue:
+        yield "queue"
+    if job != node.job:
+        yield "job"
+    # Names that are of no node of the specification were appended by nodes that were added later.
+    if sorted(name for name in after if name not in rows or is_of_spec(rows[name])) != sorted(node.after):
+        yield "after"
+
+
+def _of_job(node: CheckedNode, has: Definition | None, wanted: Policies, *, shaping: bool) -> Iterator[str]:
+    """In what a job differs: ``data``, ``options``, ``policies``; ``removed``: only if ``shaping``."""
+    if has is None:
+        yield from ("removed",) if shaping else ()
+        return
+    options = settled_options(node.options)
+    if has.data != canonical(node.data):
+        yield "data"
+    compared = SHAPING if shaping else {*has.options, *options}
+    if any(has.options.get(name) != options.get(name) for name in compared):
+        yield "options"
+    if _shaping(has.policies) != _shaping(wanted) or (not shaping and has.policies != wanted):
+        yield "policies"
+
+
+def _shaping(policies: Mapping[str, str]) -> dict[str, str]:
+    """Those that decide whether the node itself runs."""
+    return {name: text for name, text in policies.items() if name not in OF_OTHERS}

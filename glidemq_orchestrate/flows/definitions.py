@@ -1,0 +1,207 @@
+"""What a node does, as its job has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from glidemq_orchestrate.flows.checked import canonical
+from glidemq_orchestrate.flows.node_status import REMOVED, Row, flat_row
+from glidemq_orchestrate.flows.staging import KEEPING
+from glidemq_orchestrate.jobs.job_hash import end_of_stub
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
+
+PAGE: Final = 50  # each with up to 1 MiB of data
+SHARED: Final = 256
+POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
+
+
+class Definition(NamedTuple):
+    """Data as JSON text with its keys in order, options, and the policies that are stored with the job."""
+
+    data: str
+    options: dict[str, Any]
+    policies: Mapping[str, str]
+
+
+def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call[Definition | None]:
+    """The definition of a node, None if its job was removed; of single edges only the fields in ``edges``."""
+    fields = (*POLICIES, *edges)
+
+    def decode(reply: Any) -> Definition | None:
+        data, options, lost, *policies = reply
+        if data is None or options is None or lost:
+            return None
+        own = {name: text for name, text in zip(fields, policies, strict=True) if text}
+        return Definition(canonical(data), settled_options(options), own)
+
+    return command("HMGET", queue.job(job_id), "data", "opts", "gmo:gone", *fields, decode=decode)
+
+
+def settled_options(options: str) -> dict[str, Any]:
+    """The options of a node without what its flow adds or leaves out, such as the trace context."""
+    if options == "{}":
+        return {}
+    added = {"traceparent", "tracestate", "gmo", *KEEPING}
+    return {name: value for name, value in json.loads(options).items() if name not in added}
+
+
+class Manner(NamedTuple):
+    """How a node does what it does; many nodes share one. Policies of single dependencies: ``edges``.
+
+    Attributes:
+        rule, on_failure, edge: '' where the node has none.
+        extension: The id of the addition from outside that brought it; '' for any other node.
+    """
+
+    options: str
+    attempts: int
+    delay_ms: int
+    priority: int
+    is_placed: bool
+    rule: str
+    on_failure: str
+    edge: str
+    queue_timeout_ms: int | None
+    extension: str
+
+
+Work = tuple[str, Manner]
+"""All that the job of a node says of it: its data, and how."""
+
+
+def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
+    """What the job of a node of the staged path says; None if it was removed."""
+    return command("HMGET", queue.job(job_id), *_OF_WORK, decode=lambda reply: _read_work(*reply))
+
+
+_OF_WORK: Final = (
+    "data",
+    "opts",
+    "gmo:gone",
+    "maxAttempts",
+    "priority",
+    "gmo:placed",
+    "gmo:grown",
+    *POLICIES,
+)
+
+
+def _read_work(data: str | None, options: str | None, lost: str | None, *fields: str | None) -> Work | None:
+    return None if data is None or not options or lost else (data, _read_manner(options, *fields))
+
+
+@lru_cache(maxsize=SHARED)
+def _read_manner(  # noqa: PLR0913, PLR0917  a field each
+    options: str,
+    attempts: str | None,
+    priority: str | None,
+    placed: str | None,
+    grown: str | None,
+    rule: str | None,
+    on_failure: str | None,
+    timeout: str | None,
+    edge: str | None,
+) -> Manner:
+    own = settled_options(options)
+    return Manner(
+        "{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
+        max(number(attempts), 1),
+        number(own.get("delay")) if own else 0,
+        number(priority),
+        placed == "1",
+        rule or "",
+        on_failure or "",
+        edge or "",
+        number(timeout) if timeout else None,
+        added if (added := str(grown or "")).startswith("x-") else "",
+    )
+
+
+def works(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, dict[str, tuple[Row, Work | None]]]]:
+    """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
+
+    The work is None where the job was removed, or is about to be reset.
+    """
+    fields = ("state", *_OF_WORK)
+
+    def decode(reply: Any) -> tuple[str, dict[str, tuple[Row, Work | None]]]:
+        found: dict[str, tuple[Row, Work | None]] = {}
+        for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
+            if (row := flat_row(text)) is not None:
+                found[name] = (row, _read_work(*job))
+        return replies.text(reply[0]), found
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+
+
+class Ran(NamedTuple):
+    """What a flow has of a node: its row, how it has run, and what it does.
+
+    Attributes:
+        row: Rank, queue, job id, job and dependencies.
+        state: Of its job, or ``skipped``; ``removed-completed`` or the like if the job was removed.
+        grown_by: The id of the job that added it to the flow, or of an addition from outside, or ''.
+        definition: None if the job was removed; without the policies of single dependencies.
+    """
+
+    row: Row
+    state: str
+    grown_by: str
+    definition: Definition | None
+
+
+def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
+    """A page of the nodes of a flow by name: the next cursor (``0`` at the end) and what it has of them."""
+    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
+
+    def decode(reply: Any) -> tuple[str, dict[str, Ran]]:
+        found: dict[str, Ran] = {}
+        for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
+            state, skipped, grown, data, options, lost, *policies = job
+            if (row := flat_row(text)) is None:
+                continue
+            own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
+            is_known = options and not lost
+            known = Definition(canonical(data), settled_options(options), own) if is_known else None
+            found[name] = Ran(row, "skipped" if skipped else state, grown, known)
+        return replies.text(reply[0]), found
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+
+
+def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
+    """What a flow of the portable path has of the node of this row."""
+    fields = ("state", "gmo:skipped", "data", "opts", "gmo:removed")
+
+    def decode(reply: Any) -> Ran:
+        state, skipped, data, options, stub = reply
+        if not state and (ended := end_of_stub(stub or "")):
+            state = f"{REMOVED}{ended}"
+        known = None
+        if data is not None and options is not None:
+            known = Definition(canonical(data), settled_options(options), {})
+        return Ran(row, "skipped" if skipped else state or "", "", known)
+
+    return command("HMGET", QueueKeys(prefix, row[1]).job(row[2]), *fields, decode=decode)
+
+
+def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:
+    """What the failures of these dependencies mean to a node; '' where it does not say."""
+
+    def decode(reply: Any) -> list[str]:
+        return [text or "" for text in reply]
+
+    return command("HMGET", queue.job(job_id), *(f"gmo:edge:{ref}" for ref in refs), decode=decode)
+
+
+def record(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
+    """The fields of the record of a flow; empty when there is none."""
+    return command("HGETALL", home.flow(flow_id), decode=replies.pairs)

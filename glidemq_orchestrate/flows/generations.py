@@ -1,0 +1,340 @@
+"""Generations of a flow: beginning the next one, and what is known of all of them.
+
+A generation is staged as a flow of its own, under an id that names it, and then takes the place of the
+current one in a single call. A kill before that call leaves staged nodes that cannot start: a repeat
+continues with them, else the sweep removes them. A kill after it leaves a flow that every supervisor of the
+home queue advances. On the portable path there is no single call: ``portable/succession.py`` says what stands
+for it. A flow keeps its path: one that took the portable path stays on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowConflict,
+    FlowExpired,
+    FlowNotFound,
+    GenerationTaken,
+    NodeNotFound,
+    Superseded,
+)
+from glidemq_orchestrate.flows import compare, definitions, staged
+from glidemq_orchestrate.flows import generation_record as calls
+from glidemq_orchestrate.flows import home as claim
+from glidemq_orchestrate.flows import home as claims
+from glidemq_orchestrate.flows import record as flow_calls
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.definitions import Ran
+from glidemq_orchestrate.flows.generation_record import Found
+from glidemq_orchestrate.flows.node_status import Row
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.plan import Done, reasons, settled
+from glidemq_orchestrate.flows.portable import portable, reading
+from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting, Path, raise_if_superseded
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.stored import read_flow
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, generation_id
+
+MAX_TRIES: Final = 5
+PER_TRIP: Final = 250
+_SUBMIT: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, OnExisting, Clock], Op[None]]]] = {
+    "staged": staged.submit,
+    "portable": portable.submit,
+}
+_BEGIN: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, calls.Before, Clock], Op[None]]]] = {
+    "staged": staged.begin,
+    "portable": portable.begin,
+}
+
+
+class CurrentGeneration(NamedTuple):
+    """Where the current generation of a flow is, and what is known of it."""
+
+    ref: FlowRef
+    found: Found
+
+
+def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
+    """Find the current generation of a flow.
+
+    Raises:
+        FlowNotFound: There is no flow with this id.
+    """
+    queue = yield from ask(claims.claimed_by(prefix, flow_id))
+    if queue is not None:
+        home = QueueKeys(prefix, queue)
+        if found := (yield from claim.find_current(home, flow_id)):
+            return CurrentGeneration(ref_of(home, found), found)
+    raise FlowNotFound(f"no flow {flow_id} on this server")
+
+
+def ref_of(home: QueueKeys, found: Found) -> FlowRef:
+    """Where a generation is."""
+    return FlowRef(home, found.stored_as, "portable" if found.path == "portable" else "staged")
+
+
+def submit(
+    place: CurrentGeneration, flow: CheckedFlow, on_existing: OnExisting, clock: Clock, *, anew: bool = False
+) -> Op[FlowRef]:
+    """Begin the next generation of a flow, unless that was done already.
+
+    It was done if a restart was asked for with the same request before, or, for ``retry_failed``, if the
+    current generation has the same specification. ``anew``: that one cannot be retried as it is.
+
+    Raises:
+        FlowConflict: The request has begun a generation with another specification.
+        GenerationTaken: Other callers kept beginning generations.
+    """
+    first = place.ref
+    for _ in range(MAX_TRIES):
+        ref, found = place
+        is_restart = on_existing == "restart"
+        if (
+            is_restart
+            and flow.request
+            and (known := (yield from _of_request(ref, flow.request, clock, flow)))
+        ):
+            return known
+        with suppress(Superseded):  # meanwhile
+            is_equal = found.digest == flow.digest and not (anew and ref == first)
+            if is_equal and (not is_restart or (yield from _is_staging(ref))):
+                yield from _SUBMIT[ref.path](ref, flow, "attach" if is_restart else on_existing, clock)
+                return ref
+            next_one = flow
+            if not is_restart:
+                kept = yield from compared(ref, flow)
+                next_one = replace(flow, carried=kept.carried, settled=kept.settled)
+            new = yield from _begin(ref, next_one, calls.Before(ref.flow_id, on_existing), clock)
+            if new is not None:
+                return new
+        place = yield from find_place(ref.home.prefix, ref.public_id)
+    raise _taken(place.ref)
+
+
+def restart(  # noqa: PLR0913  as the public method
+    ref: FlowRef,
+    request: str,
+    clock: Clock,
+    owner: Owner | None = None,
+    *,
+    again: Collection[str] | None = None,
+    generation: int | None = None,
+) -> Op[FlowRef]:
+    """Begin the next generation with the nodes of the current one; returns where it is.
+
+    Args:
+        ref: The current generation.
+        request: The same one begins one generation only.
+        clock: The clock.
+        owner: Who wants it.
+        again: Only these nodes and all that follow them run again, and what has not completed; None: all.
+        generation: Only if this is the current one, or the request has begun one already.
+
+    Raises:
+        NodeNotFound: One of them is not a node of the specification.
+        FlowConflict: The request has begun a generation with other nodes.
+        Superseded: Another generation has begun.
+        FlowNotFound, FlowExpired: The flow no longer exists, or not all of its jobs do.
+        GenerationTaken: Other callers kept extending it.
+    """
+    check_generation(generation)
+    asked = calls.request_for(request, again)
+    for _ in range(MAX_TRIES):
+        if request and (known := (yield from _of_request(ref, asked, clock))):
+            return known
+        yield from fenced(ref, generation)
+        status = yield from _status(ref)
+        raise_if_superseded(status)
+        if status.state is FlowState.STAGING:  # nothing of it has run
+            return ref
+        stored = yield from read_flow(ref, clock)
+        flow = replace(stored.flow, request=asked, owner=owner)
+        if again is not None:
+            _check_names(ref, flow, again)
+            kept = yield from compared(ref, flow, again)
+            flow = replace(flow, carried=kept.carried, settled=kept.settled)
+        before = calls.Before(ref.flow_id, "restart", stored.extensions)
+        new = yield from _begin(ref, flow, before, clock)
+        if new is not None:
+            return new
+    raise _taken(ref)
+
+
+def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in flow.queue_of:
+            raise NodeNotFound(
+                f"flow {ref.public_id} was submitted without a node {name}; one that another node has added "
+                "runs again with that one"
+            )
+
+
+def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) -> Op[FlowRef | None]:
+    """Stage the next generation and begin it; None if the current one is another one now."""
+    new = _next(ref, flow, before)
+    try:
+        yield from _BEGIN[ref.path](new, flow, before, clock)
+    except GenerationTaken:
+        return None
+    return new
+
+
+def _taken(ref: FlowRef) -> GenerationTaken:
+    return GenerationTaken(f"other callers kept changing flow {ref.public_id}")
+
+
+def _next(ref: FlowRef, flow: CheckedFlow, before: calls.Before) -> FlowRef:
+    """The next generation: the same for a repeat that stages the same, else another one."""
+    origin = json.dumps([before.how, before.extensions, flow.request, flow.digest, sorted(flow.carried)])
+    return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
+
+
+def _of_request(
+    ref: FlowRef, request: str, clock: Clock, flow: CheckedFlow | None = None
+) -> Op[FlowRef | None]:
+    """The newest generation that was asked for with this request, moved on where its caller may have died.
+
+    ``request``: as it is stored.
+
+    Raises:
+        FlowConflict: It has another specification than the flow, or was to run other nodes again.
+    """
+    every = yield from ask(calls.every(ref.home, ref.public_id))
+    if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
+        every = [first]
+    for found in reversed(every):
+        if found.requester == calls.read_request(request):
+            known = ref_of(ref.home, found)
+            if found.request != request:
+                raise FlowConflict(
+                    f"request {found.requester} began generation {known.generation} of flow {ref.public_id} "
+                    "to run other nodes again: a restart from these needs a request of its own"
+                )
+            if flow is not None and found.digest not in ("", flow.digest):
+                raise FlowConflict(
+                    f"request {request} began generation {known.generation} of flow {ref.public_id} with "
+                    "another specification: a restart with this one needs a request of its own"
+                )
+            if known.path == "portable":
+                yield from advance(known, clock)
+            return known
+    return None
+
+
+def _is_staging(ref: FlowRef) -> Op[bool]:
+    return (yield from _status(ref)).state is FlowState.STAGING
+
+
+def _status(ref: FlowRef) -> Op[FlowStatus]:
+    """The record of a generation, also before its first fields were written."""
+    found = yield from ask(definitions.record(ref.home, ref.flow_id))
+    if not found:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return flow_calls.read_status(ref.home, ref.flow_id, found)
+
+
+class Compared(NamedTuple):
+    """How a specification compares with what a flow has; see ``compared``."""
+
+    rows: Mapping[str, Row]
+    runs: Mapping[str, str]
+    carried: Mapping[str, str]
+    settled: frozenset[str]
+
+
+def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[Compared]:
+    """Why the nodes of a specification have to run, and the ids of the jobs of the others.
+
+    And those of the others whose edges in the flow can stay as they are. ``again``: nodes that run whatever
+    they are.
+    """
+    try:
+        found = yield from (reading.ran(ref) if ref.path == "portable" else _ran(ref))
+    except FlowExpired:  # nothing is left to carry over
+        found = {}
+    rows = {name: ran.row for name, ran in found.items()}
+    growers = {ran.grown_by for ran in found.values()}
+    done = {name: Done(ran.state, ran.row[2] in growers) for name, ran in found.items()}
+    known = {name: ran.definition for name, ran in found.items()}
+    changed = yield from compare.changes(ref, flow, rows, shaping=True, known=known)
+    changed |= dict.fromkeys(again, ("asked for",))
+    runs = reasons(flow.nodes, done, changed)
+    kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
+    return Compared(
+        rows, runs, kept, settled(flow.nodes, kept, {name: row[4:] for name, row in rows.items()})
+    )
+
+
+def _ran(ref: FlowRef) -> Op[dict[str, Ran]]:
+    """What a flow of the staged path has of each node."""
+    found: dict[str, Ran] = {}
+    cursor = ""
+    while cursor != "0":
+        cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
+        found |= page
+    return found
+
+
+def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
+    """The status of each of several generations, of any flows; None for one that no longer exists."""
+    found: list[FlowStatus | None] = []
+    for part in parts(refs, PER_TRIP):
+        records = yield from ask_all([definitions.record(ref.home, ref.flow_id) for ref in part])
+        found += [
+            flow_calls.read_status(ref.home, ref.flow_id, record) if "digest" in record else None
+            for ref, record in zip(part, records, strict=True)
+        ]
+    return found
+
+
+def history(ref: FlowRef) -> Op[list[FlowStatus]]:
+    """The status of every generation that is kept, oldest first."""
+    every = yield from ask(calls.every(ref.home, ref.public_id))
+    stored = [found.stored_as for found in every] or [ref.flow_id]
+    every_status = yield from statuses([replace(ref, flow_id=one) for one in stored])
+    found = [one for one in every_status if one]  # of one that never was more than a claim, none is kept
+    if not found:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return found
+
+
+def check_generation(generation: object) -> None:
+    """Refuse what is no number of a generation.
+
+    Raises:
+        ConfigurationError: That is so.
+    """
+    if generation is not None and type(generation) is not int:
+        raise ConfigurationError(f"generation must be int or None, got {described(generation)}")
+
+
+def fenced(ref: FlowRef, generation: int | None) -> Op[None]:
+    """Refuse to change the current generation for somebody who means another one.
+
+    Raises:
+        ConfigurationError: It is no number.
+        Superseded: It is an older one.
+        FlowNotFound: There was never one of this number.
+    """
+    check_generation(generation)
+    if generation is None or generation == ref.generation:
+        return
+    flow_id = ref.public_id
+    current = (yield from find_place(ref.home.prefix, flow_id)).ref.generation
+    if not 0 <= generation <= current:
+        raise FlowNotFound(
+            f"flow {flow_id} has no generation {described(generation)}: the current one is {current}"
+        )
+    old = min(generation, ref.generation)
+    raise Superseded(f"generation {old} of flow {flow_id} was superseded: {current} is the current one")

@@ -1,0 +1,265 @@
+"""The claim on a flow id: the queue that holds the record of the flow.
+
+The claim is a separate key in its own slot, so no call writes it together with the record. A claim without a
+record is left by a kill between the two, or belongs to a submission that is about to write its record: a
+submission with the same home continues with it, one with another home takes it over, and every submission
+confirms its claim before it starts its flow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Final
+
+from glidemq_orchestrate import registry as consumers
+from glidemq_orchestrate.errors import FlowConflict, GlideMQError
+from glidemq_orchestrate.flows import generation_record as generations
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.generation_record import Found
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
+from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, flow_homes, read_generation
+
+CLAIM_MS: Final = 15 * 60_000
+
+
+def claim(home: QueueKeys, flow_id: str) -> Call[None]:
+    """Claim a flow id for a home queue, unless it is claimed already. Repeatable.
+
+    The claim expires after a quarter of an hour, unless ``keep`` is called.
+    """
+    key = flow_home(home.prefix, flow_id)
+    return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=replies.anything, repeatable=True)
+
+
+def keep(prefix: str, flow_id: str) -> Call[None]:
+    """Keep a claim as long as its flow exists. Repeatable."""
+    return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything, repeatable=True)
+
+
+def claimed_by(prefix: str, flow_id: str) -> Call[str | None]:
+    """The home queue of a flow, or None."""
+    return command("GET", flow_home(prefix, flow_id), decode=lambda reply: reply)
+
+
+def unclaim(prefix: str, flow_id: str) -> Call[None]:
+    """Free the id of a flow."""
+    return command("UNLINK", flow_home(prefix, flow_id), decode=replies.anything)
+
+
+def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
+    """Free the id of a flow after ``ms``, unless it is about to be freed. Repeatable."""
+    return command("PEXPIRE", flow_home(prefix, flow_id), ms, "NX", decode=replies.anything)
+
+
+def has_flows(home: QueueKeys) -> Call[bool]:
+    """Whether the queue is the home of a flow."""
+    return command("EXISTS", home.flows(), decode=bool)
+
+
+def note_home(home: QueueKeys) -> Call[None]:
+    """Add a queue to the home queues. Repeatable."""
+    return command("SADD", flow_homes(home.prefix), home.queue, decode=replies.anything, repeatable=True)
+
+
+def linked(queue: QueueKeys) -> Call[set[str]]:
+    """The queues with which a queue has flows in common."""
+    return command("SMEMBERS", queue.beside(), decode=lambda reply: set(replies.texts(list(reply))))
+
+
+def add_links(queue: QueueKeys, others: Sequence[str]) -> Call[None]:
+    """Note that a queue has flows in common with others. Repeatable."""
+    return command("SADD", queue.beside(), *others, decode=replies.anything, repeatable=True)
+
+
+def remove_link(queue: QueueKeys, other: str) -> Call[None]:
+    """Note that a queue has no flow in common with another one any more. Repeatable."""
+    return command("SREM", queue.beside(), other, decode=replies.anything, repeatable=True)
+
+
+def homes(prefix: str) -> Call[list[str]]:
+    """The home queues."""
+    return command("SMEMBERS", flow_homes(prefix), decode=list)
+
+
+def forget_home(queue: QueueKeys) -> Call[None]:
+    """Remove a queue from the home queues. Repeatable."""
+    return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)
+
+
+MAX: Final = 100
+
+
+def link(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
+    """Link a home to the queues of a flow, and each of them to the home. Repeatable."""
+    others = [QueueKeys(home.prefix, name) for name in sorted(set(queues) - {home.queue})]
+    if others:
+        links = [add_links(home, [other.queue for other in others])]
+        yield from ask_all([*links, *(add_links(other, [home.queue]) for other in others)])
+
+
+def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> Op[str]:
+    """The queue in which a flow is at home: where it is already, or where a submission has begun.
+
+    Else, of the queues that workers of ours serve, or of all if there is none, the one with most nodes; of
+    equals the first. Workers of ours look after a home; those of Node do not.
+    """
+    if len(flow.queues) == 1:
+        return flow.home
+    now_ms = clock.now_ms()
+    asking: list[Call[Any]] = [claimed_by(prefix, flow_id)]
+    asking += [consumers.live_workers(QueueKeys(prefix, queue), now_ms) for queue in flow.queues]
+    claimed, *lives = yield from ask_each(asking)
+    if isinstance(claimed, GlideMQError):
+        raise claimed
+    if claimed in flow.queues:
+        return str(claimed)
+    # One that may not be looked at is not served by what we know.
+    served = {
+        queue
+        for queue, live in zip(flow.queues, lives, strict=True)
+        if live and not isinstance(live, GlideMQError)
+    }
+    counts = Counter(queue for queue in flow.queue_of.values() if not served or queue in served)
+    chosen = QueueKeys(prefix, counts.most_common(1)[0][0])
+    # Of two submissions of a flow at once, which may see other workers, the second follows the first.
+    claiming: list[Call[Any]] = [claim(chosen, flow_id), claimed_by(prefix, flow_id)]
+    _, owner = yield from ask_all(claiming)
+    return str(owner) if owner in flow.queues else chosen.queue
+
+
+def around(queue: QueueKeys) -> Op[list[QueueKeys]]:
+    """The other queues to look after with a queue: the homes of its flows, and the queues of these homes.
+
+    At most ``MAX``, the first by name.
+    """
+    near = yield from ask(linked(queue))
+    if not near:
+        return []
+    beside = [QueueKeys(queue.prefix, name) for name in sorted(near)[:MAX]]
+    found = set(near)
+    for reply in (yield from ask_each([linked(other) for other in beside])):
+        if not isinstance(reply, GlideMQError):  # of a queue that is not for us
+            found |= reply
+    return [QueueKeys(queue.prefix, name) for name in sorted(found - {queue.queue})[:MAX]]
+
+
+def unlink(queue: QueueKeys) -> Op[None]:
+    """Remove the links of a queue to those with which it has no flow any more. Repeatable."""
+    near = [QueueKeys(queue.prefix, name) for name in sorted((yield from ask(linked(queue))))][:MAX]
+    if not near or (yield from ask(has_flows(queue))):
+        return
+    are_homes = yield from ask_each([has_flows(other) for other in near])
+    for other, is_home in zip(near, are_homes, strict=True):
+        if is_home is not False:  # or it may not be looked at
+            continue
+        yield from ask_all([remove_link(queue, other.queue), remove_link(other, queue.queue)])
+        # A submission since the check has written the links before.
+        if any((yield from ask_all([has_flows(queue), has_flows(other)]))):
+            yield from ask_all([add_links(queue, [other.queue]), add_links(other, [queue.queue])])
+
+
+MAX_NAMED: Final = 5
+
+
+def find_current(home: QueueKeys, flow_id: str) -> Op[Found | None]:
+    """The current generation of a flow of this home; None if there is none."""
+    public, _ = read_generation(flow_id)
+    first, current = yield from ask_all([generations.first(home, public), generations.current(home, public)])
+    return current or first
+
+
+def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
+    """Claim an id. Returns the existing flow, or None. Repeatable.
+
+    Raises:
+        FlowConflict: A flow with another home has the id.
+    """
+    owner, existing = yield from _claim(home, flow_id)
+    if owner is not None and owner != home.queue:
+        other = QueueKeys(home.prefix, owner)
+        if (yield from find_current(other, flow_id)):
+            raise conflict(flow_id)
+        # The claim has no record: its submission ended half-way.
+        yield from ask(unclaim(home.prefix, flow_id))
+        now, existing = yield from _claim(home, flow_id)
+        if (yield from find_current(other, flow_id)):  # it was only slow
+            yield from ask(unclaim(home.prefix, flow_id))
+            yield from ask(claim(other, flow_id))
+            raise conflict(flow_id)
+        if now != home.queue:
+            raise conflict(flow_id)
+    return existing
+
+
+def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]:
+    """Claim an id if it is free; returns the queue that has it, and the record in this home."""
+    asking: list[Call[Any]] = [
+        claim(home, flow_id),
+        claimed_by(home.prefix, flow_id),
+        generations.first(home, read_generation(flow_id)[0]),
+        generations.current(home, flow_id),
+    ]
+    _, owner, first, current = yield from ask_all(asking)
+    return owner, current or first
+
+
+def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
+    """Claim an id again after its record was written.
+
+    Raises:
+        FlowConflict: Another submission has taken it over meanwhile.
+    """
+    owner, _ = yield from _claim(home, flow_id)
+    if owner is None:  # it was freed between the two calls
+        owner, _ = yield from _claim(home, flow_id)
+    if owner != home.queue:
+        raise conflict(flow_id)
+    yield from ask(keep(home.prefix, flow_id))
+
+
+def hold(home: QueueKeys, flow_id: str) -> list[Call[None]]:
+    """The calls that keep a claim for good, and make it again where the server has lost it meanwhile."""
+    return [claim(home, flow_id), keep(home.prefix, flow_id)]
+
+
+def release(home: QueueKeys, flow_id: str) -> Op[None]:
+    """Free the id of a flow that has no record. Repeatable; does nothing if it has one."""
+    if (yield from ask(claimed_by(home.prefix, flow_id))) != home.queue:
+        return
+    if (yield from find_current(home, flow_id)) is not None:
+        return
+    yield from ask(unclaim(home.prefix, flow_id))
+    # A submission since the check has found the claim and relied on it.
+    if (yield from find_current(home, flow_id)) is not None:
+        yield from ask_all(hold(home, flow_id))
+
+
+def leave(home: QueueKeys) -> Op[None]:
+    """Take a queue off the list of homes, with its links, when it has no flows left. Repeatable."""
+    if (yield from ask(has_flows(home))):
+        return
+    yield from unlink(home)
+    yield from ask(forget_home(home))
+    if (yield from ask(has_flows(home))):
+        yield from ask(note_home(home))
+
+
+def conflict(
+    flow_id: str,
+    differences: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    fields: Sequence[str] = (),
+) -> FlowConflict:
+    """The error for a flow whose id another flow has, and what is known of how they differ."""
+    text = f"flow id {flow_id} belongs to another flow"
+    if fields:
+        text += f"; differs in: {', '.join(fields)}"
+    if differences:
+        named = [f"{name} ({', '.join(what)})" for name, what in islice(differences.items(), MAX_NAMED)]
+        more = ["..."] if len(differences) > MAX_NAMED else []
+        text += f"; nodes that differ: {', '.join([*named, *more])}"
+    return FlowConflict(text, differences, fields)

@@ -1,0 +1,195 @@
+"""Listing the flows of a server, and removing what is no longer needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows import generation_record as generations
+from glidemq_orchestrate.flows import home as claim
+from glidemq_orchestrate.flows.home import find_current, leave, release
+from glidemq_orchestrate.flows.record import read_status
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, function
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which flows to list; empty fields do not filter. ``since_ms`` is the oldest time of creation."""
+
+    state: str = ""
+    label: tuple[str, str] | None = None
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPosition:
+    """A place in a list from new to old: creation time in ms and id of the flow before it; '': the start."""
+
+    time: str = ""
+    flow_id: str = ""
+
+
+def list_page(
+    home: QueueKeys, wanted: Filter, after: IndexPosition, count: int
+) -> Call[tuple[IndexPosition | None, list[FlowStatus]]]:
+    """The next position (None at the end), and a page of the flows of a home queue, newest first."""
+    words: dict[str, str] = {}
+    if wanted.state:
+        words["state"] = wanted.state
+    if wanted.label is not None:
+        words["label"] = "=".join(wanted.label)
+    if wanted.since_ms is not None:
+        words["since"] = str(wanted.since_ms)
+    if after.time:
+        words |= {"time": after.time, "id": after.flow_id}
+
+    def decode(reply: Any) -> tuple[IndexPosition | None, list[FlowStatus]]:
+        time, flow_id, *rest = reply
+        rows = zip(rest[::2], rest[1::2], strict=True)
+        found = [read_status(home, replies.text(name), replies.fields(fields)) for name, fields in rows]
+        return (IndexPosition(replies.text(time), replies.text(flow_id)) if time else None), found
+
+    args = (0, json.dumps(words), min(count, PAGE))
+    return function("gmo_list_flows", [home.flows()], args, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The result of a slice of a sweep.
+
+    Attributes:
+        is_busy: There may be more to do.
+        removed: The id of a flow of which nothing, or only its tombstone, is left; '' for none.
+        tombstone_ms: How long its tombstone stays; 0 for none.
+    """
+
+    is_busy: bool
+    removed: str
+    tombstone_ms: int
+
+
+def sweep_slice(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_ms: int) -> Call[Swept]:
+    """Remove a slice of what is due. Repeatable."""
+    args = (now_ms, abandoned_before_ms, tombstone_ms)
+
+    def decode(reply: Any) -> Swept:
+        busy, removed, ms = (reply, "", 0) if isinstance(reply, int) else reply
+        return Swept(busy == 1, replies.text(removed), replies.integer(ms))
+
+    return function("gmo_sweep", [home.flows()], args, decode)
+
+
+ABANDONED_AFTER: Final = timedelta(minutes=15)
+TOMBSTONE: Final = timedelta(days=30)
+MAX_LISTED: Final = 10_000
+SLICES: Final = 20
+
+Label = tuple[str, str]
+
+
+def list_flows(  # noqa: PLR0913  one filter each
+    prefix: str,
+    *,
+    state: FlowState | str | None,
+    label: Label | None,
+    since: datetime | None,
+    before: FlowStatus | None,
+    limit: int,
+) -> Op[list[FlowStatus]]:
+    """List the newest flows of all home queues that match the filters."""
+    wanted = _filter(state, label, since)
+    if not 1 <= limit <= MAX_LISTED:
+        raise ConfigurationError(f"limit must be 1 to {MAX_LISTED:,}, got {described(limit)}")
+    start = IndexPosition()
+    if before is not None:
+        start = IndexPosition(str(_ms(before.created_at)), before.stored_as or before.id)
+    find_current: list[FlowStatus] = []
+    for home in (yield from ask(claim.homes(prefix))):
+        find_current += yield from _of_home(QueueKeys(prefix, home), wanted, start, limit)
+    find_current.sort(key=lambda flow: (_ms(flow.created_at), flow.id.encode()), reverse=True)
+    return find_current[:limit]
+
+
+def _of_home(home: QueueKeys, wanted: Filter, start: IndexPosition, limit: int) -> Op[list[FlowStatus]]:
+    find_current: list[FlowStatus] = []
+    at: IndexPosition | None = start
+    while at is not None and len(find_current) < limit:
+        at, page = yield from ask(list_page(home, wanted, at, limit - len(find_current)))
+        # "a" = "b=c" and "a=b" = "c" share an index entry.
+        find_current += [flow for flow in page if wanted.label is None or wanted.label in flow.labels.items()]
+    return find_current
+
+
+def _filter(state: FlowState | str | None, label: Label | None, since: datetime | None) -> Filter:
+    if state is not None and state not in list(FlowState):
+        raise ConfigurationError(f"state must be one of {', '.join(FlowState)}, got {described(state)}")
+    if label is not None and (isinstance(label, str) or len(label) != 2):
+        raise ConfigurationError(f"label must be a pair of key and value, got {described(label)}")
+    if since is not None and since.tzinfo is None:
+        raise ConfigurationError("since must have a time zone")
+    return Filter(str(state or ""), label, None if since is None else _ms(since))
+
+
+def _ms(moment: datetime | None) -> int:
+    return 0 if moment is None else round(moment.timestamp() * 1000)
+
+
+def _free(home: QueueKeys, swept: Swept) -> Op[None]:
+    """Free the id of a flow that was removed; its claim is in another slot."""
+    if swept.tombstone_ms:
+        yield from ask(claim.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
+        # A generation that began since has relied on the claim.
+        current = yield from find_current(home, swept.removed)
+        if current and not (yield from ask(generations.is_expired(home, current.stored_as))):
+            yield from ask(claim.keep(home.prefix, swept.removed))
+    else:
+        yield from release(home, swept.removed)
+    yield from leave(home)
+
+
+def sweep(
+    queues: Sequence[QueueKeys],
+    clock: Clock,
+    *,
+    abandoned_after: timedelta = ABANDONED_AFTER,
+    tombstone: timedelta = TOMBSTONE,
+    slices: int = SLICES,
+) -> Op[bool]:
+    """Remove what is due in these home queues, at most this many slices of each. Returns whether more is due.
+
+    Removed are flows whose submission stopped half-way and that were not touched for ``abandoned_after``; the
+    jobs and results of flows after their retention, which leave a tombstone for ``tombstone``; and nodes that
+    were staged for a flow and never added. Repeatable by any client at any time.
+    """
+    busy = list(queues)
+    for _ in range(slices):
+        now_ms = clock.now_ms()
+        calls = [
+            sweep_slice(
+                queue,
+                abandoned_before_ms=now_ms - milliseconds(abandoned_after),
+                tombstone_ms=milliseconds(tombstone),
+                now_ms=now_ms,
+            )
+            for queue in busy
+        ]
+        replies = yield from ask_all(calls)
+        for queue, swept in zip(busy, replies, strict=True):
+            if swept.removed:
+                yield from _free(queue, swept)
+        busy = [queue for queue, swept in zip(busy, replies, strict=True) if swept.is_busy]
+        if not busy:
+            return False
+    return True

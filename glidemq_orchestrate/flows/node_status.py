@@ -1,0 +1,175 @@
+"""Calls about the nodes of a flow: status, inputs and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from glidemq_orchestrate.errors import FailedNode
+from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import end_of_stub
+from glidemq_orchestrate.jobs.started import started
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.token import worker_of
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, function
+from glidemq_orchestrate.wire.codec import decode as decode_json
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
+
+PAGE: Final = 200
+GONE: Final = "its job was removed"
+REMOVED: Final = "removed-"
+_NUMBERS: Final = frozenset({int, float})
+LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
+
+Row = tuple[Any, ...]
+"""Rank, queue, job id, job and dependencies of a node; as a tuple no work for the garbage collector."""
+
+STATUS_FIELDS: Final[tuple[JobField, ...]] = (
+    "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
+    "gmo:round", "gmo:token", "lastActive", "stalledCount", "gmo:lost", "gmo:removed", "gmo:gone",
+)  # fmt: skip
+"""The fields of a job that make up the status of its node. The state comes first."""
+
+
+def flow_nodes(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, list[tuple[float, NodeStatus]]]]:
+    """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
+
+    def decode(reply: Any) -> tuple[str, list[tuple[float, NodeStatus]]]:
+        rows = replies.rows(2 + len(STATUS_FIELDS))(reply[1:])
+        return replies.text(reply[0]), [_read_node(name, row, fields) for name, row, *fields in rows]
+
+    args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS)
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)
+
+
+def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
+    """The status of one node; if nothing of its job is left, failed for ``reason``, or unknown if none."""
+    return job_hash.get_some(
+        queue,
+        job_id,
+        STATUS_FIELDS,
+        lambda reply: _read_node(name, row, [field or "" for field in reply], reason)[1],
+    )
+
+
+class TimedNode(NamedTuple):
+    """A node, and what its job says of its times: when it was made, and its last entry in the stream."""
+
+    status: NodeStatus
+    created: str
+    entry: str
+
+
+_TIMES: Final[tuple[JobField, ...]] = ("timestamp", "gmo:entry")
+
+
+def timed_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[TimedNode]]]:
+    """``flow_nodes`` with times instead of ranks; a node may come twice."""
+
+    def decode(reply: Any) -> tuple[str, list[TimedNode]]:
+        rows = replies.rows(2 + len(STATUS_FIELDS) + len(_TIMES))(reply[1:])
+        return replies.text(reply[0]), [_timed(name, row, fields) for name, row, *fields in rows]
+
+    args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS, *_TIMES)
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)
+
+
+def timed_node(queue: QueueKeys, job_id: str, name: str, row: str, reason: str) -> Call[TimedNode]:
+    """``node_status`` with times."""
+
+    def decode(reply: Any) -> TimedNode:
+        return _timed(name, row, [field or "" for field in reply], reason)
+
+    return job_hash.get_some(queue, job_id, (*STATUS_FIELDS, *_TIMES), decode)
+
+
+def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> TimedNode:
+    created, entry = fields[-2:]
+    return TimedNode(_read_node(name, row, fields[:-2], missing)[1], created, entry)
+
+
+def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
+    """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
+    state, attempts, begun, finished, reason, progress, skipped, run, token, *rest = fields
+    renewed, stalled, lost, stub, gone = rest
+    begun = started(state, begun, finished, token) or ""
+    is_removed = not state or state.startswith(REMOVED) or bool(gone)
+    if skipped:
+        state, reason = JobState.SKIPPED, skipped
+    elif is_removed and not gone:
+        ended = state.removeprefix(REMOVED) or end_of_stub(stub) or (missing and JobState.FAILED)
+        state, reason = ended, missing or GONE
+    now, place = JobState.read(state), read_row(table)
+    rank, queue, job_id, job, after = place or (LAST_RANK, "", "", "", ())
+    return rank, NodeStatus(
+        name=name,
+        queue=queue,
+        job_id=job_id,
+        job=job,
+        after=after,
+        state=now if place else JobState.UNKNOWN,
+        attempts=number(attempts) + (now in (JobState.ACTIVE, JobState.COMPLETED)),
+        reason=readable(reason),
+        progress=read_progress(progress),
+        started_at=moment(begun),
+        finished_at=moment(finished),
+        broken=place is None or (now is JobState.UNKNOWN and not is_removed),
+        run=max(number(run), 0),
+        worker=worker_of(token),
+        renewed_at=moment(renewed) if now is JobState.ACTIVE else None,
+        lost_runs=max(number(stalled), number(lost)),
+        removed=is_removed,
+    )
+
+
+def flat_row(text: str) -> Row | None:
+    """A row of the node table; None if it is not valid."""
+    row = parsed(text)
+    if not isinstance(row, list) or len(row) < 4 or not replies.TEXT.issuperset(map(type, row[1:])):
+        return None
+    return tuple(row) if type(row[0]) in _NUMBERS and 0 <= row[0] < LAST_RANK else None
+
+
+def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
+    """``flat_row`` with the dependencies apart."""
+    if (row := flat_row(text)) is None:
+        return None
+    rank, queue, job_id, job = row[:4]
+    return (rank, queue, job_id, job, row[4:])
+
+
+def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
+    """A page: the next cursor (``0`` at the end), results by node name, nodes whose results were removed."""
+    return function(
+        "gmo_flow_results",
+        [queue.flow(flow_id)],
+        (0, flow_id, cursor, PAGE),
+        replies.page_with_removed,
+    )
+
+
+def failed_node(node: NodeStatus) -> FailedNode:
+    """The failed node as it is in errors and outcomes."""
+    return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
+
+
+def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
+    """The stored results of a node's dependencies by node name, and the refs of those that were removed."""
+    return function(
+        "gmo_node_inputs",
+        [queue.job(job_id)],
+        (0, job_id, cursor, PAGE),
+        replies.page_with_removed,
+    )
+
+
+def read_results(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Stored results, decoded."""
+    return {name: decode_json(text, where=f"result of node {name}") for name, text in texts.items()}

@@ -1,0 +1,134 @@
+"""Single nodes of a flow by name, for flows of both paths.
+
+Each read also asks the record, in the same trip, whether another generation has begun: then its reader is
+told so, and neither gets an old result nor hears that there is no such node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowExpired,
+    NodeNotFound,
+    ResultRemoved,
+    Superseded,
+)
+from glidemq_orchestrate.flows import node_status as node_calls
+from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows import watch as calls
+from glidemq_orchestrate.flows.backend import backend_of
+from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.flows.portable.table import read_rows
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs import logs as job_logs
+from glidemq_orchestrate.jobs.bounds import whole
+from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire.call import Call, Op, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+PER_TRIP: Final = 200
+T = TypeVar("T")
+
+
+def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
+    """The current nodes of these names, in the order of the names.
+
+    Raises:
+        NodeNotFound: There is none of such a name.
+        Superseded: Another generation has begun.
+        FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
+    """
+    found: list[NodeStatus] = []
+    for part in _parts(names):
+        asking_rows = [calls.rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+        rows, marks = yield from ask_all(asking_rows)
+        _check(ref, marks)
+        if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
+            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+            raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
+        reading = [
+            calls.node_of_row(ref.home.prefix, name, row, node_calls.GONE if ref.path == "portable" else "")
+            for name, row in zip(part, rows, strict=True)
+            if row is not None
+        ]
+        found += yield from removed.resolved(ref.home, ref.flow_id, (yield from _current(ref, reading)))
+    return found
+
+
+def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
+    """The results of the completed ones among these nodes. Raises as ``named``, and ``ResultRemoved``."""
+    nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
+    if gone := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
+        raise ResultRemoved(f"flow {ref.public_id}", gone)
+    texts: dict[str, str] = {}
+    for first in range(0, len(nodes), PER_TRIP):
+        part = nodes[first : first + PER_TRIP]
+        asking = [node_jobs.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        for node, (state, _, text, *_) in zip(part, (yield from _current(ref, asking)), strict=True):
+            if state == "completed":
+                texts[node.name] = text
+    return node_calls.read_results(texts)
+
+
+def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
+    """Log lines of some nodes. Raises as ``named``."""
+    whole("limit", limit, 1, error=ConfigurationError)
+    found: dict[str, JobLogs] = {}
+    for part in _parts(after):
+        rows, marks = yield from ask_all(
+            [calls.rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+        )
+        _check(ref, marks)
+        if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
+            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+            raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
+        wanted = []
+        for name, row in zip(part, rows, strict=True):
+            _, queue, job_id, *_ = node_calls.read_row(row or "") or (0, "", "")  # of a broken row
+            wanted.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
+        read = yield from job_logs.read(wanted, partial(_current, ref))
+        found |= dict(zip(part, read, strict=True))
+    return found
+
+
+def leaves(ref: FlowRef) -> Op[list[str]]:
+    """The nodes that no other waits for, dependencies before dependents."""
+    rows = yield from read_rows(ref)
+    yield from _current(ref, ())
+    if not rows:
+        yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+    inner = {name for row in rows.values() for name in row[4:]}
+    return [name for name in rows if name not in inner]
+
+
+def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
+    """The replies to these calls, if the flow still has its jobs after them."""
+    both: list[Call[Any]] = [*asking, calls.record_marks(ref.home, ref.flow_id)]
+    *found, marks = yield from ask_all(both)
+    _check(ref, marks)
+    return found
+
+
+def _check(ref: FlowRef, marks: Sequence[str | None]) -> None:
+    """Refuse to read a generation in whose place another one has begun, or whose jobs were removed."""
+    superseded, expired = marks
+    if superseded is not None:
+        raise Superseded(
+            f"generation {ref.generation} of flow {ref.public_id} was superseded by generation {superseded}"
+        )
+    if expired is not None:
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+
+
+def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
+    if isinstance(names, str):
+        raise ConfigurationError(f"names must be a list of node names, got the text {names!r}")
+    unique = list(dict.fromkeys(names))
+    for first in range(0, len(unique), PER_TRIP):
+        yield unique[first : first + PER_TRIP]

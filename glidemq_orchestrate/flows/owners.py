@@ -1,0 +1,159 @@
+"""Keeping flows wanted: one call for all flows of an owner with the same home queue, a few times a lease.
+
+A flow that is submitted, retried or restarted has its owner from the call that starts it; one that runs
+already, or runs again for single nodes, has it from a call after that. A kill between the two leaves it to
+the owners that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, StateError, Superseded, WaitTimeout
+from glidemq_orchestrate.flows import backend, node_changes
+from glidemq_orchestrate.flows import owner as calls
+from glidemq_orchestrate.flows.backend import Reach, backend_of
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask
+
+PER_LEASE: Final = 3
+
+
+@dataclass(slots=True)
+class Renewals:
+    """When a client renewed leases last, in monotonic ms, by home queue and owner."""
+
+    done: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ownership:
+    """What an owner does for one flow; all of one client share the ``renewals``.
+
+    Attributes:
+        given: The id under which the generation is stored that the owner was given last.
+
+    Raises:
+        ConfigurationError: The owner is something else.
+    """
+
+    owner: Owner
+    renewals: Renewals
+    given: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.owner, Owner):
+            raise ConfigurationError(f"owner must be Owner or None, got {type(self.owner).__name__}")
+
+    def own(self, ref: FlowRef, clock: Clock, *, has_begun: bool = False) -> Op[FlowState]:
+        """Add the owner to a flow, or renew its lease. An ended flow is not changed. Returns the state.
+
+        Args:
+            ref: The flow.
+            clock: The clock.
+            has_begun: The owner has set it running: it is its own, also of one that does not join.
+
+        Raises:
+            FlowNotFound, Superseded: The flow cannot be owned.
+        """
+        began = clock.monotonic_ms()
+        owner = replace(self.owner, joins=True) if has_begun else self.owner
+        state = yield from backend_of(ref).own(ref, owner, clock)
+        self.renewals.done[ref.home.base, self.owner.name] = began
+        self.given = ref.flow_id
+        return state
+
+    def renew_if_due(self, ref: FlowRef, clock: Clock) -> Op[None]:
+        """Own the flow, or renew the lease, unless that was done lately, for any flow."""
+        if self.given != ref.flow_id:
+            yield from self.own(ref, clock)
+            return
+        began = clock.monotonic_ms()
+        at = self.renewals.done.get((ref.home.base, self.owner.name))
+        if at is not None and began - at < self.owner.lapse_ms // PER_LEASE:
+            return
+        if (yield from ask(calls.renew(ref.home, self.owner, clock.now_ms()))):
+            self.renewals.done[ref.home.base, self.owner.name] = began
+        else:
+            yield from self.own(ref, clock)
+
+    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+        """Wait for the end of a flow, and keep it wanted meanwhile."""
+        deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+        while True:
+            yield from self.renew_if_due(ref, clock)
+            step = self.owner.lapse_ms // PER_LEASE
+            left = step if deadline is None else max(deadline - clock.monotonic_ms(), 0)
+            try:
+                return (yield from backend_of(ref).wait(ref, min(step, left), clock))
+            except WaitTimeout:
+                if deadline is not None and clock.monotonic_ms() >= deadline:
+                    raise
+
+
+def note(ref: FlowRef, text: str) -> Op[None]:
+    """Keep a text with this generation of a flow.
+
+    Raises:
+        FlowNotFound: It no longer exists.
+    """
+    yield from ask(calls.note(ref.home, ref.flow_id, text))
+
+
+def owner_of(owned: Ownership | None) -> Owner | None:
+    """For whom a handle acts."""
+    return None if owned is None else owned.owner
+
+
+def change(
+    ref: FlowRef, picked: Chosen, wanted: Change, clock: Clock, owned: Ownership | None
+) -> Op[Sequence[str]]:
+    """``node_changes.change``; a flow that runs again by it is owned."""
+    has_ended = False
+    if owned is not None and not owned.owner.joins:
+        has_ended = (yield from backend_of(ref).status(ref)).state.is_terminal
+    names = yield from node_changes.change(ref, picked, wanted, clock)
+    if owned is not None and names:
+        yield from owned.own(ref, clock, has_begun=has_ended)
+    return names
+
+
+def submit(  # noqa: PLR0913, PLR0917  a flow, its name, where it goes, and whose it is
+    prefix: str,
+    flow: CheckedFlow,
+    flow_id: str,
+    on_existing: OnExisting,
+    clock: Clock,
+    reach: Reach,
+    owned: Ownership | None,
+) -> Op[FlowRef]:
+    """``backend.submit`` for an owner, if there is one.
+
+    Again where the server has lost the flow before it is owned, and where another generation took its place.
+
+    Raises:
+        Superseded: That which a restart began was superseded before it was owned; or others kept beginning
+            generations.
+        FlowNotFound: The server kept losing the flow.
+    """
+    for _ in range(backend.MAX_GENERATIONS):
+        ref = yield from backend.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
+        if owned is None:
+            return ref
+        try:
+            yield from owned.own(ref, clock)
+        except (FlowNotFound, Superseded) as exc:
+            if on_existing == "restart" and isinstance(exc, Superseded):
+                raise
+            gone: StateError = exc
+        else:
+            return ref
+    raise gone

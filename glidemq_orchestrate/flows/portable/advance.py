@@ -1,0 +1,294 @@
+"""Advancing portable flows: what the server does by itself for flows within one slot.
+
+``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. Repeatable, also
+concurrently. Each call concerns one round: when the round has ended by the time the nodes are read, or the
+next one is noted, it does nothing. A generation waits for the one before: see ``succession``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from uuid import uuid4
+
+from glidemq_orchestrate.flows.node_status import GONE
+from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners, rounds, submit, succession
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable import table as tables
+from glidemq_orchestrate.flows.portable.decisions import Decisions, decide
+from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.table import NOT_BEGUN, Node, read_nodes
+from glidemq_orchestrate.flows.portable.trips import parts, send_all, send_fenced
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+
+CANCELLED: Final = "cancelled: "
+
+
+def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Do what a running flow needs in any slot. Returns its state. Repeatable, also concurrently."""
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    while record.note and not record.is_expired:
+        yield from rounds.begin(ref, record, clock)
+        record = yield from ask(records.record(ref.home, ref.flow_id))
+    if not _is_running(record):
+        return record.state
+    if record.after and not (yield from _follow(ref, record, clock)):
+        return FlowState.RUNNING
+    return (yield from _advance(ref, record, clock))
+
+
+def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
+    """Do what a running flow needs whose nodes may be released."""
+    nodes = yield from read_nodes(ref)
+    now = yield from ask(records.record(ref.home, ref.flow_id))
+    if not _is_still(now, record):
+        return now.state  # the nodes may be those of the next round
+    if any(node.is_stray for node in nodes):
+        return (yield from _refuse_strays(ref, nodes, now, clock))
+    record, still_open = now, [node for node in nodes if not node.end]
+    if not record.cancel:
+        decided = yield from _decide(ref, nodes, record, clock)
+        if decided is None:
+            return (yield from ask(records.record(ref.home, ref.flow_id))).state
+        nodes = decided
+        if (yield from _expire_waiting(ref, nodes, record.number, clock)):
+            nodes = yield from read_nodes(ref)  # a worker may have begun one of them at this moment
+            now = yield from ask(records.record(ref.home, ref.flow_id))
+            if not _is_still(now, record):
+                return now.state
+        record = yield from _stop_if_due(ref, record, nodes, clock)
+    if record.cancel:
+        reason = f"{CANCELLED}{record.cancel['reason']}"
+        yield from _cancel([node for node in nodes if not node.end], record.number, reason, clock.now_ms())
+    if still_open and all(node.end for node in nodes):
+        # One that was to be ended here may have ended otherwise just before: its end is what counts.
+        nodes = yield from read_nodes(ref)
+    return (yield from _count(ref, nodes, record, clock))
+
+
+def _refuse_strays(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) -> Op[FlowState]:
+    """Run nodes again, and what follows, that Node workers have ended after they were taken from them."""
+    strays = [node.name for node in nodes if node.is_stray]
+    yield from rounds.note(ref, record, "follow", clock, names=strays)
+    return (yield from advance(ref, clock))
+
+
+def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
+    """Let a generation take the place of the one before; returns whether its nodes may be released."""
+    if not (yield from succession.decide(ref)):
+        return False
+    yield from submit.relist(ref)
+    before = replace(ref, flow_id=record.after)
+    ended = yield from _end_for(before, ref.generation, clock)
+    if ended is None:
+        return False
+    yield from succession.retire(before, ended, clock)
+    yield from ask(records.erase(ref.home, ref.flow_id, "after"))
+    return True
+
+
+def _end_for(ref: FlowRef, number: int, clock: Clock) -> Op[Record | None]:
+    """End a generation for good, as the next one has begun; its record, or None while it has not ended."""
+    yield from ask(records.write_once(ref.home, ref.flow_id, "superseded", number))
+    while True:
+        record = yield from ask(records.record(ref.home, ref.flow_id))
+        if record.is_dropped or record.is_expired:
+            return record
+        if record.number < 0:
+            yield from ask(records.drop(ref.home, ref.flow_id, uuid4().hex))
+        elif record.end:  # a retry that is under way finds its round taken
+            yield from ask(records.remove(ref.home, ref.flow_id, record.number + 1, clock.now_ms()))
+        else:
+            how, reason = FlowState.CANCELLED, records.superseding(number)
+            yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
+            if not (yield from advance(ref, clock)).is_terminal:
+                return None
+
+
+def _is_running(record: Record) -> bool:
+    return record.number >= 0 and not record.end and not record.is_expired and bool(record.fields)
+
+
+def _is_still(now: Record, record: Record) -> bool:
+    """Whether the round runs that was read before, and no other one is noted."""
+    return _is_running(now) and now.number == record.number and not now.note
+
+
+def _stop_if_due(ref: FlowRef, record: Record, nodes: Sequence[Node], clock: Clock) -> Op[Record]:
+    """Request the end of all open nodes if a limit or the owners ask for it; returns the record then."""
+    how, reason = FlowState.FAILED, _stopped(record, nodes, clock.now_ms())
+    if not reason and any(not node.end for node in nodes):
+        how, reason = FlowState.CANCELLED, (yield from owners.abandoned(ref, record, clock))
+    if not reason:
+        return record
+    yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
+    return (yield from ask(records.record(ref.home, ref.flow_id)))
+
+
+def _stopped(record: Record, nodes: Sequence[Node], now_ms: int) -> str:
+    """Why all open nodes are to end (deadline, fail-fast), or ''."""
+    limit = int(record.fields.get("deadline", 0))
+    if limit and now_ms >= record.started_ms + limit and any(not node.end for node in nodes):
+        return f"deadline: it has not ended within {limit / 1000:g} s"
+    if "fail_fast" in record.fields and (cause := _cause(nodes)):
+        return f"{cause.name}: {cause.reason or GONE}"
+    return ""
+
+
+def _cause(nodes: Iterable[Node]) -> Node | None:
+    """The first node whose failure fails the flow; a cancelled one only when there is no other."""
+    failures = [node for node in nodes if node.has_failed and not node.is_ignored]
+    own = (node for node in failures if not node.reason.startswith(CANCELLED))
+    return next(own, failures[0] if failures else None)
+
+
+def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op[list[Node] | None]:
+    """Release or end the nodes that wait, as far as their dependencies have ended.
+
+    Returns the nodes then; None when the round has ended meanwhile.
+    """
+    for _ in range(len(nodes)):
+        decisions = decide(nodes, record.begun_ms, clock.now_ms())
+        yield from _end(decisions, record.number, clock.now_ms())
+        yield from _release(decisions.run, nodes, record, clock)
+        if not any(node.is_unsure for node in nodes):
+            break
+        nodes = yield from read_nodes(ref)  # what became of these decides about others
+        now = yield from ask(records.record(ref.home, ref.flow_id))
+        if not _is_still(now, record):
+            return None
+    return nodes
+
+
+def _end(decided: Decisions, number: int, now_ms: int) -> Op[None]:
+    """End the nodes that are decided to fail or be skipped."""
+    todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+    for node in (*decided.fail, *decided.skip):
+        place = (node.queue, node.job_id)
+        plain: Sequence[Call[Any]] = [node_jobs.fail(*place, node.reason, now_ms)]
+        if node.state == "skipped":
+            plain = node_jobs.skip(*place, node.reason, now_ms)
+        todo.append((node_jobs.end_node(*place, number, node.state, node.reason, now_ms), plain))
+    yield from send_fenced(todo)
+
+
+def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: Clock) -> Op[None]:
+    """Release nodes that may run: complete every dependency that they wait for, and open their gates."""
+    by_name = {node.name: node for node in nodes}
+    edges = [(node, by_name[name].ref) for node in due for name in node.after if name in by_name]
+    yield from send_all(gates.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
+    numbers = range(record.number + 1)
+    knows_gates = record.number == 0
+    for part in parts(due):
+        gated = [node for node in part if node.has_gate or not knows_gates]
+        held = yield from ask_all([gates.held_by(node.queue, node.job_id, numbers) for node in gated])
+        closed = [(node, number) for node, some in zip(gated, held, strict=True) for number in some]
+        yield from send_all(gates.open_gate(node.queue, node.job_id, number) for node, number in closed)
+        yield from _wake(part, clock)
+
+
+def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
+    """Wake nodes that still wait although nothing holds them back: the client that released them was killed.
+
+    The server counts each completed dependency once, so these nodes get a new gate, and that is opened.
+    """
+    counting: list[Call[int]] = []
+    for node in released:
+        counting.append(gates.completed_while_waiting(node.queue, node.job_id))
+        counting.append(gates.how_many(node.queue, node.job_id))
+    counts = yield from ask_all(counting)
+    # One that waits for a child job of its own is left alone: a gate would be added by every call.
+    pairs = zip(released, counts[::2], counts[1::2], strict=True)
+    asleep = [node for node, completed, total in pairs if completed >= total]
+    number = f"again-{clock.now_ms()}"
+    for node in asleep:
+        held = gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, number)])
+        yield from ask(held)
+        yield from ask(gates.open_gate(node.queue, node.job_id, number))
+
+
+def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clock) -> Op[bool]:
+    """Fail nodes that no worker has begun within their ``queue_timeout``; returns whether there are any."""
+    now_ms, found = clock.now_ms(), False
+    waiting = [n for n in nodes if n.policy.queue_timeout_ms and n.state in NOT_BEGUN and not n.has_begun]
+    for part in parts(waiting):
+        seen = yield from ask_all(
+            [call for node in part for call in tables.note_waiting(ref.home, ref.flow_id, node.name, now_ms)]
+        )
+        late = [
+            node
+            for node, since in zip(part, seen[1::2], strict=True)
+            if now_ms - since >= (node.policy.queue_timeout_ms or 0)
+        ]
+        for node in late:
+            limit = (node.policy.queue_timeout_ms or 0) / 1000
+            reason = f"queue timeout: no worker of queue {node.queue.queue} began it within {limit:g} s"
+            yield from _cancel([node], number, reason, now_ms, how="unstarted")
+            found = True
+    return found
+
+
+def _cancel(
+    nodes: Sequence[Node], number: int, reason: str, now_ms: int, *, how: str = "cancelled"
+) -> Op[None]:
+    """End nodes wherever they are, running ones too."""
+    todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+    for node in nodes:
+        place = (node.queue, node.job_id)
+        plain: list[Call[Any]] = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, reason, now_ms)]
+        plain.append(node_jobs.explain(*place, reason))
+        todo.append((node_jobs.end_node(*place, number, how, reason, now_ms), plain))
+    yield from send_fenced(todo)
+    for node in nodes:
+        node.state, node.reason, node.ended_ms = "failed", reason, now_ms
+
+
+def _count(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) -> Op[FlowState]:
+    """Record how many nodes have ended, and the end of the flow with the last of them; returns its state."""
+    ends = Counter(node.end for node in nodes)
+    counts: dict[str, str | int] = {end: ends[end] for end in ("completed", "failed", "skipped")}
+    cause = _cause(nodes)
+    counts["reason"] = f"{cause.name}: {cause.reason or GONE}" if cause else ""
+    if record.cancel:
+        counts["reason"] = str(record.cancel["reason"])
+    if ends[None] or len(nodes) < int(record.fields.get("total", 0)):
+        yield from ask(records.count(ref.home, ref.flow_id, record.number, counts))
+        yield from submit.relist(ref)
+        return FlowState.RUNNING
+    ended = FlowState.FAILED if cause else FlowState.COMPLETED
+    if record.cancel:
+        ended = FlowState(record.cancel["how"])
+    counts |= {"state": ended, "finished_at": clock.now_ms()}
+    if (yield from ask(records.end(ref.home, ref.flow_id, record.number, counts))):
+        yield from ask(records.announce(ref.home, ref.flow_id, ended))
+    return (yield from close(ref, clock))
+
+
+def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Do what follows the end of a flow: list it as ended and begin its retention. Repeatable."""
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    retention = record.fields.get("retention")
+    if record.end and retention is not None:
+        due_ms = int(record.end["finished_at"]) + int(retention)
+        yield from ask(lists.expire_at(ref.home, ref.flow_id, due_ms))
+    yield from submit.relist(ref)
+    if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
+        # It may have been listed after it was removed: the sweep delists it again.
+        yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
+    yield from ask(lists.delist(ref.home, ref.flow_id))
+    # A client that ran it again at this moment may have listed it just before it was delisted.
+    now = yield from ask(records.record(ref.home, ref.flow_id))
+    if _is_running(now) or now.note:
+        yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
+        yield from ask(lists.expire_never(ref.home, ref.flow_id))
+        return now.state
+    # One that was cut off may have listed it under an older state meanwhile: the sweep corrects that.
+    others = [state for state in FlowState if state is not now.state]
+    if any((yield from ask_all([lists.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
+        yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
+    return now.state

@@ -1,0 +1,114 @@
+"""What users ask of nodes of a portable flow: to run what failed again, or single nodes, or to end them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from glidemq_orchestrate.errors import (
+    FlowEnded,
+    FlowIncomplete,
+    NodeNotEnded,
+    NodeNotFound,
+    NodeNotRepeatable,
+)
+from glidemq_orchestrate.flows import node_change_calls as calls
+from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.portable import rounds
+from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.portable.reading import living, record_of
+from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.table import Node, read_nodes
+from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask_all
+
+_UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
+
+
+def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
+    """Run again the nodes of an ended flow that did not complete. Returns the new state. Repeatable.
+
+    Raises:
+        NodeNotRepeatable: A job was removed, and its data with it. Nothing was changed.
+    """
+    record = yield from living(ref)
+    if record.state in _UNSUCCESSFUL and record.end and not record.note:
+        removed.refuse_lost(ref.public_id, (yield from lost(ref)))
+        yield from rounds.note(ref, record, "retry", clock, owner=owner)
+    yield from advance(ref, clock)
+    return (yield from living(ref)).state
+
+
+def lost(ref: FlowRef) -> Op[list[str]]:
+    """The jobs of the flow of which nothing is left."""
+    record = yield from record_of(ref)
+    if record.is_expired:
+        return []
+    return [node.job_id for node in (yield from read_nodes(ref)) if not node.state]
+
+
+def change(
+    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+) -> Op[list[str]]:
+    """``node_changes.change`` for these names; ``strict``: one that is in a wrong state is refused."""
+    while True:
+        yield from advance(ref, clock)
+        record = yield from living(ref)
+        _check(ref, record)
+        nodes = {node.name: node for node in (yield from read_nodes(ref))}
+        yield from living(ref)  # else what is missing was removed with the flow
+        if unknown := [name for name in names if name not in nodes]:
+            raise NodeNotFound(f"the flow has no node {unknown[0]}")
+        done = yield from _done([nodes[name] for name in names], wanted)
+        todo = [name for name in names if name not in done and _is_to_change(nodes[name], wanted, strict)]
+        if not todo:
+            return [name for name in names if name in done]
+        what, text, again = wanted.what, wanted.text, list[str]()
+        if what in rounds.GIVEN:  # one that has this end, and follows one that gets it, does not run again
+            follow = {node.name for node in rounds.followers(list(nodes.values()), todo)}
+            again = [name for name in names if name in follow and nodes[name].state]
+        noted = [*todo, *again]
+        if (yield from rounds.note(ref, record, what, clock, names=noted, request=wanted.token, text=text)):
+            yield from advance(ref, clock)
+            yield from living(ref)
+            return [name for name in names if name in done or name in todo]
+
+
+def _check(ref: FlowRef, record: Record) -> None:
+    """Refuse if nodes cannot be changed now."""
+    if record.number < 0:
+        raise FlowIncomplete(f"flow {ref.public_id} is still being submitted")
+    if record.cancel and not record.end:
+        raise FlowEnded(f"flow {ref.public_id} is being stopped")
+
+
+def _done(nodes: Sequence[Node], wanted: Change) -> Op[set[str]]:
+    """The names of the nodes that this request has changed."""
+    found: set[str] = set()
+    for part in parts(nodes):
+        known = yield from ask_all([calls.requests(node.queue, node.job_id) for node in part])
+        found |= {node.name for node, some in zip(part, known, strict=True) if wanted.token in some}
+    return found
+
+
+def _is_to_change(node: Node, wanted: Change, strict: bool) -> bool:  # noqa: FBT001  as it was asked for
+    """Whether a node that has not been changed is to be; it is not if it is as wanted."""
+    if wanted.what in rounds.GIVEN:
+        if not node.end:
+            return True
+        if wanted.what == "failed" or node.state == wanted.what == "skipped":
+            return False
+        if node.state == wanted.what == "completed" and node.result == wanted.text:
+            return False
+    elif not node.end:
+        if strict:
+            raise NodeNotEnded(f"node {node.name} has not ended: it is {node.state}")
+        return False
+    if not node.state:
+        raise NodeNotRepeatable(f"the job of node {node.name} was removed: restart the flow")
+    return True

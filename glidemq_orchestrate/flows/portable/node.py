@@ -1,0 +1,106 @@
+"""What a worker does for a node of a portable flow: read its inputs, and notify dependents in other queues.
+
+The server notifies dependents in the queue of the node; those in other queues are notified here. What a kill
+leaves undone, and all of it for nodes with many dependents, ``advance.advance`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from glidemq_orchestrate.flows.home import claimed_by
+from glidemq_orchestrate.flows.portable import gates, node_jobs
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable import table as tables
+from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.portable.table import ORDINARY, Policy
+from glidemq_orchestrate.flows.portable.trips import parts, send_all
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.rules import EAGER
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire import keys
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.commands import members
+from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a node reads of its dependencies.
+
+    Attributes:
+        texts: The stored results by node name.
+        removed: The jobs whose results are gone.
+        has_open: Whether one has not ended: it runs again, or the rule allows that.
+    """
+
+    texts: dict[str, str]
+    removed: list[str]
+    has_open: bool = False
+
+
+def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
+    """What a node reads of its dependencies, in any slot."""
+    found, removed, has_open = dict[str, str](), list[str](), False
+    cursor = "0"
+    while True:
+        cursor, refs = yield from ask(gates.deps_page(queue, job_id, cursor))
+        for part in parts(refs):
+            places = [gates.read_ref(queue.prefix, ref) for ref in part if not keys.is_gate(ref)]
+            rows = yield from ask_all([node_jobs.result(*place) for place in places])
+            found.update({row.name: row.text for row in rows if row and row.text is not None})
+            missing = [
+                (place[1], row) for place, row in zip(places, rows, strict=True) if row and row.text is None
+            ]
+            removed += [job for job, row in missing if not row.is_open and is_node_id(job_id, job)]
+            has_open = has_open or any(row.is_open for _, row in missing)
+        if cursor == "0":
+            return Inputs(found, removed, has_open)
+
+
+def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
+    """Put a node that was fetched behind the gate of the next round, as what it depends on runs again.
+
+    Returns False, and does nothing, if its rule lets it run before all dependencies have ended. The caller
+    then lets the job wait for its dependencies. Repeatable.
+    """
+    home, policy = yield from _policy(queue, flow_id, node)
+    if home is None or policy.rule in EAGER:
+        return False
+    record = yield from ask(records.record(home, flow_id))
+    number = record.number + bool(record.note)
+    yield from ask(gates.add_deps(queue, job_id, [gates.gate(queue, number)]))
+    return True
+
+
+def has_queue_timeout(queue: QueueKeys, flow_id: str, node: str) -> Op[bool]:
+    """Whether a node fails when no worker starts it in time."""
+    _, policy = yield from _policy(queue, flow_id, node)
+    return bool(policy.queue_timeout_ms)
+
+
+def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | None, Policy]]:
+    """The home of a flow, None if nobody has claimed its id; and the policy of a node."""
+    name = yield from ask(claimed_by(queue.prefix, flow_id))
+    if name is None:
+        return None, ORDINARY
+    home = QueueKeys(queue.prefix, name)
+    text = yield from ask(tables.policy(home, flow_id, node))
+    return home, Policy.read(text) if text else ORDINARY
+
+
+def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
+    """Notify dependents of completed jobs in other queues; advance the flows that need more than that."""
+    dependents = yield from ask_all([members(queue.parents(job_id)) for job_id in completed])
+    notifying = [
+        gates.complete_child(other, parent, f"{queue.base}:{job_id}")
+        for job_id, refs in zip(completed, dependents, strict=True)
+        for other, parent in (gates.read_ref(queue.prefix, ref) for ref in refs)
+        if other != queue
+    ]
+    yield from send_all(notifying)
+    for flow_id in moved:
+        home = yield from ask(claimed_by(queue.prefix, flow_id))
+        if home is not None:
+            yield from advance(FlowRef(QueueKeys(queue.prefix, home), flow_id, "portable"), clock)

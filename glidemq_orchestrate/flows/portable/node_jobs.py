@@ -1,0 +1,265 @@
+"""The job of a node on the portable path: created, read and ended within the slot of its queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.flows.checked import CheckedNode
+from glidemq_orchestrate.flows.node_status import GONE
+from glidemq_orchestrate.flows.portable.gates import add_deps, gate
+from glidemq_orchestrate.flows.staging import kept, traced
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.fields import OF_ONE_RUN, JobField
+from glidemq_orchestrate.jobs.job_hash import end_of_stub
+from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.stored import number
+
+NO_ENTRY: Final = "0-1"
+# Up to so many dependents are notified by the call that ends a job; of more, ``advance`` notifies each.
+MAX_NOTIFIED: Final = 50
+
+
+Only = Literal["any", "open", "idle"]
+_ONLY: Final[dict[Only, int]] = {"any": 0, "open": 1, "idle": 2}
+
+
+class NodeResult(NamedTuple):
+    """What a dependent reads of a node: its name, and its result as it is stored.
+
+    Without a result it was removed, or it has not ended (``is_open``).
+    """
+
+    name: str
+    text: str | None
+    is_open: bool = False
+
+
+def result(queue: QueueKeys, job_id: str) -> Call[NodeResult | None]:
+    """The result of a job; None if it has none, as it was skipped or has failed, or is no node and open."""
+
+    def decode(reply: Any) -> NodeResult | None:
+        state, text, options, skipped, stub = reply
+        found = RunOptions.from_wire(options or "").portable
+        name = found[1] if found else job_id
+        if found and state not in (None, "completed", "failed"):
+            return NodeResult(name, None, is_open=True)
+        if state is None and end_of_stub(stub or "") in ("", "completed"):
+            return NodeResult(name, None)
+        return NodeResult(name, text or "null") if state == "completed" and not skipped else None
+
+    fields: tuple[JobField, ...] = ("state", "returnvalue", "opts", "gmo:skipped", "gmo:removed")
+    return job_hash.get_some(queue, job_id, fields, decode)
+
+
+def add_node(  # noqa: PLR0913  what a node is made of
+    queue: QueueKeys,
+    job_id: str,
+    node: CheckedNode,
+    *,
+    flow_id: str,
+    deps: Iterable[str],
+    now_ms: int,
+    trace: str = "",
+) -> Call[bool]:
+    """Create the job of a node, held back by all its deps; False when a job has the id."""
+    members = list(deps)
+    options = json.loads(traced(kept(node.options), trace))
+    options["gmo"] = {"flow": flow_id, "node": node.name}
+    if len(node.dependents) > MAX_NOTIFIED:
+        options["gmo"]["wide"] = 1
+
+    def decode(reply: Any) -> bool:
+        if not str(reply).startswith("["):
+            raise ProtocolError(f"job {job_id} of node {node.name} was refused: {reply}")
+        return bool(json.loads(reply)[0] == job_id)
+
+    keys = queue.keys("id", "stream", "scheduled", "events")
+    args = (node.job, node.data, json.dumps(options), now_ms, node.delay_ms, 0, node.attempts, 0, job_id)
+    return function("glidemq_addFlow", keys, (*args, len(members), *members), decode)
+
+
+def owner(queue: QueueKeys, job_id: str) -> Call[str]:
+    """The flow that a job was made for, '' for none."""
+
+    def decode(reply: Any) -> str:
+        return (RunOptions.from_wire(reply or "").portable or ("", ""))[0]
+
+    return job_hash.get(queue, job_id, "opts", decode)
+
+
+class JobNow(NamedTuple):
+    """The job of a node as it is now.
+
+    Attributes:
+        state: '' = removed.
+        reason: Of its end.
+        result: As it is stored.
+        ended_ms: When it ended.
+        has_begun: A worker has begun it.
+        round: The round that began it again last.
+        is_stray: A Node worker has ended it that it was taken from, before another one began it.
+        is_removed: Only its definition is left: it had ended in this state, and can run again.
+    """
+
+    state: str
+    reason: str
+    result: str
+    ended_ms: int
+    has_begun: bool
+    round: int
+    is_stray: bool
+    is_removed: bool = False
+
+
+_NOW: Final[tuple[JobField, ...]] = (
+    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
+    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn", "gmo:removed",
+)  # fmt: skip
+
+
+def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
+    """The job of a node."""
+
+    def decode(reply: Any) -> JobNow:
+        state, reason, result, ended, on, skipped, stalled, begun, attempts, in_round, withdrawn, stub = (
+            field or "" for field in reply
+        )
+        is_stray = bool(withdrawn and state in ("completed", "failed") and not on)
+        if skipped:
+            state, reason = "skipped", skipped
+        elif not state and (ended := end_of_stub(stub)):
+            return JobNow(ended, GONE, "null", 0, True, number(in_round), is_stray=False, is_removed=True)
+        has_begun = bool(on or stalled or begun or number(attempts))
+        return JobNow(state, reason, result or "null", number(ended), has_begun, number(in_round), is_stray)
+
+    return job_hash.get_some(queue, job_id, _NOW, decode)
+
+
+def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[None]]:
+    """Calls that end a waiting job as skipped: completed without a result. Repeatable."""
+    ended: dict[JobField, Word] = {
+        "state": "completed", "returnvalue": "null", "finishedOn": now_ms, "gmo:skipped": reason
+    }  # fmt: skip
+    event = ("event", "completed", "jobId", job_id, "returnvalue", "null", "skipped", reason)
+    return [
+        job_hash.put(queue, job_id, ended),
+        command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
+        command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
+    ]
+
+
+def give(queue: QueueKeys, job_id: str, result: str, now_ms: int) -> list[Call[None]]:
+    """Calls that end a waiting job as completed, with a result that no worker made. Repeatable."""
+    ended: dict[JobField, Word] = {"state": "completed", "returnvalue": result, "finishedOn": now_ms}
+    event = ("event", "completed", "jobId", job_id, "returnvalue", result)
+    return [
+        job_hash.put(queue, job_id, ended),
+        command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
+        command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
+    ]
+
+
+def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
+    """Fail for good a job that no worker runs. Repeatable; a job that has ended stays as it is."""
+    keys = queue.keys("stream", "failed", "scheduled", "events")
+    keys += [queue.job(job_id), queue.key("metrics:failed")]
+    args = (job_id, NO_ENTRY, reason, now_ms, 0, 0, GROUP, "0", 0, 0, 0)
+    return function("glidemq_fail", keys, args, replies.text)
+
+
+_END: Final[tuple[JobField, ...]] = (
+    "returnvalue", "finishedOn", "processedOn", "attemptsMade", "progress", "gmo:accepted"
+)  # fmt: skip
+
+
+def end_of(queue: QueueKeys, job_id: str) -> Call[dict[JobField, Word] | None]:
+    """The fields in which a job has its end; None unless it has completed and was not skipped."""
+
+    def decode(reply: Any) -> dict[JobField, Word] | None:
+        state, skipped, *values = reply
+        if state != "completed" or skipped:
+            return None
+        return {name: value for name, value in zip(_END, values, strict=True) if value is not None}
+
+    return job_hash.get_some(queue, job_id, ("state", "gmo:skipped", *_END), decode)
+
+
+def complete(queue: QueueKeys, job_id: str, end: Mapping[JobField, Word]) -> list[Call[None]]:
+    """Calls that complete a waiting job as another one has completed, without an event. Repeatable."""
+    at = number(end.get("finishedOn"))
+    return [
+        job_hash.put(queue, job_id, {**end, "state": "completed"}),
+        command("ZADD", queue.key("completed"), at, job_id, decode=replies.anything),
+    ]
+
+
+def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
+    queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int
+) -> Call[int]:
+    """End a job, unless a later round has begun it again. Repeatable; a job that has ended stays as it is.
+
+    ``how``: ``failed``, ``skipped`` or ``completed`` (``reason`` is the result) ends one that waits for
+    others, ``unstarted`` one that no worker has begun, ``cancelled`` any that has not ended.
+    """
+    args = (now_ms, job_id, number, how, reason)
+    return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
+
+
+def run_again(  # noqa: PLR0913  which job, in which round, and for whom
+    queue: QueueKeys, job_id: str, number: int, now_ms: int, *, request: str = "", only: Only = "any"
+) -> Call[int]:
+    """Put a job behind the gate of a round, unless that was done already. Repeatable.
+
+    One that has not ended is taken from its worker, or from where it waits for one. ``only``: ``open``, only
+    such a one; ``idle``, only one that no handler has. ``request`` is remembered in the job.
+    Returns whether the job is in this round or a later one.
+    """
+    keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
+    args = (now_ms, job_id, number, gate(queue, number), _ONLY[only], request)
+    return function("gmo_run_again", keys, args, replies.integer)
+
+
+def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
+    """Revoke a job: it will not start, and the worker that runs it is signalled. Repeatable."""
+    keys = [queue.job(job_id), *queue.keys("stream", "scheduled", "failed", "events")]
+    return function("glidemq_revoke", keys, (job_id, now_ms, GROUP), replies.text)
+
+
+def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
+    """Record why a job was ended, which a revocation does not. Repeatable."""
+    return job_hash.put(queue, job_id, {"failedReason": reason})
+
+
+def reset(queue: QueueKeys, job_id: str, number: int, request: str = "") -> list[Call[None]]:
+    """``run_again`` of an ended job by plain calls, which are not safe when they arrive late."""
+    fresh: dict[JobField, Word] = {
+        "gmo:round": number, "state": "waiting-children", "attemptsMade": "0", "failedReason": "",
+        "finishedOn": "",
+    }  # fmt: skip
+    if request:
+        fresh["gmo:requests"] = request
+    return [
+        add_deps(queue, job_id, [gate(queue, number)]),
+        command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
+        command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
+        job_hash.delete(queue, job_id, OF_ONE_RUN),
+        command("UNLINK", queue.signals(job_id), decode=replies.anything),
+        # Last: a client cut off before this finds a job that has ended, and repeats all of it.
+        job_hash.put(queue, job_id, fresh),
+    ]
+
+
+def drop_job(queue: QueueKeys, job_id: str) -> list[Call[None]]:
+    """Calls that delete a job and all that belongs to it. Repeatable."""
+    keys = (queue.deps(job_id), queue.parents(job_id), queue.log(job_id), queue.output(job_id))
+    ended = queue.keys("completed", "failed")
+    return [
+        *(command("ZREM", key, job_id, decode=replies.anything) for key in ended),
+        command("UNLINK", *keys, queue.job(job_id), decode=replies.anything),
+    ]

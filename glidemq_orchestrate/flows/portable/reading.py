@@ -1,0 +1,138 @@
+"""What callers read of a portable flow: its status, nodes, results and outcome."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
+from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
+from glidemq_orchestrate.flows.definitions import Ran, ran_of_row
+from glidemq_orchestrate.flows.node_status import GONE, failed_node, node_status, read_results
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.table import UPSTREAM, Node, read_nodes, read_rows
+from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.record import read_status
+from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.codec import Json
+
+
+def status(ref: FlowRef) -> Op[FlowStatus]:
+    """The status as of the last ``advance``."""
+    record = yield from record_of(ref)
+    return read_status(ref.home, ref.flow_id, record.fields)
+
+
+def record_of(ref: FlowRef) -> Op[Record]:
+    """The record of a flow.
+
+    Raises:
+        FlowNotFound: There is none.
+    """
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    if "name" not in record.fields:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return record
+
+
+def unsuperseded(ref: FlowRef) -> Op[Record]:
+    """The record of the current generation of a flow.
+
+    Raises:
+        FlowNotFound: There is none.
+        Superseded: Another generation has begun.
+    """
+    record = yield from record_of(ref)
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record.fields))
+    return record
+
+
+def living(ref: FlowRef) -> Op[Record]:
+    """The record of a flow that still has its jobs.
+
+    Raises:
+        FlowNotFound: There is none.
+        Superseded: Another generation has begun.
+        FlowExpired: Its jobs were removed.
+    """
+    record = yield from unsuperseded(ref)
+    if record.is_expired:
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+    return record
+
+
+def _nodes(ref: FlowRef) -> Op[list[Node]]:
+    yield from living(ref)
+    return (yield from read_nodes(ref))
+
+
+def results(ref: FlowRef) -> Op[dict[str, Json]]:
+    """The results of the completed nodes by name.
+
+    Raises:
+        ResultRemoved: Some were removed.
+    """
+    values, removed = yield from _results(ref)
+    if removed:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
+    return values
+
+
+def _results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
+    """The results, and the nodes whose results were removed.
+
+    Of a job of which nothing is left it is not known how it had ended; in a completed flow, it had completed.
+    """
+    record = yield from living(ref)
+    nodes = yield from read_nodes(ref)
+    has_completed = record.state is FlowState.COMPLETED
+    removed = [
+        node.name
+        for node in nodes
+        if (node.removed and node.state == "completed") or (not node.state and has_completed)
+    ]
+    texts = {node.name: node.result for node in nodes if node.state == "completed" and not node.removed}
+    return read_results(texts), removed
+
+
+def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
+    """Every node, dependencies before dependents."""
+    found: list[NodeStatus] = []
+    for part in parts((yield from _nodes(ref))):
+        reading = [node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
+        found += yield from ask_all(reading)
+    return found
+
+
+def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
+    """What the flow has of each node so far: how it has run, and what it does.
+
+    Raises:
+        Superseded: Another generation has begun.
+        FlowExpired: Its jobs were removed.
+    """
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record.fields))
+    if record.is_expired:
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+    rows, found = (yield from read_rows(ref)), dict[str, Ran]()
+    for part in parts(list(rows.items()), PER_TRIP):
+        reading = [ran_of_row(ref.home.prefix, row) for _, row in part]
+        for (name, _), one in zip(part, (yield from ask_all(reading)), strict=True):
+            found[name] = one
+    return found
+
+
+def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
+    """Results and failures, causes first.
+
+    Raises:
+        ResultRemoved: It has completed, and results were removed.
+    """
+    broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
+    broken.sort(key=lambda node: node.reason.startswith(UPSTREAM))
+    values, removed = yield from _results(ref)
+    if removed and ended.state is FlowState.COMPLETED:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
+    failed = [failed_node(node) for node in broken]
+    return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)

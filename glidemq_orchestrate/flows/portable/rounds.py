@@ -1,0 +1,220 @@
+"""Running nodes of a portable flow again, and ending them by hand: each time begins a round.
+
+A round is noted first, by one write that counts once; then its nodes are put behind its gate, and it begins.
+Whoever advances the flow does what is noted, so a kill after the note leaves nothing undone; one before it
+leaves nodes in the table of notes that no note names, some 50 bytes each, until the flow is removed.
+
+Clients that are slow do no harm. A job that a round has put behind its gate is put there once, and no older
+round ends it. All that follows a node comes before the node itself: while that has its old end, something may
+be missing, and afterwards nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows.node_change_calls import What
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable import submit as portable_submit
+from glidemq_orchestrate.flows.portable import table as tables
+from glidemq_orchestrate.flows.portable.node_jobs import Only
+from glidemq_orchestrate.flows.portable.reading import record_of
+from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.table import NOT_BEGUN, UPSTREAM, Node, read_nodes
+from glidemq_orchestrate.flows.portable.trips import parts, parts_of_size, send_all, send_fenced
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+
+GIVEN: Final = ("completed", "skipped", "failed")
+
+
+def note(  # noqa: PLR0913  what is noted
+    ref: FlowRef,
+    record: Record,
+    what: What | Literal["retry"],
+    clock: Clock,
+    *,
+    names: Collection[str] = (),
+    request: str = "",
+    text: str = "",
+    owner: Owner | None = None,
+) -> Op[bool]:
+    """Note what the next round does; False when another round was noted first. ``begin`` does it.
+
+    ``what``: see ``Change``, for these names; ``retry``: what did not complete runs again.
+    """
+    number, name = record.number + 1, uuid4().hex
+    rows = {_row(name, node): "" for node in names} | {_row(name, ""): text}
+    for part in parts_of_size(rows.items()):
+        yield from ask(tables.write_noted(ref.home, ref.flow_id, part))
+    if owner is not None:
+        yield from owners.own_round(ref, owner, number, clock)
+    said = {"what": what, "nodes": name, "request": request, "goes_on": not record.end}
+    yield from ask(lists.expire_never(ref.home, ref.flow_id))
+    enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
+    noting = records.note(ref.home, ref.flow_id, number, said)
+    # On both sides: the client that ended the last round may delist the flow in between.
+    calls: list[Call[Any]] = [enlisting, noting, enlisting]
+    _, is_first, _ = yield from ask_all(calls)
+    if not is_first:
+        yield from _forget(ref, list(rows))
+    return bool(is_first)
+
+
+def _row(note_name: str, node: str) -> str:
+    return f"{note_name}\n{node}"
+
+
+def begin(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
+    """Do what is noted for the next round, and begin it. Repeatable, also concurrently.
+
+    A node of whose job nothing is left cannot run again: it stays failed.
+    """
+    number = record.number + 1
+    rows = yield from _noted(ref, record.note["nodes"])
+    names = {row.partition("\n")[2] for row in rows} - {""}
+    turn = _Turn(ref, number, record.note["request"], clock)
+    what = record.note["what"]
+    if what in GIVEN:
+        yield from turn.give(names, what, rows.get(_row(record.note["nodes"], ""), ""))
+    else:
+        yield from turn.run_again(names, what)
+    enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
+    beginning = records.begin(ref.home, ref.flow_id, number, clock.now_ms())
+    calls: list[Call[Any]] = [lists.expire_never(ref.home, ref.flow_id), enlisting, beginning, enlisting]
+    _, _, is_first, _ = yield from ask_all(calls)
+    if is_first and record.end:
+        yield from ask(records.announce(ref.home, ref.flow_id, "retried"))
+    yield from portable_submit.relist(ref)
+    yield from _forget(ref, list(rows))
+
+
+def _noted(ref: FlowRef, name: str) -> Op[dict[str, str]]:
+    """The rows of a note."""
+    found: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(tables.noted(ref.home, ref.flow_id, cursor))
+        found |= {row: text for row, text in page.items() if row.startswith(_row(name, ""))}
+        if cursor == "0":
+            return found
+
+
+def _forget(ref: FlowRef, rows: Sequence[str]) -> Op[None]:
+    yield from send_all(tables.forget_noted(ref.home, ref.flow_id, part) for part in parts(rows))
+
+
+class _Turn:
+    """The nodes of a flow on their way into a round that is noted and has not begun."""
+
+    def __init__(self, ref: FlowRef, number: int, request: str, clock: Clock) -> None:
+        self.ref, self.number, self.request, self.clock = ref, number, request, clock
+
+    def run_again(self, names: Collection[str], what: str) -> Op[None]:
+        """Put nodes behind the gate: these, or all that did not complete; with ``follow`` all that follow."""
+        nodes = yield from read_nodes(self.ref)
+        if what == "retry":
+            retried = [node for node in nodes if _is_to_retry(node)]
+            needed = removed.needed_names(nodes, {node.name for node in retried})
+            yield from self._reset([node for node in nodes if node.name in needed])
+            yield from self._reset(retried)
+            return
+        chosen = [node for node in nodes if node.name in names]
+        if what == "follow":
+            yield from self._reset(followers(nodes, names))
+        else:
+            yield from self._hold_back(nodes, names)
+        yield from self._reset(chosen, self.request)
+
+    def _hold_back(self, nodes: Sequence[Node], names: Collection[str]) -> Op[None]:
+        """Put what follows one of these, does not run again and is with no handler, behind the gate too."""
+        following = {node.name for node in nodes if not set(node.after).isdisjoint(names)} - set(names)
+        waiting = [n for n in nodes if n.name in following and n.state == "waiting-children"]
+        yield from send_all(
+            gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, self.number)]) for node in waiting
+        )
+        if waiting:  # some may have been released before they had the gate
+            nodes = yield from read_nodes(self.ref)
+        released = [n for n in nodes if n.name in following and n.state in (*NOT_BEGUN, "active")]
+        yield from self._reset(released, only="idle")
+        yield from self._reset((yield from self._cut_off([n for n in nodes if n.name in following])))
+
+    def _cut_off(self, nodes: Sequence[Node]) -> Op[list[Node]]:
+        """Those that have failed only because a client without our functions was cut off in ``_reset``."""
+        failed = [n for n in nodes if n.state == "failed" and n.round < self.number]
+        found: list[Node] = []
+        for part in parts(failed):
+            held = yield from ask_all([gates.held_by(n.queue, n.job_id, [self.number]) for n in part])
+            found += [node for node, some in zip(part, held, strict=True) if some]
+        return found
+
+    def give(self, names: Collection[str], how: str, text: str) -> Op[None]:
+        """End nodes in this way; what follows one that had ended runs again."""
+        while True:
+            nodes = yield from read_nodes(self.ref)
+            left = [node for node in nodes if node.name in names and node.state and node.round < self.number]
+            if not left or (yield from self._has_begun()):
+                break
+            ended = {node.name for node in left if node.end}
+            yield from self._reset([node for node in followers(nodes, ended) if node.name not in names])
+            yield from self._reset([node for node in left if node.end], self.request)
+            yield from self._reset([node for node in left if not node.end], self.request, only="open")
+        todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+        for node in nodes:
+            if node.name in names and node.state == "waiting-children" and node.round == self.number:
+                place, now_ms = (node.queue, node.job_id), self.clock.now_ms()
+                plain: Sequence[Call[Any]] = [node_jobs.fail(*place, text, now_ms)]
+                if how != "failed":
+                    plain = (node_jobs.give if how == "completed" else node_jobs.skip)(*place, text, now_ms)
+                todo.append((node_jobs.end_node(*place, self.number, how, text, now_ms), plain))
+        yield from send_fenced(todo)
+
+    def _reset(self, nodes: Sequence[Node], request: str = "", *, only: Only = "any") -> Op[None]:
+        """Put nodes behind the gate, unless they are or were there."""
+        for part in parts(nodes):
+            # Without our functions, nodes that another client has begun in this round must not be reset.
+            if (yield from self._has_begun()):
+                return
+            now_ms = self.clock.now_ms()
+            yield from ask(
+                tables.forget_waiting(self.ref.home, self.ref.flow_id, [node.name for node in part])
+            )
+            todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+            for node in part:
+                place = (node.queue, node.job_id)
+                call = node_jobs.run_again(*place, self.number, now_ms, request=request, only=only)
+                plain: Sequence[Call[Any]] = ()
+                is_running = only == "idle" and node.state == "active"  # or was only fetched: not known here
+                if node.state and node.round < self.number and not is_running:
+                    plain = node_jobs.reset(*place, self.number, request)
+                if plain and not node.end:
+                    held = gates.add_deps(*place, [gates.gate(node.queue, self.number)])
+                    taken = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, "", now_ms)]
+                    plain = [held, *taken, *plain]
+                todo.append((call, plain))
+            yield from send_fenced(todo)
+
+    def _has_begun(self) -> Op[bool]:
+        return (yield from record_of(self.ref)).number >= self.number
+
+
+def _is_to_retry(node: Node) -> bool:
+    """Whether it did not complete, and not by a decision of its own."""
+    was_skipped_for_others = node.state == "skipped" and node.reason.startswith(UPSTREAM)
+    return node.state == "failed" or was_skipped_for_others
+
+
+def followers(nodes: Sequence[Node], names: Collection[str]) -> list[Node]:
+    """The nodes that depend on these, directly or not, without these."""
+    affected, found = set(names), []
+    for node in nodes:  # dependencies come before dependents
+        if not affected.isdisjoint(node.after):
+            affected.add(node.name)
+            found.append(node)
+    return [node for node in found if node.name not in names]

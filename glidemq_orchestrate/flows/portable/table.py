@@ -1,0 +1,224 @@
+"""The nodes of a portable flow as its table and their jobs have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate.flows.checked import CheckedNode
+from glidemq_orchestrate.flows.node_status import Row
+from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.flows.portable.gates import PAGE
+from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.rules import OnFailure, Rule
+from glidemq_orchestrate.flows.stalled import node_table
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
+
+
+def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
+    """Store rows of the node table."""
+    words = [word for pair in rows.items() for word in pair]
+    return command("HSET", f"{home.flow(flow_id)}:nodes", *words, decode=replies.anything)
+
+
+def policy_rows(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """A page of the policies of nodes, as ``policy_text`` writes them."""
+
+    def decode(reply: Any) -> tuple[str, dict[str, str]]:
+        return reply[0], replies.pairs(reply[1])
+
+    return command("HSCAN", home.portable_policies(flow_id), cursor, "COUNT", PAGE, decode=decode)
+
+
+def policy(home: QueueKeys, flow_id: str, name: str) -> Call[str]:
+    """The policy of a node, '' for an ordinary one."""
+    return command("HGET", home.portable_policies(flow_id), name, decode=lambda reply: reply or "")
+
+
+def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> Call[None]:
+    """Store policies of nodes."""
+    words = [word for pair in texts.items() for word in pair]
+    return command("HSET", home.portable_policies(flow_id), *words, decode=replies.anything)
+
+
+def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[Call[Any]]:
+    """Calls that record when a node was first seen waiting for a worker, and return that time in ms."""
+    key = home.portable_waiting(flow_id)
+    return [
+        command("HSETNX", key, name, now_ms, decode=replies.anything),
+        command("HGET", key, name, decode=lambda reply: number(reply, now_ms) or now_ms),
+    ]
+
+
+def forget_waiting(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[None]:
+    """Forget since when these nodes have waited: they run again."""
+    return command("HDEL", home.portable_waiting(flow_id), *names, decode=replies.anything)
+
+
+def write_noted(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
+    """Store nodes, with the name of their note before their own."""
+    words = [word for pair in rows.items() for word in pair]
+    return command("HSET", home.portable_notes(flow_id), *words, decode=replies.anything)
+
+
+def noted(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """A page of the nodes of all notes."""
+
+    def decode(reply: Any) -> tuple[str, dict[str, str]]:
+        return reply[0], replies.pairs(reply[1])
+
+    return command("HSCAN", home.portable_notes(flow_id), cursor, "COUNT", PAGE, decode=decode)
+
+
+def forget_noted(home: QueueKeys, flow_id: str, rows: Sequence[str]) -> Call[None]:
+    """Forget nodes of a note."""
+    return command("HDEL", home.portable_notes(flow_id), *rows, decode=replies.anything)
+
+
+def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
+    """Delete the tables of a flow."""
+    keys = [f"{home.flow(flow_id)}:nodes", home.portable_policies(flow_id)]
+    keys += [home.portable_waiting(flow_id), home.portable_notes(flow_id)]
+    return command("UNLINK", *keys, decode=replies.anything)
+
+
+UPSTREAM: Final = "upstream "
+_ENDED: Final = ("completed", "failed", "skipped")
+NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Settings that few nodes have, stored apart from the table. See ``CheckedNode``."""
+
+    rule: Rule = Rule.ALL_SUCCESS
+    on_failure: OnFailure | None = None
+    policies: Mapping[str, OnFailure] | None = None
+    queue_timeout_ms: int | None = None
+    delay_ms: int = 0
+
+    @classmethod
+    def read(cls, text: str) -> Policy:
+        """From the form in which it is stored."""
+        wire: dict[str, Any] = json.loads(text)
+        on_failure = wire.get("on_failure")
+        return cls(
+            Rule(wire.get("rule", Rule.ALL_SUCCESS)),
+            OnFailure(on_failure) if on_failure else None,
+            {name: OnFailure(policy) for name, policy in wire.get("policies", {}).items()},
+            wire.get("queue_timeout"),
+            wire.get("delay", 0),
+        )
+
+
+ORDINARY: Final = Policy()
+
+
+def policy_text(node: CheckedNode) -> str:
+    """The policy of a node as it is stored; '' for an ordinary one."""
+    wire: dict[str, Any] = {
+        "rule": node.rule,
+        "on_failure": node.on_failure,
+        "policies": dict(node.policies),
+        "queue_timeout": node.queue_timeout_ms,
+        "delay": node.delay_ms,
+    }
+    given = {name: value for name, value in wire.items() if value}
+    return json.dumps(given) if given else ""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node as the table and its job have it: see ``node_jobs.JobNow``.
+
+    ``is_unsure``: ``state`` is the end decided here, and another client may decide otherwise: the server
+    takes the first.
+    """
+
+    name: str
+    queue: QueueKeys
+    job_id: str
+    after: tuple[str, ...]
+    row: str
+    policy: Policy = ORDINARY
+    state: str = ""
+    reason: str = ""
+    result: str = "null"
+    ended_ms: int = 0
+    has_begun: bool = False
+    round: int = 0
+    is_stray: bool = False
+    is_unsure: bool = False
+    removed: bool = False
+
+    @property
+    def ref(self) -> str:
+        """How dependents refer to it."""
+        return f"{self.queue.base}:{self.job_id}"
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether a gate may have held it back since the submission."""
+        return not self.after or self.policy is not ORDINARY
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, or its job was removed and so will never complete."""
+        return self.state in ("failed", "")
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether its failure does not fail the flow."""
+        return self.policy.on_failure is OnFailure.IGNORE
+
+    @property
+    def end(self) -> str | None:
+        """How it has ended; None while it has not, or is unsure."""
+        if self.is_unsure:
+            return None
+        return "failed" if self.has_failed else self.state if self.state in _ENDED else None
+
+
+def read_nodes(ref: FlowRef) -> Op[list[Node]]:
+    """Every node with the state of its job, dependencies before dependents."""
+    policies = yield from read_policies(ref)
+    nodes = []
+    for name, row in (yield from read_rows(ref)).items():
+        _rank, queue, job_id, _job, *after = row
+        place = QueueKeys(ref.home.prefix, queue)
+        policy = Policy.read(policies[name]) if name in policies else ORDINARY
+        nodes.append(Node(name, place, job_id, tuple(after), json.dumps(row), policy))
+    for part in parts(nodes):
+        jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
+        for node, job in zip(part, jobs, strict=True):
+            node.state, node.reason, node.result, node.ended_ms = job[:4]
+            node.has_begun, node.round, node.is_stray, node.removed = job[4:]
+    return nodes
+
+
+def read_rows(ref: FlowRef) -> Op[dict[str, Row]]:
+    """The row of every node by name, dependencies before dependents; also of a flow of the other path."""
+    found: dict[str, Row] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
+        found |= page
+        if cursor == "0":
+            return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def read_policies(ref: FlowRef) -> Op[dict[str, str]]:
+    """The stored policies by node name."""
+    found: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(policy_rows(ref.home, ref.flow_id, cursor))
+        found |= page
+        if cursor == "0":
+            return found

@@ -1,0 +1,297 @@
+"""Open nodes that nothing would ever end: brought back to their queues, or ended with a clear reason."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.flows.node_status import Row, flat_row
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+
+TABLE_PAGE: Final = 200
+
+
+PAGE: Final = 100
+
+
+STREAM_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An open node whose job may be lost: queue, job id, and its trace in the server; '' if it is missing."""
+
+    queue: QueueKeys
+    job_id: str
+    trace: str
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for dependencies, which may all have ended."""
+        return self.trace.startswith("waiting-children|")
+
+
+def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
+    """The ids of some running flows of a home queue."""
+    return command("ZRANGE", f"{home.flows()}:state:running", first, first + count - 1, decode=list)
+
+
+def check_open(
+    home: QueueKeys, flow_id: str, position: int, silent_ms: int, now_ms: int
+) -> Call[tuple[int, list[Suspect]]]:
+    """Check and repair a page of a flow's open nodes: the next position (0 at the end), and the suspects.
+
+    Positions are in the order in which the nodes joined, so that they hold in another server process too.
+    """
+
+    def decode(reply: Any) -> tuple[int, list[Suspect]]:
+        suspects = [_suspect(ref, trace) for ref, trace in replies.rows(2)(reply[1:])]
+        return int(reply[0]), suspects
+
+    args = (now_ms, flow_id, position, PAGE, silent_ms)
+    return function("gmo_check_open", [home.flow(flow_id)], args, decode)
+
+
+def _suspect(ref: str, trace: str) -> Suspect:
+    """A suspect from the ref of its job."""
+    base, _, job_id = ref.rpartition(":")
+    prefix, _, queue = base.rpartition(":")
+    return Suspect(QueueKeys(prefix, queue[1:-1]), job_id, trace)
+
+
+def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
+    """The next cursor (``0`` at the end), and a page of a node's dependencies; one may come twice."""
+    key = suspect.queue.deps(suspect.job_id)
+    return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
+
+
+def notify_again(
+    home: QueueKeys, flow_id: str, suspect: Suspect, refs: Sequence[str], now_ms: int
+) -> Call[int]:
+    """Notify a blocked node of the ends of these dependencies; no refs: all are notified, release or end it.
+
+    Returns 0 when one of them has not ended, or the node does not wait any more. Repeatable.
+    """
+    keys = [home.flow(flow_id), suspect.queue.job(suspect.job_id)]
+    return function("gmo_notify_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
+
+
+def stream_page(queue: QueueKeys, after: str) -> Call[list[tuple[str, str]]]:
+    """Entry id and job id of the entries after a position, ``""`` for the start; none at the end."""
+    start = f"({after}" if after else "-"
+
+    def decode(reply: Any) -> list[tuple[str, str]]:
+        return [(entry_id, replies.pairs(fields or []).get("jobId", "")) for entry_id, fields in reply]
+
+    return command("XRANGE", queue.key("stream"), start, "+", "COUNT", STREAM_PAGE, decode=decode)
+
+
+def has_holder(queue: QueueKeys, entry_id: str) -> Call[bool]:
+    """Whether a worker holds the entry."""
+    return command("XPENDING", queue.key("stream"), GROUP, entry_id, entry_id, 1, decode=bool)
+
+
+def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
+    """The last entry that was delivered to the workers' group."""
+
+    def decode(reply: Any) -> tuple[int, int]:
+        for group in reply:
+            fields = replies.pairs(group)
+            if fields["name"] == GROUP:
+                return entry_order(str(fields["last-delivered-id"]))
+        return (0, 0)
+
+    return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
+
+
+def entry_order(entry_id: str) -> tuple[int, int]:
+    """The sort key of an entry."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number)
+
+
+def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
+    """Bring a lost job back to the stream unless it has changed; 1 if it was brought back. Repeatable."""
+    keys = [suspect.queue.job(suspect.job_id), suspect.queue.key("stream")]
+    return function(
+        "gmo_put_back", keys, (now_ms, suspect.job_id, suspect.trace, dead_entry), replies.integer
+    )
+
+
+def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[str, str]]]]:
+    """A page of events from new to old, before a position; ``""`` for the end of the stream."""
+    start = f"({before}" if before else "+"
+    return command(
+        "XREVRANGE",
+        queue.key("events"),
+        start,
+        "-",
+        "COUNT",
+        PAGE,
+        decode=lambda reply: [(entry_id, replies.pairs(fields or [])) for entry_id, fields in reply],
+    )
+
+
+def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Row]]]:
+    """A page of a flow's node table: the next cursor (``0`` at the end), and the row of each node."""
+
+    def decode(reply: Any) -> tuple[str, dict[str, Row]]:
+        rows = {name: flat_row(text) for name, text in replies.pairs(reply[1]).items()}
+        return reply[0], {name: row for name, row in rows.items() if row}
+
+    return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
+
+
+def retried(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
+    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would run again."""
+    key = f"{home.flow(flow_id)}:failed"
+    return command("SSCAN", key, cursor, "COUNT", TABLE_PAGE, decode=lambda reply: (reply[0], list(reply[1])))
+
+
+def settle_missing(  # noqa: PLR0913  the arguments of one server call
+    home: QueueKeys,
+    flow_id: str,
+    missing: Suspect,
+    *,
+    outcome: Mapping[str, Any],
+    dependents: Iterable[str],
+    now_ms: int,
+) -> Call[int]:
+    """End a node whose job was removed; 1 if this call has ended it. Repeatable."""
+    queue, job_id = missing.queue, missing.job_id
+    keys = [home.flow(flow_id), queue.job(job_id), queue.parents(job_id)]
+    args: list[Word] = [now_ms, flow_id, job_id, json.dumps(outcome), *dependents]
+    return function("gmo_settle_missing", keys, args, replies.integer)
+
+
+STREAM_PAGES: Final = 200
+EVENT_PAGES: Final = 11
+
+
+def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock: Clock) -> Op[None]:
+    """Bring back or end the nodes that ``gmo_check_open`` could not place."""
+    removed = [suspect for suspect in suspects if not suspect.trace]
+    if removed:
+        yield from _end_removed(home, flow_id, removed, clock)
+    lost = [suspect for suspect in suspects if suspect.trace and not suspect.is_blocked]
+    for queue in {suspect.queue for suspect in lost}:
+        yield from _search(queue, [suspect for suspect in lost if suspect.queue == queue], clock)
+    for suspect in suspects:
+        if suspect.is_blocked:
+            yield from _notify_again(home, flow_id, suspect, clock)
+
+
+def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
+    """Notify a node with many dependencies of how they ended, unless one of them has not."""
+    cursor = "0"
+    while True:
+        cursor, refs = yield from ask(dependencies(suspect, cursor))
+        for first in range(0, len(refs), PAGE):
+            page = refs[first : first + PAGE]
+            if not (yield from ask(notify_again(home, flow_id, suspect, page, clock.now_ms()))):
+                return
+        if cursor == "0":
+            break
+    yield from ask(notify_again(home, flow_id, suspect, (), clock.now_ms()))
+
+
+def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op[None]:
+    """Read the stream to its end, once; put back each job that is not in it, or only in a dead entry.
+
+    A job that moves meanwhile gets an entry at the end, where it is seen, or has another trace.
+    """
+    wanted = {suspect.job_id for suspect in suspects}
+    found: dict[str, list[str]] = defaultdict(list)
+    position = ""
+    for _ in range(STREAM_PAGES):
+        page = yield from ask(stream_page(queue, position))
+        for entry_id, job_id in page:
+            if job_id in wanted:
+                found[job_id].append(entry_id)
+        if len(page) < STREAM_PAGE:
+            break
+        position = page[-1][0]
+    else:
+        return  # the next lap searches again, in a shorter stream
+    dead = yield from _dead_entries(queue, [entry_id for ids in found.values() for entry_id in ids])
+    for suspect in suspects:
+        entries = found.get(suspect.job_id, [])
+        if all(entry_id in dead for entry_id in entries):
+            yield from ask(put_back(suspect, entries[0] if entries else "", clock.now_ms()))
+
+
+def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
+    """The entries that were delivered and that no worker holds."""
+    if not entry_ids:
+        return set()
+    try:
+        newest = yield from ask(delivered(queue))
+        held = yield from ask_all([has_holder(queue, entry_id) for entry_id in entry_ids])
+    except ProtocolError:
+        return set()  # no group: a new one will start at the beginning
+    return {
+        entry_id
+        for entry_id, is_held in zip(entry_ids, held, strict=True)
+        if not is_held and entry_order(entry_id) <= newest
+    }
+
+
+def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], clock: Clock) -> Op[None]:
+    """End nodes whose jobs were removed: as completed if an event or a dependent shows it, else as failed."""
+    table = yield from _table(home, flow_id)
+    places = {(row[1], row[2]): name for name, row in table.items()}
+    dependents: dict[str, list[str]] = defaultdict(list)
+    for row in table.values():
+        for name in row[4:]:
+            dependents[name].append(f"{QueueKeys(home.prefix, row[1]).base}:{row[2]}")
+    results: dict[QueueKeys, dict[str, str]] = {}
+    for lost in removed:
+        if lost.queue not in results:
+            results[lost.queue] = yield from _completions(lost.queue)
+        node = places.get((lost.queue.queue, lost.job_id), lost.job_id)
+        result = results[lost.queue].get(lost.job_id)
+        end = {
+            "node": node,
+            "job": table[node][3] if node in table else "",
+            "completed": result is not None,
+            "result": result or "null",
+            "reason": f"job {lost.job_id} was removed from queue {lost.queue.queue} before its end was known",
+        }
+        yield from ask(
+            settle_missing(
+                home, flow_id, lost, outcome=end, dependents=dependents[node], now_ms=clock.now_ms()
+            )
+        )
+
+
+def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, Row]]:
+    """The flow's table of nodes by name, read in pages."""
+    table: dict[str, Row] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(node_table(home, flow_id, cursor))
+        table.update(page)
+        if cursor == "0":
+            return table
+
+
+def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
+    """The results in the stored events, by job; not of jobs that were removed first."""
+    results: dict[str, str | None] = {}
+    position = ""
+    for _ in range(EVENT_PAGES):
+        page = yield from ask(recent_events(queue, position))
+        for _, fields in page:  # from new to old: the oldest event decides
+            if fields.get("event") in ("completed", "removed"):
+                results[fields.get("jobId", "")] = fields.get("returnvalue")
+        if len(page) < PAGE:
+            break
+        position = page[-1][0]
+    return {job_id: result for job_id, result in results.items() if result is not None}

@@ -1,0 +1,172 @@
+"""The specification of a flow, read back from its tables and its jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
+from glidemq_orchestrate.flows import definitions as calls
+from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
+from glidemq_orchestrate.flows.compare import is_of_spec
+from glidemq_orchestrate.flows.definitions import Manner
+from glidemq_orchestrate.flows.node_status import Row
+from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.table import read_policies, read_rows
+from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.record import read_status
+from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.rules import OnFailure, Rule
+from glidemq_orchestrate.flows.staged import advance
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import exact, number, parsed_object
+
+PER_TRIP: Final = 50  # each with up to 1 MiB of data
+
+
+class StoredFlow(NamedTuple):
+    """A flow as it is stored. ``extensions``: how often it was extended by then."""
+
+    flow: CheckedFlow
+    extensions: str
+
+
+def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
+    """The nodes as they were submitted, and those that were added from outside; not those that nodes added.
+
+    Raises:
+        FlowNotFound: The flow no longer exists.
+        Superseded: Another generation has begun.
+        FlowExpired: Its jobs no longer exist, or that of a node does not.
+        FlowIncomplete: It was cancelled before all of it was submitted.
+    """
+    while True:
+        record = yield from ask(calls.record(ref.home, ref.flow_id))
+        if "digest" not in record:
+            raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+        current = read_status(ref.home, ref.flow_id, record)
+        raise_if_superseded(current)
+        if "expired_at" in record:
+            raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+        rows, data, manners = yield from _read_all(ref)
+        is_whole = ref.path == "staged" or Record.read(record).number >= 0
+        if is_whole and len(rows) >= number(record.get("total")):
+            break
+        if current.state.is_terminal or ref.path == "portable":
+            raise FlowIncomplete(
+                f"flow {ref.public_id} was cancelled while it was submitted: submit it again"
+            )
+        yield from advance(ref, clock)  # nodes that were added are still joining the flow
+    yield from _read_missing(ref, rows, data, manners)
+    own: dict[str, dict[str, OnFailure]] = {}
+    if ref.path == "portable":
+        own = _from_table(manners, (yield from read_policies(ref)))
+    stay = [name for name, row in rows.items() if is_of_spec(row) or manners[name].extension]
+    dependents: dict[str, list[str]] = {name: [] for name in stay}
+    after = {name: tuple([one for one in rows[name][4:] if one in dependents]) for name in stay}
+    for name, names in after.items():
+        for one in names:
+            dependents[one].append(name)
+    policies = own or (yield from _policies(ref, rows, manners, after))
+    nodes = [
+        _node(name, rows[name], data[name], manners[name], after[name], dependents[name], policies)
+        for name in stay
+    ]
+    flow = CheckedFlow(
+        name=record.get("name", ""),
+        labels={key: str(value) for key, value in parsed_object(record.get("labels")).items()},
+        nodes=tuple(nodes),
+        queue_of={node.name: node.queue for node in nodes},
+        home=ref.home.queue,
+        digest=record["digest"],
+        retention_ms=exact(record["retention"]) if "retention" in record else None,
+        deadline_ms=exact(record["deadline"]) if "deadline" in record else None,
+        fail_fast="fail_fast" in record,
+    )
+    return StoredFlow(flow, record.get("extensions", "0"))
+
+
+def _read_all(ref: FlowRef) -> Op[tuple[dict[str, Row], dict[str, str], dict[str, Manner]]]:
+    """The rows of a flow, dependencies before dependents, and the data and manners read with them.
+
+    Of a large flow it is the number of objects that costs: so there is no object for each node here.
+    """
+    if ref.path == "portable":
+        return (yield from read_rows(ref)), {}, {}
+    rows: dict[str, Row] = {}
+    data: dict[str, str] = {}
+    manners: dict[str, Manner] = {}
+    cursor = ""
+    while cursor != "0":
+        cursor, page = yield from ask(calls.works(ref.home, ref.flow_id, cursor or "0"))
+        for name, (row, work) in page.items():
+            rows[name] = row
+            if work is not None:
+                data[name], manners[name] = work
+    return dict(sorted(rows.items(), key=lambda item: item[1][0])), data, manners
+
+
+def _read_missing(
+    ref: FlowRef, rows: Mapping[str, Row], data: dict[str, str], manners: dict[str, Manner]
+) -> Op[None]:
+    """Add what the jobs of the other nodes say."""
+    for part in parts([(name, row) for name, row in rows.items() if name not in data], PER_TRIP):
+        asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
+        for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
+            if work is None:
+                now = yield from ask(calls.record(ref.home, ref.flow_id))
+                raise_if_superseded(read_status(ref.home, ref.flow_id, now))  # then the sweep has removed it
+                raise FlowExpired(
+                    f"the job of node {name} of flow {ref.public_id} was removed, and with it what the node "
+                    'does: submit the flow with on_existing="restart"'
+                )
+            data[name], manners[name] = work
+
+
+def _from_table(manners: dict[str, Manner], texts: Mapping[str, str]) -> dict[str, dict[str, OnFailure]]:
+    """Complete the manners of the nodes of a portable flow by its table of policies; policies as below."""
+    policies = {}
+    for name, text in texts.items():
+        fields = json.loads(text)
+        rule, on_failure = fields.get("rule", ""), fields.get("on_failure", "")
+        timeout = fields.get("queue_timeout")
+        manners[name] = manners[name]._replace(rule=rule, on_failure=on_failure, queue_timeout_ms=timeout)
+        policies[name] = {one: OnFailure(word) for one, word in fields.get("policies", {}).items()}
+    return policies
+
+
+def _policies(
+    ref: FlowRef, rows: Mapping[str, Row], manners: Mapping[str, Manner], after: Mapping[str, Sequence[str]]
+) -> Op[dict[str, dict[str, OnFailure]]]:
+    """What the failures of dependencies mean to those nodes that set that themselves."""
+    found: dict[str, dict[str, OnFailure]] = {}
+    own = [name for name, names in after.items() if manners[name].rule and names]
+    for part in parts(own, PER_TRIP):
+        asking = []
+        for name in part:
+            refs = [f"{QueueKeys(ref.home.prefix, rows[one][1]).base}:{rows[one][2]}" for one in after[name]]
+            asking.append(calls.edges(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2], refs))
+        for name, texts in zip(part, (yield from ask_all(asking)), strict=True):
+            policies = {one: text or manners[name].edge for one, text in zip(after[name], texts, strict=True)}
+            found[name] = {one: OnFailure(text) for one, text in policies.items() if text}
+    return found
+
+
+def _node(  # noqa: PLR0913, PLR0917  the parts of a node
+    name: str,
+    row: Row,
+    data: str,
+    manner: Manner,
+    after: tuple[str, ...],
+    dependents: Sequence[str],
+    policies: Mapping[str, Mapping[str, OnFailure]],
+) -> CheckedNode:
+    options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = manner
+    return CheckedNode(
+        row[0], name, row[1], row[3], data, options, attempts, delay_ms, after, tuple(dependents), priority,
+        is_placed, Rule(rule) if rule else None, OnFailure(on_failure) if on_failure else None,
+        policies.get(name, {}), timeout_ms, extension,
+    )  # fmt: skip

@@ -1,0 +1,372 @@
+"""Watching a flow: what has changed since the last report to the reader.
+
+Events only show where to look; a change is the difference between the last report and the current jobs. So a
+trimmed stream, a missing event or a reader that was away costs a read of all nodes, and no change is reported
+twice. Steps that follow each other faster than the reader reads are reported as one. Jobs say which run they
+are in, so a node that was run again and has ended as before is reported, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from glidemq_orchestrate import events
+from glidemq_orchestrate import events as event_calls
+from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
+from glidemq_orchestrate.flows import node_status as node_calls
+from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows.backend import backend_of
+from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
+from glidemq_orchestrate.flows.node_status import node_status, read_row
+from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.stalled import entry_order
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+COUNT: Final = 500
+
+Entries = list[tuple[str, dict[str, str]]]
+
+
+def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[QueueKeys, Entries]]:
+    """Events after a position in each queue, if there are any; waits at most ``wait_ms`` for the first."""
+    queues = {queue.key("events"): queue for queue in positions}
+
+    def decode(reply: Any) -> dict[QueueKeys, Entries]:
+        return {queues[key]: entries for key, entries in replies.stream_entries(reply).items()}
+
+    head: tuple[Word, ...] = ("XREAD", "COUNT", COUNT, "BLOCK", max(wait_ms, 1), "STREAMS")
+    return command(*head, *queues, *positions.values(), decode=decode, blocks_for=wait_ms / 1000)
+
+
+def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str | None]]:
+    """Rows of the node table by name; None for a missing node."""
+    return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
+
+
+def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
+    """Which generation took the place of this one, and when its jobs were removed; None if none, or not."""
+    return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)
+
+
+def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
+    """The status of a node; if its job is missing, failed for ``reason``, or completed if that is ''."""
+    _, queue, job_id, *_ = read_row(row) or (0, "", "")
+    return node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
+
+
+def one_node(prefix: str, known: NodeStatus, reason: str = "") -> Call[NodeStatus]:
+    """The status of a node that was read before."""
+    row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
+    place = QueueKeys(prefix, known.queue)
+    return node_status(place, known.job_id, known.name, json.dumps(row), reason)
+
+
+REREAD_MS: Final = 5_000
+REST_MS: Final = 5_000
+DEADLINES_MS: Final = 1_000
+READS_SHARE: Final = 20  # reads that no event asked for take at most this fraction of the time: 1 in 20
+POLL_MS: Final = 500
+PER_TRIP: Final = 200
+
+Found = dict[str, tuple[float, NodeStatus]]
+Change = NodeChange | FlowChange
+
+
+@dataclass(slots=True)
+class Watch:
+    """One reader of one flow.
+
+    Attributes:
+        seen: What was reported so far.
+        deadline: When the reader gives up, in monotonic ms; None: never.
+        nodes: Every node with its rank, as last read.
+        by_job: The names of the nodes by the ids of their jobs.
+        streams: The position in the events of each queue of the flow.
+        due_ms: Monotonic ms; when to read all nodes again even if no event asks for it.
+        rest_ms: The longest wait of one step for an event.
+        kept_ms: Monotonic ms; when the deadlines were last looked at.
+        may_only_read: The server has refused to let this reader end what is due.
+        is_over: The end was reported.
+    """
+
+    ref: FlowRef
+    clock: Clock
+    seen: Seen
+    deadline: int | None
+    nodes: Found = field(default_factory=dict)
+    by_job: dict[str, str] = field(default_factory=dict)
+    streams: dict[QueueKeys, str] = field(default_factory=dict)
+    due_ms: int = 0
+    rest_ms: int = REST_MS
+    kept_ms: int = -DEADLINES_MS
+    may_only_read: bool = False
+    is_over: bool = False
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether the watcher must advance the flow, and may read one stream only."""
+        return self.ref.path == "portable"
+
+
+@dataclass(slots=True)
+class Quiet:
+    """How long a reader was told nothing."""
+
+    clock: Clock
+    rest: timedelta
+    since_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin now."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The reader was told something."""
+        self.since_ms = self.clock.monotonic_ms()
+
+    def is_over(self) -> bool:
+        """Whether it is time to tell the reader that there is nothing."""
+        return self.clock.monotonic_ms() >= self.since_ms + milliseconds(self.rest)
+
+
+def begin(
+    ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock, *, rest_ms: int = REST_MS
+) -> Watch:
+    """Create a reader; makes no call yet.
+
+    Raises:
+        ConfigurationError: ``after`` is not a position of this flow.
+    """
+    seen = Seen(ref.flow_id) if after is None else Seen.at(ref.flow_id, after)
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    return Watch(ref, clock, seen, deadline, rest_ms=max(rest_ms, 1))
+
+
+def step(watch: Watch) -> Op[list[Change]]:
+    """The next changes; waits a few seconds at most for the first one, and may then return none.
+
+    Raises:
+        WaitTimeout: The deadline has passed.
+    """
+    if watch.clock.monotonic_ms() < watch.due_ms:
+        names = yield from _wait(watch)
+        if names:
+            return (yield from _changes(watch, (yield from _read(watch, names))))
+        if names is not None:
+            yield from _keep_deadlines(watch)
+            return []
+    return (yield from _read_all(watch))
+
+
+def _keep_deadlines(watch: Watch) -> Op[None]:
+    """Let the deadlines of a flow hold even if no worker or supervisor serves its home queue.
+
+    Those who may only read leave it to others.
+    """
+    now_ms = watch.clock.monotonic_ms()
+    if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:
+        return
+    watch.kept_ms = now_ms
+    if not (yield from ask(flow.is_due(watch.ref.home, watch.clock.now_ms()))):
+        return
+    try:
+        yield from unconfirmed(ask(flow.expire_due(watch.ref.home, watch.clock.now_ms())))
+    except ConfigurationError as exc:
+        if exc.code != "NOPERM":
+            raise
+        watch.may_only_read = True
+    else:
+        watch.due_ms = now_ms
+
+
+def _read_all(watch: Watch) -> Op[list[Change]]:
+    """The changes found by reading the record and all nodes."""
+    began = watch.clock.monotonic_ms()
+    # The record first: if the flow has ended, the nodes read afterwards have too.
+    ended = yield from _status(watch)
+    found = yield from _everything(watch.ref)
+    if (yield from _hold_streams(watch, found)):  # again, for what came before the positions were set
+        ended = yield from _status(watch)
+        found = yield from _everything(watch.ref)
+    changes = yield from _changes(watch, found)
+    now_ms = watch.clock.monotonic_ms()
+    watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * READS_SHARE)
+    if watch.is_portable:
+        watch.due_ms = now_ms + POLL_MS
+    return [*changes, *(yield from _end(watch, ended))] if ended.state.is_terminal else changes
+
+
+def _status(watch: Watch) -> Op[FlowStatus]:
+    if watch.is_portable:  # the watcher of a portable flow also advances it
+        yield from unconfirmed(advance(watch.ref, watch.clock))
+    else:
+        yield from _keep_deadlines(watch)
+    status = yield from backend_of(watch.ref).status(watch.ref)
+    raise_if_superseded(status)
+    return status
+
+
+def _everything(ref: FlowRef) -> Op[Found]:
+    """Every node of a flow with its rank, by name."""
+    if ref.path == "portable":
+        nodes = yield from backend_of(ref).nodes(ref)
+        return {node.name: (rank, node) for rank, node in enumerate(nodes)}
+    found: Found = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(node_calls.flow_nodes(ref.home, ref.flow_id, cursor))
+        found.update((node.name, (rank, node)) for rank, node in page)
+        if cursor == "0":
+            return found
+
+
+def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
+    """Set the position in the events of every queue that has none yet; returns whether there were any."""
+    queues = {watch.ref.home.queue}
+    if not watch.is_portable:  # its queues may be in other slots
+        queues |= {node.queue for _, node in found.values()}
+    places = {QueueKeys(watch.ref.home.prefix, queue) for queue in queues} - watch.streams.keys()
+    for place in places:
+        watch.streams[place] = yield from events.tail(place)
+    return bool(places)
+
+
+def _wait(watch: Watch) -> Op[list[str] | None]:
+    """Wait for events; returns the nodes to read, or None for all."""
+    now_ms = watch.clock.monotonic_ms()
+    until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
+    until = min(until, now_ms + watch.rest_ms)
+    if until <= now_ms:
+        raise WaitTimeout(
+            f"flow {watch.ref.public_id} has not ended in time; continue after the last position"
+        )
+    # In one trip: the server answers the calls after the read once the read has ended.
+    todo: list[Call[Any]] = [read_streams(watch.streams, until - now_ms)]
+    todo += map(event_calls.first_event, watch.streams)
+    if not watch.is_portable:
+        todo.append(flow.flow_status(watch.ref.home, watch.ref.flow_id))
+    read, *replies = yield from ask_all(todo)
+    is_lost = _move(watch, read, replies[: len(watch.streams)])
+    if watch.is_portable:
+        return None
+    now: FlowStatus = replies[-1]
+    if is_lost or now.state.is_terminal or now.total != len(watch.nodes):
+        return None
+    jobs = {fields.get("jobId", "") for entries in read.values() for _, fields in entries}
+    return [watch.by_job[job] for job in jobs if job in watch.by_job]
+
+
+def _move(watch: Watch, read: Mapping[QueueKeys, Entries], oldest: Sequence[str | None]) -> bool:
+    """Move on in the streams; returns whether events were trimmed away before they were read."""
+    is_lost = False
+    for place, first in zip(list(watch.streams), oldest, strict=True):
+        if entries := read.get(place):
+            is_lost = is_lost or entry_order(first or "0-0") > entry_order(watch.streams[place])
+            watch.streams[place] = entries[-1][0]
+    return is_lost
+
+
+def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
+    """Read known nodes again."""
+    known = [watch.nodes[name] for name in names]
+    gone = node_calls.GONE if watch.is_portable else ""
+    found: Found = {}
+    for first in range(0, len(known), PER_TRIP):
+        part = known[first : first + PER_TRIP]
+        asking = [one_node(watch.ref.home.prefix, node, gone) for _, node in part]
+        nodes = yield from removed.resolved(watch.ref.home, watch.ref.flow_id, (yield from ask_all(asking)))
+        found.update((node.name, (rank, node)) for (rank, _), node in zip(part, nodes, strict=True))
+    return found
+
+
+def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
+    """The differences, dependencies before dependents."""
+    before = yield from _catch_up(watch, found)
+    changes: list[Change] = []
+    for rank, node in sorted((watch.nodes[name] for name in before), key=lambda one: (one[0], one[1].name)):
+        if watch.seen.has(rank, node) and not _has_moved(before[node.name], node):
+            continue
+        position = watch.seen.record(rank, node)
+        at = time_of(node, _now(watch))
+        changes.append(
+            NodeChange(node.name, node.state, at, node.attempts, node.reason, node.progress, position)
+        )
+    return changes
+
+
+def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
+    """Take over the nodes that were read, and read dependencies again that were read too early.
+
+    A node may be read before it completes, and its dependent, in a later trip, as started. If a node has
+    started, its dependencies must have ended by now: each of them is read again, once for every such
+    dependent, as it may have been read for an earlier one. If it runs again, so may its dependencies, and
+    have ended anew. Returns the nodes as they were before.
+    """
+    before: dict[str, NodeStatus | None] = {}
+    asked: set[tuple[str, str]] = set()
+    while news:
+        for name, (_, node) in news.items():
+            before.setdefault(name, watch.nodes[name][1] if name in watch.nodes else None)
+            watch.by_job[node.job_id] = name
+        watch.nodes.update(news)
+        early = {
+            (node.name, name)
+            for rank, node in news.values()
+            if node.state != UNSEEN
+            for is_again in [node.run > watch.seen.run(rank, node.name)]
+            for name in node.after
+            if name in watch.nodes and _may_be_early(watch, name, is_again=is_again)
+        } - asked
+        asked |= early
+        news = yield from _read(watch, {name for _, name in early})
+    return before
+
+
+def _may_be_early(watch: Watch, name: str, *, is_again: bool) -> bool:
+    """Whether a dependency of a node that has started may have been read before it ended.
+
+    ``is_again``: the node runs again.
+    """
+    rank, node = watch.nodes[name]
+    return not node.state.is_terminal or (is_again and watch.seen.has(rank, node))
+
+
+def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
+    """Whether a node in the same state and turn as before has new progress."""
+    return before is not None and node.state != UNSEEN and before.progress != node.progress
+
+
+def _end(watch: Watch, ended: FlowStatus) -> Op[list[Change]]:
+    """The change for the end of the flow, unless it was reported before.
+
+    If the flow has begun to run again since its record was read, that is not the end: some of the nodes were
+    read before, some afterwards.
+    """
+    if watch.seen.has_end(ended.state, ended.finished_at):
+        watch.is_over = True
+        return []
+    now = yield from backend_of(watch.ref).status(watch.ref)
+    raise_if_superseded(now)
+    if (now.state, now.finished_at) != (ended.state, ended.finished_at):
+        watch.due_ms = watch.clock.monotonic_ms()
+        return []
+    watch.is_over = True
+    at = ended.finished_at or _now(watch)
+    position = watch.seen.record_end(ended.state, ended.finished_at)
+    return [FlowChange(watch.ref.public_id, ended.state, at, ended.reason, position)]
+
+
+def _now(watch: Watch) -> datetime:
+    return datetime.fromtimestamp(watch.clock.now_ms() / 1000, UTC)

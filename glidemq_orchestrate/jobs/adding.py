@@ -1,0 +1,290 @@
+"""Adding jobs, and waiting for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from glidemq_orchestrate import events
+from glidemq_orchestrate.errors import (
+    InvalidJob,
+    JobFailed,
+    JobNotFound,
+    JobSkipped,
+    ProtocolError,
+    WaitTimeout,
+)
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import JOB_NAME
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.bounds import milli, milliseconds
+from glidemq_orchestrate.jobs.calls import EncodedJob
+from glidemq_orchestrate.jobs.job import Job, JobId
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, JobRef
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function
+from glidemq_orchestrate.wire.codec import Json, JsonLike, decode, encode, pack
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+CHUNK_JOBS: Final = 100
+CHUNK_CHARACTERS: Final = 1_000_000
+NOT_ADDED: Final = ("skipped", "duplicate")
+
+
+@dataclass(slots=True)
+class _Run:
+    """Consecutive jobs that differ only in their data."""
+
+    name: str
+    options: JobOptions
+    data: list[str]
+
+
+def add_calls(
+    queue: QueueKeys, jobs: Iterable[EncodedJob], now_ms: int
+) -> Iterator[tuple[Call[list[str | None]], int]]:
+    """The calls that add the jobs in order, with the number of characters of each; each returns the ids.
+
+    An id is None for a job that existed before. A call of plain jobs has at most 100 of them and about
+    1 MB: the server needs less than 5 ms for it.
+    """
+    runs: list[_Run] = []
+    count = size = 0
+    for job in jobs:
+        is_plain = _is_plain(job.options)
+        if runs and (not is_plain or count == CHUNK_JOBS or size + len(job.data) > CHUNK_CHARACTERS):
+            yield _add_runs(queue, runs, now_ms), size
+            runs, count, size = [], 0, 0
+        if not is_plain:
+            yield _add_one(queue, job, now_ms), len(job.data)
+            continue
+        last = runs[-1] if runs else None
+        if last and last.options is job.options and last.name == job.name and job.options.job_id is None:
+            last.data.append(job.data)
+        else:
+            runs.append(_Run(job.name, job.options, [job.data]))
+        count, size = count + 1, size + len(job.data)
+    if runs:
+        yield _add_runs(queue, runs, now_ms), size
+
+
+def _is_plain(options: JobOptions) -> bool:
+    """Whether ``gmo_add_jobs`` can add the job."""
+    return options.deduplication is None and options.ordering is None and options.parent is None
+
+
+def _add_one(queue: QueueKeys, job: EncodedJob, now_ms: int) -> Call[list[str | None]]:
+    if job.options.deduplication:
+        call = job_calls.dedup(queue, job.options.deduplication, job, now_ms)
+    else:
+        call = job_calls.add_job(queue, job.name, job.data, job.options, now_ms)
+
+    def decode(reply: Any) -> list[str | None]:
+        job_id = call.decode(reply)
+        return [None if job_id in NOT_ADDED else job_id]
+
+    return Call(call.words, decode)
+
+
+def _add_runs(queue: QueueKeys, runs: list[_Run], now_ms: int) -> Call[list[str | None]]:
+    words: list[Word] = [now_ms]
+    for run in runs:
+        words += _head(run)
+        words += run.data
+    lengths = [len(run.data) for run in runs]
+
+    def decode(reply: Any) -> list[str | None]:
+        if not isinstance(reply, list) or len(reply) != len(lengths):
+            raise ProtocolError("the reply of gmo_add_jobs has another number of runs than the call")
+        return [
+            job_id for first, length in zip(reply, lengths, strict=True) for job_id in _ids(first, length)
+        ]
+
+    return function("gmo_add_jobs", [queue.key("id")], words, decode)
+
+
+def _head(run: _Run) -> tuple[Word, ...]:
+    """The arguments before the data of a run."""
+    options = run.options
+    return (
+        run.name,
+        options.to_wire(),
+        options.attempts,
+        milliseconds(options.delay),
+        options.priority,
+        milliseconds(options.ttl) if options.ttl else 0,
+        int(options.lifo),
+        milli(options.cost) if options.cost else 0,
+        options.job_id or "",
+        len(run.data),
+    )
+
+
+def _ids(first: str, length: int) -> Iterable[str | None]:
+    """The ids of a run from its word in the reply."""
+    if length == 1:
+        return (None if first == "duplicate" else first,)
+    start = int(first)
+    return map(str, range(start, start + length))
+
+
+REREAD_MS: Final = 1000
+BATCH_CALLS: Final = 500
+BATCH_CHARACTERS: Final = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to add: the handler that runs it, its data (JSON, at most 1 MiB encoded) and its options."""
+
+    name: str
+    data: JsonLike = None
+    options: JobOptions = DEFAULT_OPTIONS
+
+
+def traced(new: NewJob, traceparent: str) -> NewJob:
+    """The job with the trace context of the caller, unless it has one or there is none."""
+    if not traceparent or new.options.traceparent:
+        return new
+    return replace(new, options=replace(new.options, traceparent=traceparent))
+
+
+def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False) -> Op[JobId]:
+    """Check, encode and add one job."""
+    job = _encoded(new, packed=packed)
+    yield from _check_parents(queue, [job])
+    options, mark = job.options, job.options.deduplication
+    if mark is None:
+        word = yield from ask(job_calls.add_job(queue, job.name, job.data, options, now_ms))
+    else:
+        word = yield from ask(job_calls.dedup(queue, mark, job, now_ms))
+    if mark and word == "skipped":
+        existing = yield from ask(job_calls.deduplicated_job(queue, mark.id))
+        raise JobSkipped(queue.queue, mark.id, existing)
+    if word == "duplicate":
+        raise InvalidJob(
+            f"job id {options.job_id!r} exists already in queue {queue.queue}; nothing was added"
+        )
+    return JobId(word)
+
+
+def add_many(
+    queue: QueueKeys, jobs: Iterable[NewJob], now_ms: int, *, packed: bool = False
+) -> Op[list[JobId | None]]:
+    """Check and encode all jobs, then add them in order. Returns an id for each, None if it existed."""
+    encoded = [_encoded(job, packed=packed) for job in jobs]
+    yield from _check_parents(queue, encoded)
+    ids: list[JobId | None] = []
+    for calls in _batches(add_calls(queue, encoded, now_ms)):
+        for found in (yield from ask_all(calls)):
+            ids += found
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job that was added to be waited for: until when, and where its events begin."""
+
+    job_id: JobId
+    timeout_ms: int
+    deadline: int
+    position: str
+
+
+def add_awaited(
+    queue: QueueKeys, new: NewJob, timeout_ms: int, clock: Clock, *, packed: bool = False
+) -> Op[Awaited]:
+    """Add a job whose end ``wait_for`` waits for; an operation of its own, since only it is confirmed."""
+    if new.options.remove_on_complete or new.options.remove_on_fail:
+        raise InvalidJob("remove_on_complete and remove_on_fail must be left out: the job is read at its end")
+    if timeout_ms <= 0:
+        raise InvalidJob("timeout must be at least a millisecond")
+    position = yield from events.tail(queue)
+    deadline = clock.monotonic_ms() + timeout_ms
+    job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
+    return Awaited(job_id, timeout_ms, deadline, position)
+
+
+def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
+    """Wait for the result of a job: wakes on its event, and re-reads it since events can be lost."""
+    job_id, position, deadline = awaited.job_id, awaited.position, awaited.deadline
+    while True:
+        reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
+        position = yield from _wait_for_end(queue, job_id, position, reread, clock)
+        state, result, reason = yield from ask(job_calls.job_outcome(queue, job_id))
+        if state == JobState.COMPLETED:
+            return decode(result, where=f"result of job {job_id}")
+        if state == JobState.FAILED:
+            raise JobFailed(job_id, reason or "no reason given")
+        if state is None:
+            raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed during the wait")
+        if clock.monotonic_ms() >= deadline:
+            raise WaitTimeout(f"job {job_id} is still {state} after {awaited.timeout_ms} ms")
+
+
+def get_job(queue: QueueKeys, job_id: str, *, lenient: bool = False) -> Op[Job]:
+    """Read one job."""
+    fields = yield from ask(job_calls.job_fields(queue, job_id))
+    if "state" not in fields:
+        raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
+    return Job.from_wire(queue.queue, fields, lenient=lenient)
+
+
+def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
+    JOB_NAME.check(new.name)
+    text = encode(new.data, where=f"data of job {new.name}")
+    return EncodedJob(new.name, pack(text) if packed else text, new.options)
+
+
+def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
+    """Refuse children of jobs that do not exist: a later job with such an id would have them.
+
+    Raises:
+        JobNotFound: That is so; nothing was added.
+    """
+    new = {JobRef(queue.queue, job.options.job_id) for job in jobs if job.options.job_id}
+    parents = list({job.options.parent for job in jobs if job.options.parent} - new)
+    for first in range(0, len(parents), BATCH_CALLS):
+        page = parents[first : first + BATCH_CALLS]
+        found = yield from ask_all(
+            [changes.job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page]
+        )
+        for parent, exists in zip(page, found, strict=True):
+            if not exists:
+                raise JobNotFound(
+                    f"no job {parent.id} in queue {parent.queue}, the parent of a new job: nothing was added"
+                )
+
+
+def _batches(
+    calls: Iterator[tuple[Call[list[Any]], int]],
+) -> Iterator[list[Call[list[Any]]]]:
+    """Calls in batches that are bounded in number and size."""
+    batch: list[Call[list[Any]]] = []
+    size = 0
+    for call, characters in calls:
+        if batch and (len(batch) == BATCH_CALLS or size + characters > BATCH_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(call)
+        size += characters
+    if batch:
+        yield batch
+
+
+def _wait_for_end(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    """Read events until one shows that the job may have ended, or until the given time."""
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(queue, position, left)):
+            position = event.id
+            if event.job_id == job_id and event.kind in (
+                "completed",
+                "failed",
+                "expired",
+                "revoked",
+                "removed",
+            ):
+                return position
+    return position

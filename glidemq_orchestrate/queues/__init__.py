@@ -1,0 +1,1 @@
+"""Whole queues: lists and counts, limits, pausing, cleaning, dead letters."""

@@ -1,0 +1,361 @@
+"""The jobs of a queue: by state, by name, by data, and how many.
+
+glide-mq has an index for most states and none for jobs that wait for other jobs: those are found by scanning
+the keys, a page at a time. The job's hash decides, wherever the job was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from glidemq_orchestrate.broadcasts import subscriptions
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.codec import JsonLike, decode
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
+
+PAGE: Final = 500
+READ: Final = 100
+EMPTY_PAGE: Final = 50  # a page counts as at least this many jobs
+SHIFT: Final = 2**42
+MAX_CLASSES: Final = 5000
+_MAY_BE_BROKEN: Final = (None, JobState.UNKNOWN, JobState.COMPLETED, JobState.FAILED)
+SORTED: Final[Mapping[JobState | None, KeyName]] = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.SUSPENDED: "suspended",
+    JobState.DELAYED: "scheduled",
+    JobState.PRIORITIZED: "scheduled",
+}
+
+T = TypeVar("T")
+Position = Any
+Step = Op[tuple[list[str], Position | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, and the cursor from which to continue; ``"0"`` at the end."""
+
+    jobs: list[Job]
+    cursor: str
+
+
+class FoundJobs(list[Job]):
+    """The jobs found. ``is_partial``: the search ended at its bound, so there may be more."""
+
+    is_partial = False
+
+
+class JobCounts(dict[JobState, int]):
+    """Numbers of jobs by state. ``at_least``: the states whose counting ended at its bound."""
+
+    at_least: frozenset[JobState] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to find: all criteria must match. ``data``: keys with their values at the top level."""
+
+    state: JobState | None = None
+    name: str | None = None
+    data: Mapping[str, JsonLike] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a state that no job has."""
+        if self.state is JobState.SKIPPED:
+            raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
+
+    def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
+        """Whether a job with these fields (state, name, data) matches; an unreadable one does too."""
+        if isinstance(head, ProtocolError):
+            return self.name is None and self.data is None and self.state in _MAY_BE_BROKEN
+        if head[0] is None or (
+            self.state is not None and head[0] != self.state and not self._is_odd(head[0])
+        ):
+            return False
+        if self.name is not None and head[1] != self.name:
+            return False
+        return self.data is None or _has_data(head[2], self.data)
+
+    def _is_odd(self, state: str) -> bool:
+        return self.state is JobState.UNKNOWN and JobState.read(state) is JobState.UNKNOWN
+
+
+def get_jobs(
+    queue: QueueKeys,
+    wanted: JobFilter,
+    span: range,
+    *,
+    exclude_data: bool = False,
+    newest_first: bool = False,
+) -> Op[list[Job]]:
+    """The jobs at these places among those that match."""
+    if newest_first and wanted.state not in SORTED:
+        raise ConfigurationError("newest_first is for jobs that are completed, failed, delayed or suspended")
+    if span.start < 0 or span.stop < span.start:
+        raise ConfigurationError("offset and limit must not be negative")
+    found = yield from find(queue, wanted, span, newest_first=newest_first)
+    return (yield from _read(queue, found, exclude_data=exclude_data))
+
+
+def search(
+    queue: QueueKeys, wanted: JobFilter, limit: int, look_at: int | None, *, exclude_data: bool = False
+) -> Op[FoundJobs]:
+    """The first jobs that match, among about ``look_at``; None: among all."""
+    _check_bounds(limit, look_at)
+    ids, is_partial = yield from look(queue, wanted, range(limit), look_at)
+    found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
+    found.is_partial = is_partial
+    return found
+
+
+def scan_jobs(queue: QueueKeys, wanted: JobFilter, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
+    """Scan about a thousand keys."""
+    if not cursor.isdigit():
+        raise ConfigurationError("the cursor must be the cursor of a page, or '0'")
+    following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
+    kept = yield from keep(queue, [job_id for job_id in ids if ":" not in job_id], wanted)
+    return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
+
+
+def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
+    """How many jobs are in each state; those that wait for others among about ``look_at`` jobs.
+
+    Of a broadcast queue, those that the slowest subscription was not given are waiting.
+    """
+    _check_bounds(0, look_at)
+    names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
+    sizes = yield from ask_all([reads.length(queue, name) for name in names])
+    stream, lifo, priority, scheduled, completed, failed, suspended = sizes
+    groups = yield from subscriptions.groups(queue)
+    held = yield from subscriptions.held(queue, groups)
+    ready = max(stream - held, 0)
+    if subscriptions.of(groups):  # the entries stay when a subscription has handled them
+        ready = yield from subscriptions.waiting(queue, groups, look_at)
+    listed = yield from ask(reads.list_active(queue))
+    prioritized = yield from _prioritized(queue)
+    found = JobCounts()
+    found |= {
+        JobState.WAITING: ready + lifo + priority,
+        JobState.ACTIVE: held + listed,
+        JobState.DELAYED: max(scheduled - prioritized, 0),
+        JobState.PRIORITIZED: prioritized,
+        JobState.SUSPENDED: suspended,
+        JobState.COMPLETED: completed,
+        JobState.FAILED: failed,
+    }
+    if not indexed_only:
+        partial = []
+        for state in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING):
+            ids, is_partial = yield from look(queue, JobFilter(state), range(2**53), look_at)
+            found[state] = len(ids)
+            partial += [state] if is_partial else []
+        found.at_least = frozenset(partial)
+    return found
+
+
+def states(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
+    """The state of each of these jobs; None for a missing one, and ``UNKNOWN`` for one that is unreadable."""
+    found: list[JobState | None] = []
+    for some in _slices(job_ids, PAGE):
+        for head in (yield from _each(reads.heads(queue, some, ("state",)))):
+            if isinstance(head, ProtocolError):
+                found.append(JobState.UNKNOWN)
+            else:
+                found.append(None if head[0] is None else JobState.read(head[0]))
+    return found
+
+
+def active_count(queue: QueueKeys) -> Op[int]:
+    """How many jobs workers hold."""
+    groups = yield from subscriptions.groups(queue)
+    held = yield from subscriptions.held(queue, groups)
+    return held + (yield from ask(reads.list_active(queue)))
+
+
+def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None], Step]:
+    """The function that reads the next page of places where jobs of a state can be; start with None."""
+    if state in SORTED:
+        return lambda at: _sorted_step(queue, SORTED[state], at or 0, newest_first=False)
+    steps = {
+        JobState.WAITING: _waiting_step,
+        JobState.ACTIVE: _active_step,
+        JobState.GROUP_WAITING: _group_step,
+    }
+    step = steps.get(state, _scan_step) if state else _scan_step
+    return lambda at: step(queue, at)
+
+
+def find(queue: QueueKeys, wanted: JobFilter, span: range, *, newest_first: bool = False) -> Op[list[str]]:
+    """The ids of the jobs at these places among those that match."""
+    ids, _ = yield from look(queue, wanted, span, None, newest_first=newest_first)
+    return ids
+
+
+def look(
+    queue: QueueKeys, wanted: JobFilter, span: range, look_at: int | None, *, newest_first: bool = False
+) -> Op[tuple[list[str], bool]]:
+    """The result of ``find``, and whether it ended at its bound."""
+    step = pages(queue, wanted.state)
+    if newest_first and wanted.state:
+        name = SORTED[wanted.state]
+
+        def step(at: Position | None) -> Step:
+            return _sorted_step(queue, name, at or 0, newest_first=True)
+
+    seen: set[str] = set()
+    found: list[str] = []
+    at: Position | None = None
+    looked = 0
+    while len(found) < span.stop:
+        if look_at is not None and looked >= look_at:
+            return found[span.start : span.stop], True
+        ids, at = yield from step(at)
+        looked += max(len(ids), EMPTY_PAGE)
+        fresh = [job_id for job_id in dict.fromkeys(ids) if job_id not in seen]
+        seen.update(fresh)
+        found += yield from keep(queue, fresh, wanted)
+        if at is None:
+            break
+    return found[span.start : span.stop], False
+
+
+def keep(queue: QueueKeys, ids: Sequence[str], wanted: JobFilter) -> Op[list[str]]:
+    """The matching ones among some jobs."""
+    fields: Sequence[JobField] = ("state", "name") if wanted.data is None else ("state", "name", "data")
+    heads = yield from _each(reads.heads(queue, ids, fields))
+    return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
+
+
+def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
+    """The jobs of these ids; those removed meanwhile are left out."""
+    jobs: list[Job] = []
+    for some in _slices(ids, READ):
+        rows = yield from _each(
+            [job_calls.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
+        )
+        for job_id, fields in zip(some, rows, strict=True):
+            if isinstance(fields, ProtocolError):  # its key is not a hash
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))
+            elif "state" in fields:
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id, **fields}, lenient=True))
+    return jobs
+
+
+def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
+    """The replies; an error in the place of each that cannot be read."""
+    found: list[T | ProtocolError] = []
+    for reply in (yield from ask_each(calls)):
+        if isinstance(reply, GlideMQError) and not isinstance(reply, ProtocolError):
+            raise reply
+        found.append(reply)
+    return found
+
+
+def _sorted_step(queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool) -> Step:
+    ids = yield from ask(reads.sorted_ids(queue.key(name), at, PAGE, newest_first=newest_first))
+    # A retry of a broadcast message is listed as `<job>||<subscription>`.
+    return [member.partition("||")[0] for member in ids], at + len(ids) if len(ids) == PAGE else None
+
+
+def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
+    """In the order in which workers take them: priority list, LIFO list, stream."""
+    place: KeyName = at[0] if at else "priority"
+    if place != "stream":
+        first: int = at[1] if at else 0
+        ids = yield from ask(reads.list_ids(queue, place, first, PAGE))
+        if len(ids) == PAGE:
+            return ids, (place, first + PAGE)
+        return ids, ("lifo", 0) if place == "priority" else ("stream", "-")
+    entries = yield from ask(reads.stream_page(queue, str(at[1]) if at else "-", PAGE))
+    following = ("stream", f"({entries[-1][0]}") if len(entries) == PAGE else None
+    return [job_id for _, job_id in entries if job_id], following
+
+
+def _active_step(queue: QueueKeys, at: Position | None) -> Step:
+    """The entries of the stream that workers hold, by group; then, if any came from a list, all jobs."""
+    place, where = at or ("stream", ("-", [group.name for group in (yield from subscriptions.groups(queue))]))
+    if place == "scan":
+        return (yield from _scan_step(queue, at))
+    start, names = where
+    if names:
+        entries = yield from ask(reads.pending_page(queue, start, PAGE, names[0]))
+        ids = yield from subscriptions.held_jobs(queue, entries)
+        is_full = len(entries) == PAGE
+        return ids, ("stream", (f"({entries[-1]}", names) if is_full else ("-", names[1:]))
+    listed = yield from ask(reads.list_active(queue))
+    return [], ("scan", "0") if listed else None
+
+
+def _scan_step(queue: QueueKeys, at: Position | None) -> Step:
+    cursor = at[1] if at else "0"
+    following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
+    return [job_id for job_id in ids if ":" not in job_id], ("scan", following) if following != "0" else None
+
+
+def _group_step(queue: QueueKeys, at: Position | None) -> Step:
+    """The parked jobs of each ordering key."""
+    cursor, groups = at or ("0", None)
+    if not groups:
+        cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, READ))
+        groups = [(key, 0) for key in keys]
+    members = yield from ask_all(
+        [reads.sorted_ids(queue.parked(key), first, PAGE, newest_first=False) for key, first in groups]
+    )
+    rest = [
+        (key, first + PAGE) for (key, first), ids in zip(groups, members, strict=True) if len(ids) == PAGE
+    ]
+    ids = [job_id for some in members for job_id in some]
+    return ids, (cursor, rest) if rest or cursor != "0" else None
+
+
+def _prioritized(queue: QueueKeys) -> Op[int]:
+    """Jobs that wait by priority: their scores hold no time, but one class of scores for each priority.
+
+    A page of scores counts all its classes but the last, which may go on.
+    """
+    total, score = 0, SHIFT
+    for _ in range(MAX_CLASSES):
+        found = yield from ask(reads.scheduled_scores(queue, score, PAGE))
+        scores = [int(some) for some in found if math.isfinite(some)]
+        if len(found) < PAGE:
+            return total + sum(some % SHIFT == 0 for some in scores)
+        if not scores:
+            break
+        last = scores[-1] // SHIFT * SHIFT
+        total += sum(some % SHIFT == 0 for some in scores if some < last)
+        total += yield from ask(reads.with_score(queue, last))
+        score = last + SHIFT
+    return total
+
+
+def _check_bounds(limit: int, look_at: int | None) -> None:
+    for name, value in (("limit", limit), ("look_at", look_at)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ConfigurationError(f"{name} must be a whole number of at least 0, got {described(value)}")
+
+
+def _has_data(text: str | None, wanted: Mapping[str, JsonLike]) -> bool:
+    try:
+        value = decode(text, where="data")
+    except CodecError:
+        return False
+    return isinstance(value, dict) and all(
+        key in value and value[key] == part for key, part in wanted.items()
+    )
+
+
+def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

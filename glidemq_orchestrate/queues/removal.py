@@ -1,0 +1,105 @@
+"""Removing and revoking jobs, which may be nodes of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from glidemq_orchestrate.errors import (
+    JobStateConflict,
+)
+from glidemq_orchestrate.flows import staged as flow_ops
+from glidemq_orchestrate.flows.home import claimed_by
+from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable.gates import complete_child
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs.job_hash import missing
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys, read_member
+
+NODE: Final = "node"
+PAGE: Final = 1000
+
+
+Revoked = Literal["revoked", "flagged"]
+
+
+def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
+    """End a job that does not run yet; flag a running one."""
+    word, flow_id = yield from ask(changes.revoke_job(queue, job_id, clock.now_ms()))
+    if flow_id:
+        ref = yield from flow_ops.find(queue.prefix, flow_id)
+        yield from flow_ops.advance(ref, clock)
+    if word == "left":
+        yield from _drop_entry(queue, job_id)
+    if word in ("revoked", "left"):
+        return "revoked"
+    if word == "flagged":
+        return "flagged"
+    raise JobStateConflict(job_id, word, f"is {word} already")
+
+
+def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
+    """Delete a job with everything that belongs to it."""
+    (word,) = yield from remove_some(queue, [(job_id, "")], "removed", now_ms)
+    if word == "missing":
+        raise missing(queue, job_id)
+    if word == "flow":
+        raise JobStateConflict(job_id, "flow", "is a node of a flow that has not ended: cancel the flow")
+
+
+def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
+    """Delete at most a hundred jobs, given with their stream entries; returns a word for each."""
+    words, elsewhere = yield from ask(changes.remove_jobs(queue, jobs, event, now_ms))
+    if nodes := [job_id for (job_id, _), word in zip(jobs, words, strict=True) if word == NODE]:
+        removed = yield from _remove_nodes(queue, nodes, event, now_ms)
+        words = [removed.get(job_id, word) for (job_id, _), word in zip(jobs, words, strict=True)]
+    for member, parent, parent_id in _foreign(elsewhere):
+        # Some glidemq libraries would create a hash for a parent that was removed.
+        if (yield from ask(changes.job_exists(parent, parent_id))):
+            yield from ask(complete_child(parent, parent_id, member))
+    for (job_id, _), word in zip(jobs, words, strict=True):
+        if word == "left":
+            yield from _drop_entry(queue, job_id)
+    return words
+
+
+def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: int) -> Op[dict[str, str]]:
+    """Delete nodes of portable flows, unless the flow has not ended; returns a word for each."""
+    flows = dict(
+        zip(nodes, (yield from ask_all([node_jobs.owner(queue, one) for one in nodes])), strict=True)
+    )
+    marks: dict[str, str] = {}
+    for flow_id in {*flows.values()}:
+        home = yield from ask(claimed_by(queue.prefix, flow_id))
+        marks[flow_id] = "-"
+        if home is not None:
+            record = yield from ask(records.record(QueueKeys(queue.prefix, home), flow_id))
+            marks[flow_id] = "!" if record.state.is_terminal else ""
+    ended = [(job_id, marks[flow_id]) for job_id, flow_id in flows.items() if marks[flow_id]]
+    words = dict.fromkeys(nodes, "flow")
+    if ended:
+        found, _ = yield from ask(changes.remove_jobs(queue, ended, event, now_ms))
+        words |= {job_id: word for (job_id, _), word in zip(ended, found, strict=True)}
+    return words
+
+
+def _drop_entry(queue: QueueKeys, job_id: str) -> Op[None]:
+    """Find and delete the stream entry of a job that is far from its expected place, a page at a time."""
+    start = "-"
+    while True:
+        entries = yield from ask(reads.stream_page(queue, start, PAGE))
+        for entry_id, found in entries:
+            if found == job_id:
+                yield from ask_all(changes.drop_entry(queue, entry_id))
+                return
+        if len(entries) < PAGE:
+            return
+        start = f"({entries[-1][0]}"
+
+
+def _foreign(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, QueueKeys, str]]:
+    return [(member, keys, job_id) for member, ref in pairs for keys, job_id in read_member(ref)]

@@ -1,0 +1,311 @@
+"""Why nodes wait: read from their jobs, queues and ordering keys, for people who look. Nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.errors import JobNotFound
+from glidemq_orchestrate.flows.node_status import node_status
+from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable.decisions import delayed_until
+from glidemq_orchestrate.flows.portable.table import Policy, read_nodes, read_policies
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
+from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.foundation.names import short_reason
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.queues import settings as admin
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import moment, number
+
+MAX: Final = 100
+CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time
+REASON: Final = 200
+PAUSE_MS: Final = 10_000  # for so long at most a worker gives back a job that it has no handler for
+DELAY: Final = "its delay"
+LOST: Final = "its worker was lost: it runs again, at no cost of an attempt"
+SUSPECT: Final = "its worker was lost: each worker runs one of the jobs that ran there at a time"
+_READY: Final = (JobState.WAITING, JobState.PRIORITIZED)
+_HELD: Final = (JobState.DELAYED, JobState.GROUP_WAITING, JobState.SUSPENDED)
+_FIELDS: Final[tuple[JobField, ...]] = (
+    "attemptsMade", "maxAttempts", "failedReason", "orderingKey", "groupKey", "suspendReason", "suspendedAt",
+    "suspendTimeout", "gmo:begun", "gmo:suspect", "gmo:token", "gmo:ran",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A job that may wait, as it was read; the last three as in ``NodeStatus``."""
+
+    name: str
+    queue: str
+    job_id: str
+    job: str
+    state: JobState
+    lost_runs: int = 0
+    worker: str | None = None
+    renewed_at: datetime | None = None
+
+
+def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
+    """Why nodes wait, by name, those that wait for more than their turn first; see ``waits_of``.
+
+    Nodes of a portable flow with a delay of their own take some more trips, as ``read_nodes`` does.
+    """
+    every = list(nodes)
+    states = {node.name: node.state for node in every}
+    asked = [
+        _waiter(node)
+        for node in every
+        if node.state is not JobState.WAITING_CHILDREN
+        or all(states.get(name, node.state).is_terminal or name not in states for name in node.after)
+    ]
+    told = yield from waits_of(ref.home.prefix, asked, now_ms)
+    if ref.path == "portable" and len(told) < MAX:
+        delayed = yield from _delayed_nodes(ref, every)
+        told |= dict(list(delayed.items())[: MAX - len(told)])
+    in_order = [(name, told[name]) for name in states if name in told]
+    return dict(sorted(in_order, key=lambda one: one[1].is_turn))
+
+
+def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, Wait]]:
+    """Why jobs wait, by name; in two trips, and some more for each queue.
+
+    Of all that are ready to run or whose worker is silent, and of the first 100 of all others.
+    """
+    every = list(jobs)
+    silent = [job for job in every if job.state is JobState.ACTIVE and _silent_since(job, now_ms)]
+    ready = [job for job in every if job.state in _READY]
+    held = [job for job in every if _may_be_held(job) and job not in silent][:MAX]
+    queues: dict[str, _Queue] = {}
+    for name in dict.fromkeys(job.queue for job in (*silent, *ready)):
+        queues[name] = yield from _queue(QueueKeys(prefix, name), now_ms)
+    told = {job.name: _silent(job, queues[job.queue], now_ms) for job in silent}
+    told |= {job.name: _ready(job, queues[job.queue]) for job in ready}
+    found = yield from _read(prefix, held)
+    due = yield from _group_times(prefix, found)
+    reasons = {job.job.name: _held(job, due.get(job.job.name)) for job in found}
+    for job in found:
+        if job.is_fresh and job.due and (job.due.timestamp() * 1000 - now_ms) <= PAUSE_MS:
+            if job.job.queue not in queues:
+                queues[job.job.queue] = yield from _queue(QueueKeys(prefix, job.job.queue), now_ms)
+            if (unhandled := _unhandled(job.job, queues[job.job.queue])) is not None:
+                reasons[job.job.name] = unhandled
+    return told | {name: wait for name, wait in reasons.items() if wait is not None}
+
+
+def _may_be_held(job: Waiter) -> bool:
+    """Whether its fields say why it waits. One whose worker was lost may wait in the next one."""
+    is_again = job.state is JobState.ACTIVE and job.lost_runs > 0
+    return is_again or job.state in (*_HELD, JobState.WAITING_CHILDREN)
+
+
+def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
+    """Why a job waits; None for one that does not, or waits for other jobs.
+
+    Raises:
+        JobNotFound: There is none.
+    """
+    node = yield from ask(node_status(keys, job_id, job_id, json.dumps([0, keys.queue, job_id, ""])))
+    name = yield from ask(job_hash.get(keys, job_id, "name", lambda reply: reply))
+    if name is None:
+        raise JobNotFound(f"no job {job_id} in queue {keys.queue}")
+    told = yield from waits_of(keys.prefix, [replace(_waiter(node), job=name)], now_ms)
+    return told.get(job_id)
+
+
+def _waiter(node: NodeStatus) -> Waiter:
+    return Waiter(
+        node.name, node.queue, node.job_id, node.job, node.state, node.lost_runs, node.worker, node.renewed_at
+    )
+
+
+def _read(prefix: str, held: Sequence[Waiter]) -> Op[list[_Job]]:
+    calls: list[Call[Any]] = []
+    for job in held:
+        keys = QueueKeys(prefix, job.queue)
+        calls.append(job_hash.get_some(keys, job.job_id, _FIELDS, list))
+        calls.append(reads.score(keys, "scheduled", job.job_id))
+    replies = (yield from ask_all(calls)) if calls else []
+    return [
+        _Job(job, dict(zip(_FIELDS, fields, strict=True)), score)
+        for job, fields, score in zip(held, replies[::2], replies[1::2], strict=True)
+    ]
+
+
+def _delayed_nodes(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[dict[str, Wait]]:
+    """The nodes of a portable flow that wait for their own delay, as they would for others."""
+    waiting = {node.name for node in nodes if node.state is JobState.WAITING_CHILDREN}
+    texts = (yield from read_policies(ref)) if waiting else {}
+    if not any(Policy.read(texts[name]).delay_ms for name in waiting & texts.keys()):
+        return {}
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    due = delayed_until((yield from read_nodes(ref)), record.begun_ms) if record.number >= 0 else {}
+    return {name: Wait(DELAY, moment(str(at))) for name, at in due.items() if name in waiting}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job that is held back, its fields, and its score in the scheduled set."""
+
+    job: Waiter
+    fields: dict[JobField, str | None]
+    score: float | None
+
+    @property
+    def key(self) -> str:
+        """Its ordering key."""
+        return self.fields["groupKey"] or self.fields["orderingKey"] or ""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what ended a worker."""
+        return number(self.fields["gmo:suspect"]) > 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is delayed before its first run: by its options, or by a worker without its handler."""
+        is_delayed = self.job.state is JobState.DELAYED and not self.is_suspect
+        return is_delayed and not (number(self.fields["attemptsMade"]) or self.fields["gmo:begun"])
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the handler of a suspect runs: its worker says so first."""
+        return self.fields["gmo:ran"] == self.fields["gmo:token"]
+
+    @property
+    def due(self) -> datetime | None:
+        """When it leaves the scheduled set."""
+        return None if self.score is None else moment(str(int(self.score % CLASS)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """What keeps jobs of a queue from being taken.
+
+    ``limited_until``: when its rate limit lets the next one start, in ms; 0: now. ``handlers``: None where a
+    worker in Node may have all.
+    """
+
+    is_paused: bool
+    concurrency: int
+    rate: tuple[int, int]
+    limited_until: int
+    handlers: frozenset[str] | None
+
+
+def _queue(keys: QueueKeys, now_ms: int) -> Op[_Queue]:
+    (paused, concurrency, rate, per), (start, used) = yield from ask_all(
+        [
+            admin.meta(keys, "paused", "globalConcurrency", "rateLimitMax", "rateLimitDuration"),
+            admin.rate_window(keys),
+        ]
+    )
+    handlers = yield from workers.known_handlers(keys, now_ms)
+    until = number(start) + number(per)
+    is_used_up = 0 < number(rate) <= number(used) and until > now_ms
+    return _Queue(
+        paused == "1",
+        number(concurrency),
+        (number(rate), number(per)),
+        until if is_used_up else 0,
+        None if handlers is None else frozenset(handlers),
+    )
+
+
+def _group_times(prefix: str, found: Sequence[_Job]) -> Op[dict[str, datetime | None]]:
+    """When the limit of its ordering key lets a job go on, by name."""
+    parked = [job for job in found if job.job.state is JobState.GROUP_WAITING and job.key]
+    calls = [reads.score(QueueKeys(prefix, job.job.queue), "ratelimited", job.key) for job in parked]
+    scores = (yield from ask_all(calls)) if calls else []
+    return {
+        job.job.name: None if score is None else moment(str(int(score)))
+        for job, score in zip(parked, scores, strict=True)
+    }
+
+
+def _silent_since(job: Waiter, now_ms: int) -> datetime | None:
+    """Since when the worker of an active job gives no sign of life, if that is too long."""
+    now = moment(str(now_ms))
+    if now is None or job.worker is None or job.renewed_at is None or now - job.renewed_at < SILENT:
+        return None
+    return job.renewed_at
+
+
+def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
+    since = (_silent_since(job, now_ms) or datetime.now(UTC)).astimezone()
+    next_ = "others run it when its lease ends"
+    if queue.handlers is not None and not queue.handlers:
+        next_ = f"no live worker serves queue {job.queue}"
+    return Wait(f"its worker is silent since {since:%H:%M:%S}: {next_}")
+
+
+def _ready(job: Waiter, queue: _Queue) -> Wait:
+    wait = _in_queue(job, queue)
+    return replace(wait, reason=f"{wait.reason} ({LOST})", is_turn=False) if job.lost_runs else wait
+
+
+def _in_queue(job: Waiter, queue: _Queue) -> Wait:
+    if queue.is_paused:
+        return Wait(f"queue {job.queue} is paused; glidemq queue resume {job.queue}")
+    if queue.handlers is not None and not queue.handlers:
+        return Wait(f"no live worker serves queue {job.queue}")
+    if (unhandled := _unhandled(job, queue)) is not None:
+        return unhandled
+    rate = f"at most {queue.rate[0]} start in {queue.rate[1] / 1000:g} s" if queue.rate[0] else ""
+    if queue.limited_until:
+        until = moment(str(queue.limited_until))
+        return Wait(f"for the rate limit of queue {job.queue} ({rate})", until, is_turn=True)
+    limits = [f"at most {queue.concurrency} run at once"] if queue.concurrency else []
+    more = f" ({', '.join([*limits, rate] if rate else limits)})" if limits or rate else ""
+    return Wait(f"for a free worker of queue {job.queue}{more}", is_turn=True)
+
+
+def _unhandled(job: Waiter, queue: _Queue) -> Wait | None:
+    if not queue.handlers or job.job in queue.handlers:
+        return None
+    return Wait(f"no live worker of queue {job.queue} has a handler {job.job}")
+
+
+def _held(job: _Job, group_until: datetime | None) -> Wait | None:
+    state = job.job.state
+    if state is JobState.ACTIVE:
+        return Wait(SUSPECT) if job.is_suspect and not job.has_begun else None
+    if state is JobState.SUSPENDED:
+        return _suspended(job)
+    if state is JobState.DELAYED:
+        return Wait(SUSPECT) if job.is_suspect else Wait(_delayed(job), job.due)
+    if state is JobState.WAITING_CHILDREN:  # its handler has run, and has asked for that
+        return Wait("for the jobs that it has added") if job.fields["gmo:begun"] else None
+    key = readable(job.key)
+    if group_until is not None:
+        return Wait(f"for the rate limit of its ordering key {key}", group_until, is_turn=True)
+    return Wait(f"for a place of its ordering key {key}: jobs before it run or wait", is_turn=True)
+
+
+def _delayed(job: _Job) -> str:
+    made, reason = number(job.fields["attemptsMade"]), readable(job.fields["failedReason"] or "")
+    why = f": {short_reason(reason)[:REASON]}" if reason else ""
+    if made:
+        most = max(number(job.fields["maxAttempts"]), made)
+        return f"to be tried again (attempt {made} of {most} failed{why})"
+    if not job.fields["gmo:begun"]:
+        return DELAY
+    return f"its handler asked for another attempt then{why}"
+
+
+def _suspended(job: _Job) -> Wait:
+    reason = readable(job.fields["suspendReason"] or "")
+    why = f"for a signal{f': {reason[:REASON]}' if reason else ''}"
+    timeout, since = number(job.fields["suspendTimeout"]), number(job.fields["suspendedAt"])
+    return Wait(why, moment(str(since + timeout)) if timeout and since else None)

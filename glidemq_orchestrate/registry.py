@@ -1,0 +1,117 @@
+"""Calls about consumer groups, and the worker registrations that glide-mq's clients list."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, command
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+
+
+class Group(NamedTuple):
+    """A consumer group: entries that its consumers hold, the last one that it was given, and how many follow.
+
+    ``lag``: None where the server does not know.
+    """
+
+    name: str
+    pending: int
+    last: str
+    lag: int | None
+
+
+def create_group(queue: QueueKeys) -> Call[None]:
+    """Create the consumer group of the workers; refused with BUSYGROUP if it exists."""
+    return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
+
+
+def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
+    """Register a worker until ``ttl_ms`` from now. Repeatable."""
+    words = ("SET", queue.worker(worker_id), description, "PX", ttl_ms)
+    return command(*words, decode=replies.anything, repeatable=True)
+
+
+def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
+    """Remove a registration. Repeatable."""
+    return command("UNLINK", queue.worker(worker_id), decode=replies.anything, repeatable=True)
+
+
+def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[str | None]]:
+    """The registrations of these workers; None for an expired one."""
+    return command("MGET", *(queue.worker(worker) for worker in worker_ids), decode=list)
+
+
+def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]]:
+    """The consumers of a group with their idle times; refused without a group."""
+    return command(
+        "XINFO",
+        "CONSUMERS",
+        queue.key("stream"),
+        group,
+        decode=lambda reply: [_consumer(replies.mapping(one)) for one in reply],
+    )
+
+
+def groups(queue: QueueKeys) -> Call[list[str]]:
+    """The consumer groups of the stream; refused without a stream."""
+    return command(
+        "XINFO",
+        "GROUPS",
+        queue.key("stream"),
+        decode=lambda reply: [str(replies.mapping(g)["name"]) for g in reply],
+    )
+
+
+def group_details(queue: QueueKeys) -> Call[list[Group]]:
+    """The consumer groups of the stream; refused without a stream."""
+
+    def decode(reply: Any) -> list[Group]:
+        found = [replies.mapping(one) for one in reply]
+        return [
+            Group(str(one["name"]), int(one["pending"]), str(one["last-delivered-id"]), one.get("lag"))
+            for one in found
+        ]
+
+    return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
+
+
+def has_pending(queue: QueueKeys, consumer: str) -> Call[bool]:
+    """Whether entries are still assigned to a consumer."""
+    words = ("XPENDING", queue.key("stream"), GROUP, "-", "+", 1, consumer)
+    return command(*words, decode=bool)
+
+
+def drop_consumer(queue: QueueKeys, consumer: str) -> Call[None]:
+    """Remove a consumer that holds no entry."""
+    return command("XGROUP", "DELCONSUMER", queue.key("stream"), GROUP, consumer, decode=replies.anything)
+
+
+def _consumer(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"name": str(fields["name"]), "pending": int(fields["pending"]), "idle": int(fields["idle"])}
+
+
+def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
+    """List a worker as live until ``until_ms``. Repeatable."""
+    words = ("ZADD", queue.workers(), until_ms, worker_id)
+    return command(*words, decode=replies.anything, repeatable=True)
+
+
+def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
+    """Take a worker off the list. Repeatable."""
+    return command("ZREM", queue.workers(), worker_id, decode=replies.anything, repeatable=True)
+
+
+def registered_until(queue: QueueKeys, now_ms: int) -> Call[dict[str, int]]:
+    """The ids of our live workers, and until when each is registered."""
+    words = ("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", "WITHSCORES")
+
+    def decode(reply: Any) -> dict[str, int]:
+        return {name: int(float(at)) for name, at in zip(reply[::2], reply[1::2], strict=True)}
+
+    return command(*words, decode=decode)
+
+
+def live_workers(queue: QueueKeys, now_ms: int) -> Call[list[str]]:
+    """The ids of our live workers."""
+    return command("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", decode=list)

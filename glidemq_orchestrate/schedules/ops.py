@@ -1,0 +1,314 @@
+"""Writing schedulers and firing them: once per slot, with any number of Python and Node workers.
+
+A Node worker holds the lock from reading the entries until its transaction has written them. Our functions
+refuse while it is held, and compare the entry with the text that the new state was computed from, so neither
+side can fire a slot that the other has fired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    PayloadTooLarge,
+    SchedulerBusy,
+    SchedulerNotFound,
+)
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import SCHEDULER
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.schedules import calls
+from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, SchedulerEntry, StoredSchedule
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, is_utf8
+from glidemq_orchestrate.wire.isolated import isolated
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
+
+AGAIN_MS: Final = 50
+MIN_MS: Final = 20
+SHARE: Final = 8  # of the time that a run has taken, until its end is looked for again
+TOLD_MS: Final = 2_000  # a worker of ours lets its end be looked at; this is for when it dies
+LEASE_MS: Final = 1_000
+LEFT_ALONE_MS: Final = 60_000
+SEARCH_PAGE: Final = 200
+SEARCH_PAGES: Final = 5
+CLOCKS_APART_MS: Final = 60_000
+_IDENTITY: Final = ("pattern", "every", "repeatAfterComplete", "tz", "startDate", "endDate")
+
+
+def upsert(
+    queue: QueueKeys, name: str, schedule: Schedule, template: JobTemplate, now_ms: int
+) -> Op[SchedulerEntry]:
+    """Write a scheduler; with an unchanged schedule it keeps its place in time, or stays finished.
+
+    Raises:
+        ConfigurationError: The schedule can have no slot, or the template does not fit it.
+        SchedulerBusy: A worker is firing; nothing was written.
+    """
+    made = _fresh(name, schedule, template)
+    seen = yield from _texts(queue, name)
+    old = StoredSchedule.parse(next(filter(None, seen), ""))
+    if old is not None and any(old.wire.get(key) != made.wire.get(key) for key in _IDENTITY):
+        old = None
+    if old is not None:
+        made = made.with_values(iterationCount=old.number("iterationCount"), lastRun=old.wire.get("lastRun"))
+    keeps = old is not None and _lives(old)
+    stored = made.with_values(nextRun=old.wire.get("nextRun") if old and keeps else made.first_run(now_ms))
+    if stored.is_over or stored.is_finished:
+        stored = stored.with_values(nextRun=None)
+        texts = ("", "", stored.text)
+    else:
+        texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
+    # A service that starts again changes nothing; what has finished stays from now on.
+    if texts != seen or stored.is_finished:
+        yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
+    return stored.entry(name, python_only=schedule.is_ours)
+
+
+def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedule:
+    """The stored form of a new scheduler, checked."""
+    SCHEDULER.check(name)
+    wire = template.to_wire()
+    if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
+        raise ConfigurationError("logical_time needs data that is an object")
+    stored = StoredSchedule(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
+    if stored.first_run(stored.number("startDate")) is None:
+        raise ConfigurationError(f"scheduler {name!r} would never run: no slot within its start and end")
+    if len(stored.text.encode()) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"scheduler {name} is larger than {MAX_PAYLOAD_BYTES:,} bytes")
+    return stored
+
+
+def _lives(old: StoredSchedule) -> bool:
+    # 0 with a last run: its job is still running, and a fresh start would add a second one beside it.
+    return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
+
+
+def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
+    """Remove a scheduler; returns whether there was one. Jobs that it added remain.
+
+    Raises:
+        SchedulerBusy: A worker is firing; nothing was removed.
+    """
+    seen = yield from _texts(queue, name)
+    if not any(seen):
+        return False
+    yield from _put(queue, name, seen, ("", "", ""), now_ms, now_ms)
+    return True
+
+
+def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
+    """Read one scheduler."""
+    shared, own, finished = yield from _texts(queue, name)
+    if not own and not shared and not finished:
+        raise SchedulerNotFound(f"no scheduler {name} in queue {queue.queue}")
+    return _entry(name, own or shared or finished, python_only=bool(own))
+
+
+def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
+    """All schedulers by name; those that cannot be fired have ``broken`` set."""
+    shared, own, finished = yield from ask_all([calls.entries(queue, where) for where in calls.ALL])
+    ended = {name: text for name, text in finished.items() if name not in shared and name not in own}
+    found = [
+        _entry(name, text, python_only=texts is own)
+        for texts in (shared, own, ended)
+        for name, text in texts.items()
+    ]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _entry(name: str, text: str, *, python_only: bool) -> SchedulerEntry:
+    found = (StoredSchedule.parse(text) or StoredSchedule({})).entry(name, python_only=python_only)
+    return replace(found, broken=StoredSchedule.flaw(name, text))
+
+
+def _texts(queue: QueueKeys, name: str) -> Op[calls.Texts]:
+    shared, own, finished = yield from ask_all([calls.entry(queue, at, name) for at in calls.ALL])
+    return shared, own, finished
+
+
+def _put(  # noqa: PLR0913, PLR0917  an entry
+    queue: QueueKeys, name: str, seen: calls.Texts, texts: calls.Texts, look_ms: int, now_ms: int
+) -> Op[None]:
+    if (yield from ask(calls.put(queue, name, seen, texts, look_ms, now_ms))) != "put":
+        raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")
+
+
+def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
+    """Fire due schedulers and repair stuck ones. Returns when the next slot is due in ms, or -1. Repeatable.
+
+    Reads only what is due, by an index; now and then one caller walks over all entries, for those that Node
+    clients have written. An entry that cannot be fired is logged, once, and does not prevent others from
+    being fired.
+    """
+    began, looked = clock.now_ms(), list[calls.Looked]()
+    while True:
+        now_ms = clock.now_ms()
+        due = yield from ask(calls.due(queue, looked, now_ms, until_ms=began, lease_ms=LEASE_MS))
+        if due.walk:
+            yield from _walk(queue, began, prunes=due.walk == "index")
+        times = yield from _look(queue, due.rows, clock)
+        looked = [
+            (member, now_ms + LEASE_MS, now_ms + LEFT_ALONE_MS if at is None else at)
+            for member, at in times.items()
+        ]
+        if not due.rows and not due.walk:
+            return due.next_ms
+
+
+def _look(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op[dict[str, int | None]]:
+    """Fire what is due, all in one trip; returns when to look at each again, None: it is left alone."""
+
+    def what(member: str) -> str:
+        return f"scheduler {calls.place(member)[1]!r} of queue {queue.queue}"
+
+    times: dict[str, int | None] = {}
+    shots: dict[str, Shot] = {}
+    for member, text, last in rows:
+        # A broken entry is not ours to delete: its writer may know what it means.
+        found = yield from isolated(_visit(queue, member, text, last, clock.now_ms()), what(member))
+        if isinstance(found, Shot):
+            shots[member] = found
+        else:
+            times[member] = found
+    replies = yield from ask_each([shot.call for shot in shots.values()])
+    for (member, shot), reply in zip(shots.items(), replies, strict=True):
+        times[member] = yield from isolated(shot.end(reply, clock.now_ms()), what(member))
+    return times
+
+
+def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
+    """Add to the index what Node clients have written, and take out what they have removed."""
+    seen: set[str] = set()
+    for where in calls.HASHES:
+        cursor = ""
+        while cursor != "0":
+            cursor, texts = yield from ask(calls.entries_page(queue, where, cursor or "0"))
+            timed, others = dict[str, int](), dict[str, int]()
+            for name, text in texts.items():
+                slot = (StoredSchedule.parse(text) or StoredSchedule({})).slot
+                (others if slot is None else timed)[calls.member(where, name)] = slot or now_ms
+            seen.update(timed, others)
+            yield from ask_all(
+                [
+                    *([calls.look_at(queue, timed, "LT")] if timed else []),
+                    *([calls.look_at(queue, others, "NX")] if others else []),
+                ]
+            )
+    first = 0
+    while prunes and (members := (yield from ask(calls.index_page(queue, first)))):
+        first += len(members)
+        missing = [member for member in members if member not in seen]
+        found = yield from ask_all([calls.entry(queue, *calls.place(member)) for member in missing])
+        if gone := [member for member, text in zip(missing, found, strict=True) if not text]:
+            yield from ask(calls.forget(queue, gone))
+            first -= len(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """An entry that is to be fired, and when to look at it again afterwards."""
+
+    call: Call[list[str]]
+    look_ms: int
+
+    def end(self, reply: list[str] | GlideMQError, now_ms: int) -> Op[int]:
+        """When to look at it again, by the reply; raises what it is."""
+        yield from ()
+        if isinstance(reply, GlideMQError):
+            raise reply
+        return self.look_ms if reply[0] == "fired" else now_ms + AGAIN_MS
+
+
+def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> Op[Shot | int | None]:
+    """Look at one entry; returns how to fire it, or when to look again, or None if that is not known."""
+    where, name = calls.place(member)
+    stored = StoredSchedule.parse(text)
+    if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
+        raise ConfigurationError(StoredSchedule.flaw(name, text))
+    slot, repeat = stored.number("nextRun"), stored.number("repeatAfterComplete")
+    is_in_flight = not slot and repeat and stored.number("lastRun")
+    if not (slot or is_in_flight):
+        return None
+    if slot > now_ms and not stored.is_over:
+        return slot
+    data, then = list[str](), stored.with_values(nextRun=None)
+    if not stored.is_over:
+        ended: int | Runs = now_ms
+        if is_in_flight:
+            ended = yield from _end_of_last_run(queue, name, stored, last, now_ms)
+        elif stored.wire.get("overlap") is False and last:
+            ended = yield from _end(queue, last.partition(" ")[0], now_ms)
+        if isinstance(ended, Runs):
+            return ended.look_ms(stored, now_ms)
+        if is_in_flight:
+            then = stored.with_values(nextRun=ended + repeat)
+        else:
+            data, then = _due(stored, slot, now_ms)
+    look_ms = then.number("nextRun") or now_ms + MIN_MS
+    fire = calls.fire(queue, where, name, seen=text, then=then, data=data, look_ms=look_ms, now_ms=now_ms)
+    return Shot(fire, look_ms)
+
+
+def _due(stored: StoredSchedule, slot: int, now_ms: int) -> tuple[list[str], StoredSchedule]:
+    """The data of the jobs to add, and the next state; it is finished if these are the last."""
+    data = [stored.payload(at) for at in stored.due_slots(now_ms)]
+    count, limit = stored.number("iterationCount") + len(data), stored.number("limit")
+    following = None if limit and count >= limit else stored.following(slot, now_ms)
+    return data, stored.with_values(lastRun=now_ms, iterationCount=count, nextRun=following)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The last run of an entry has not ended, or that is not known. ``is_told``: a worker of ours has it."""
+
+    is_told: bool = False
+
+    def look_ms(self, stored: StoredSchedule, now_ms: int) -> int:
+        """When to look for its end again: after an eighth of the time that it has taken."""
+        taken = now_ms - stored.number("lastRun")
+        return now_ms + max(taken // SHARE, TOLD_MS if self.is_told else MIN_MS)
+
+
+def _end(queue: QueueKeys, job_id: str, now_ms: int) -> Op[int | Runs]:
+    """When a job ended; now, if it was removed."""
+    state, finished, token = yield from ask(calls.job_end(queue, job_id))
+    if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
+        return Runs(is_told=state == JobState.ACTIVE and token is not None)
+    return number(finished) or now_ms
+
+
+def _end_of_last_run(
+    queue: QueueKeys, name: str, stored: StoredSchedule, last: str, now_ms: int
+) -> Op[int | Runs]:
+    """When the job of the newest firing ended (now, if it was removed)."""
+    job_id, _, fired = last.partition(" ")
+    if fired != str(stored.number("lastRun")):  # a Node worker fired it and did not store the job's id
+        found = yield from _search(queue, name, stored.number("lastRun"))
+        if found is None:
+            return Runs()
+        job_id = found
+    return (yield from _end(queue, job_id, now_ms)) if job_id else now_ms
+
+
+def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
+    """The job that a scheduler added then; '' if it was removed, None if too many newer jobs hide it."""
+    newest = yield from ask(calls.newest_id(queue))
+    for page in range(SEARCH_PAGES):
+        top = newest - page * SEARCH_PAGE
+        ids = [str(number) for number in range(top, max(top - SEARCH_PAGE, 0), -1)]
+        origins = yield from ask_all([calls.job_origin(queue, job_id) for job_id in ids])
+        for job_id, (scheduler, added) in zip(ids, origins, strict=True):
+            at = number(added, fired_ms) or fired_ms
+            if scheduler == name and at >= fired_ms:
+                return job_id
+            if at < fired_ms - CLOCKS_APART_MS:
+                return ""
+        if top <= SEARCH_PAGE:
+            return ""
+    return None

@@ -1,0 +1,398 @@
+"""Repeating jobs: when they run, what is added, and how glide-mq stores them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
+from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.foundation.names import JOB_NAME, described
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.schedules.cron import Cron
+from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, is_utf8
+from glidemq_orchestrate.wire.stored import moment
+
+LOGICAL_TIME: Final = "logicalTime"
+MAX_CAUGHT_UP: Final = 100
+_MAX: Final = 2**53 - 1
+_OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
+
+
+class CatchUp(StrEnum):
+    """What happens to slots that passed while no worker was alive.
+
+    ``SKIP``: one run, for the oldest of them (all that glide-mq can do). ``LAST``: one run, for the newest.
+    ``ALL``: one run for each of the newest ``catch_up_limit``.
+    """
+
+    SKIP = "skip"
+    LAST = "last"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When jobs are added. Exactly one of ``every``, ``cron`` and ``repeat_after_complete``.
+
+    Six-field patterns, ``catch_up`` other than ``SKIP``, ``overlap=False`` and ``logical_time`` are unknown
+    to glide-mq: such schedules are stored apart from its own, and only Python workers fire them.
+
+    Where clocks change, ``cron`` follows local time. A time that the change leaves out is skipped that day:
+    ``30 2 * * *`` in Berlin does not run on the last Sunday of March. One that comes twice runs once, at its
+    first pass; so an hourly pattern leaves out the repeated hour in autumn. Use UTC, or ``every``, where each
+    interval counts.
+
+    Attributes:
+        every: A fixed interval, at least a millisecond.
+        cron: Minute, hour, day of month, month, day of week; with six fields, seconds come first. Both day
+            fields must match. ``*``, ``n``, ``a-b``, ``*/s``, ``a-b/s``, lists; names of months and days.
+        repeat_after_complete: The interval between the end of a run and the next one.
+        time_zone: IANA name of the time zone of ``cron``; UTC when left out.
+        start, end: Bounds of the slots; aware datetimes.
+        limit: The total number of runs, also over restarts of the program that upserts it.
+        catch_up: What happens to missed slots; not for ``repeat_after_complete``.
+        catch_up_limit: For ``CatchUp.ALL``, 1 to 100.
+        overlap: False: a slot waits until the job of the previous one has ended.
+        logical_time: Put the time of the slot (ISO 8601, UTC) into the data of the job under ``logicalTime``.
+
+    Raises:
+        ConfigurationError: An option is not valid; the message names it.
+    """
+
+    every: timedelta | None = None
+    cron: str | None = None
+    repeat_after_complete: timedelta | None = None
+    time_zone: str | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    limit: int | None = None
+    catch_up: CatchUp | Literal["skip", "last", "all"] = CatchUp.SKIP
+    catch_up_limit: int = MAX_CAUGHT_UP
+    overlap: bool = True
+    logical_time: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range and options that conflict."""
+        check_fields(self, ConfigurationError, without=("catch_up",))
+        modes = ("every", "cron", "repeat_after_complete")
+        if sum(getattr(self, mode) is not None for mode in modes) != 1:
+            raise ConfigurationError("a schedule needs exactly one of every, cron and repeat_after_complete")
+        for name in ("every", "repeat_after_complete"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= milliseconds(value) <= _MAX:
+                raise ConfigurationError(f"{name} must be at least a millisecond, got {value}")
+        if self.time_zone is not None and self.cron is None:
+            raise ConfigurationError("time_zone is for cron only")
+        if self.cron is not None:
+            Cron.parse(self.cron, self.time_zone)
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if value is not None and value.tzinfo is None:
+                raise ConfigurationError(f"{name} must have a time zone, got {value}")
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise ConfigurationError(f"start must not be after end: {self.start} is after {self.end}")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        if self.limit is not None and (isinstance(self.limit, bool) or self.limit < 1):
+            raise ConfigurationError(f"limit must be at least 1, got {described(self.limit)}")
+        if self.catch_up not in tuple(CatchUp):
+            raise ConfigurationError(f"catch_up must be skip, last or all, got {described(self.catch_up)}")
+        if not 1 <= self.catch_up_limit <= MAX_CAUGHT_UP:
+            raise ConfigurationError(
+                f"catch_up_limit must be 1 to {MAX_CAUGHT_UP}, got {described(self.catch_up_limit)}"
+            )
+        if self.repeat_after_complete is not None and self.catch_up != CatchUp.SKIP:
+            raise ConfigurationError(
+                "catch_up cannot be combined with repeat_after_complete, which misses no slot"
+            )
+        if not self.overlap and self.catch_up == CatchUp.ALL:
+            raise ConfigurationError("overlap=False and catch_up=all cannot be combined")
+
+    def to_wire(self) -> dict[str, Any]:
+        """The time fields of glide-mq's entry, then ours; absent ones are left out, never null."""
+        cron = Cron.parse(self.cron, self.time_zone) if self.cron is not None else None
+        wire = {
+            "pattern": cron and cron.pattern,
+            "every": self.every and milliseconds(self.every),
+            "repeatAfterComplete": self.repeat_after_complete and milliseconds(self.repeat_after_complete),
+            "tz": self.time_zone,
+            "startDate": self.start and _epoch_ms(self.start),
+            "endDate": self.end and _epoch_ms(self.end),
+            "limit": self.limit,
+            "catchUp": None if self.catch_up == CatchUp.SKIP else str(self.catch_up),
+            "catchUpLimit": self.catch_up_limit if self.catch_up == CatchUp.ALL else None,
+            "overlap": None if self.overlap else False,
+            "logicalTime": True if self.logical_time else None,
+        }
+        return {name: value for name, value in wire.items() if value is not None}
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether only Python workers can fire it."""
+        wire = self.to_wire()
+        return len(wire.get("pattern", "").split()) == 6 or any(name in wire for name in _OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTemplate:
+    """The job that a scheduler adds.
+
+    Attributes:
+        name: The handler's name; the name of the scheduler when left out.
+        data: JSON, at most 1 MiB encoded; an object with ``logical_time``. When left out, jobs get ``{}``.
+        options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here.
+    """
+
+    name: str | None = None
+    data: JsonLike = None
+    options: JobOptions = DEFAULT_OPTIONS
+
+    def __post_init__(self) -> None:
+        """Refuse options that would be ignored."""
+        check_fields(self, InvalidJob, without=("name", "data"))
+        if self.options.delay or self.options.job_id is not None:
+            raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
+        if self.name is not None:
+            JOB_NAME.check(self.name)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The ``template`` of glide-mq's entry."""
+        options = json.loads(self.options.to_wire())
+        encode(self.data, where="data of a scheduler's template")
+        wire = {"name": self.name, "data": self.data, "opts": options or None}
+        return {name: value for name, value in wire.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerEntry:
+    """A scheduler as it is stored.
+
+    Attributes:
+        name: Its name, unique in the queue.
+        schedule: When it fires; None when the stored schedule is not valid.
+        job: The handler that its jobs are for.
+        data, options: Those of its jobs, as stored.
+        iterations: Runs so far.
+        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run has not ended, and
+            when no run follows.
+        finished: Whether its limit is reached or its end has passed. It stays for a year after it was last
+            upserted (of more than 10,000 the newest), and upserting the same schedule starts nothing.
+            ``Schedulers.remove`` forgets it; a higher limit goes on, another schedule starts anew.
+        python_only: Whether only Python workers fire it.
+        broken: Why no worker can fire it; empty when one can. Upserting it again repairs it.
+    """
+
+    name: str
+    schedule: Schedule | None
+    job: str
+    data: Json
+    options: Mapping[str, Json]
+    iterations: int
+    last_run: datetime | None
+    next_run: datetime | None
+    python_only: bool
+    finished: bool = False
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """The JSON of an entry, read leniently; ``flaw`` is why it cannot be fired."""
+
+    wire: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> StoredSchedule | None:
+        """Read a stored entry; None when it is not a JSON object."""
+        try:
+            wire = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        return cls(wire) if isinstance(wire, dict) else None
+
+    @classmethod
+    def flaw(cls, name: str, text: str) -> str:
+        """Why an entry cannot be fired, whatever it holds; empty for one that can."""
+        stored = cls.parse(text)
+        if not is_utf8(name):
+            return "its name is not UTF-8"
+        if stored is None or not is_utf8(text):
+            return "it is not a JSON object in UTF-8"
+        if not is_utf8(stored.text):
+            return "a string in it has a lone surrogate"
+        try:
+            stored.payload(0)
+            is_timed = stored.is_timed
+        except (GlideMQError, TypeError, AttributeError) as exc:
+            return str(exc) if isinstance(exc, GlideMQError) else f"{type(exc).__name__}"
+        return "" if is_timed else "it has no pattern, every or repeatAfterComplete"
+
+    @property
+    def text(self) -> str:
+        """The JSON to store, keys in glide-mq's order."""
+        order = ("pattern", "every", "repeatAfterComplete", "tz", "startDate", "endDate", "limit",
+                 "iterationCount", "template", "lastRun", "nextRun")  # fmt: skip
+        first = {name: self.wire[name] for name in order if self.wire.get(name) is not None}
+        rest = {name: value for name, value in self.wire.items() if name not in order and value is not None}
+        return json.dumps(first | rest, separators=(",", ":"), ensure_ascii=False)
+
+    def number(self, name: str) -> int:
+        """A whole number of the entry; 0 for anything else."""
+        value = self.wire.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return int(value) if is_number and abs(value) <= _MAX else 0  # type: ignore[arg-type]  # checked
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """The job to add; empty when none is stored."""
+        value = self.wire.get("template")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options of the jobs."""
+        value = self.template.get("opts")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def cron(self) -> Cron | None:
+        """The cron pattern, or None."""
+        pattern = self.wire.get("pattern")
+        return Cron.parse(pattern, self.wire.get("tz")) if isinstance(pattern, str) else None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it has a time to fire."""
+        return bool(self.cron or self.number("every") or self.number("repeatAfterComplete"))
+
+    @property
+    def follows_its_end(self) -> bool:
+        """Whether the next run depends on the end of the last one."""
+        return bool(self.number("repeatAfterComplete")) or self.wire.get("overlap") is False
+
+    @property
+    def slot(self) -> int | None:
+        """When it is due, if its time alone decides; else None."""
+        return None if self.follows_its_end else self.number("nextRun") or None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its last run has been fired or its end has passed."""
+        limit, end, due = self.number("limit"), self.number("endDate"), self.number("nextRun")
+        return bool(limit and self.number("iterationCount") >= limit) or bool(end and due > end)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has no further run, so that it is kept among the finished ones."""
+        return self.wire.get("nextRun") is None
+
+    def with_values(self, **values: Any) -> StoredSchedule:
+        """A copy with other values."""
+        return replace(self, wire={**self.wire, **values})
+
+    def first_run(self, now_ms: int) -> int | None:
+        """The first slot of a new entry; None when it has none."""
+        start, every = self.number("startDate"), self.number("every")
+        if cron := self.cron:
+            run = cron.after(max(now_ms, start) - 1)
+        elif every:
+            run = now_ms + every if not start else max(start, start - (start - now_ms) // every * every)
+        else:
+            run = max(now_ms, start)
+        return self._within(run)
+
+    def following(self, slot_ms: int, now_ms: int) -> int | None:
+        """The slot after firing at ``now_ms``; 0 while the run goes on; None when there is no more."""
+        every = self.number("every")
+        if cron := self.cron:
+            return self._within(cron.after(now_ms))
+        if every:
+            return self._within(slot_ms + (max(now_ms - slot_ms, 0) // every + 1) * every)
+        return 0
+
+    def due_slots(self, now_ms: int) -> list[int]:
+        """The slots to run now by the catch-up policy, oldest first."""
+        slot, policy = self.number("nextRun"), self.wire.get("catchUp")
+        if policy not in (CatchUp.LAST, CatchUp.ALL):
+            return [slot]
+        bound = 1 if policy == CatchUp.LAST else min(self.number("catchUpLimit") or 1, MAX_CAUGHT_UP)
+        if limit := self.number("limit"):
+            bound = min(bound, limit - self.number("iterationCount"))
+        until = min(now_ms, self.number("endDate") or now_ms)
+        return self._backwards(slot, until, bound) or [slot]
+
+    def _backwards(self, first_ms: int, until_ms: int, bound: int) -> list[int]:
+        """The newest slots between two times, at most ``bound``, oldest first."""
+        every, cron, slots = self.number("every"), self.cron, list[int]()
+        if not every and not cron:
+            return []
+        at = until_ms
+        while len(slots) < bound:
+            found = cron.at_or_before(at) if cron else first_ms + (at - first_ms) // every * every
+            if found is None or found < first_ms:
+                break
+            slots.append(found)
+            at = found - 1
+        return slots[::-1]
+
+    def _within(self, run: int | None) -> int | None:
+        """The slot, or None when it is after the end of the schedule."""
+        end = self.number("endDate")
+        return None if run is None or (end and run > end) else run
+
+    def payload(self, slot_ms: int) -> str:
+        """The data of the job of a slot."""
+        data = self.template.get("data", {})
+        if self.wire.get("logicalTime") is True and isinstance(data, dict):
+            at = datetime.fromtimestamp(slot_ms / 1000, UTC)
+            data = {**data, LOGICAL_TIME: at.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+        return encode(data, where="data of a scheduler's template")
+
+    def entry(self, name: str, *, python_only: bool) -> SchedulerEntry:
+        """The entry as users see it."""
+        job, data = self.template.get("name"), self.template.get("data")
+        return SchedulerEntry(
+            name=name,
+            schedule=self._schedule(),
+            job=job if isinstance(job, str) and job else name,
+            data=data,
+            options=self.options,
+            iterations=self.number("iterationCount"),
+            last_run=moment(str(self.number("lastRun") or "")),
+            next_run=moment(str(self.number("nextRun") or "")),
+            python_only=python_only,
+            finished=self.is_finished,
+            broken=self.flaw(name, self.text),
+        )
+
+    def _schedule(self) -> Schedule | None:
+        def span(name: str) -> timedelta | None:
+            return timedelta(milliseconds=self.number(name)) if self.number(name) else None
+
+        try:
+            return Schedule(
+                every=span("every"),
+                cron=self.wire.get("pattern"),
+                repeat_after_complete=span("repeatAfterComplete"),
+                time_zone=self.wire.get("tz"),
+                start=moment(str(self.number("startDate") or "")),
+                end=moment(str(self.number("endDate") or "")),
+                limit=self.number("limit") or None,
+                catch_up="skip" if self.number("repeatAfterComplete") else self.wire.get("catchUp", "skip"),
+                catch_up_limit=self.number("catchUpLimit") or MAX_CAUGHT_UP,
+                overlap=self.wire.get("overlap") is not False,
+                logical_time=self.wire.get("logicalTime") is True,
+            )
+        except (ConfigurationError, AttributeError, TypeError, ValueError, OverflowError):
+            return None
+
+
+def _epoch_ms(at: datetime) -> int:
+    return milliseconds(at - datetime(1970, 1, 1, tzinfo=UTC))

@@ -1,0 +1,161 @@
+"""A part of a sorted set, a list or a stream: how keys are cut into parts, and the pages of a part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal, TypeVar
+
+from glidemq_orchestrate.spark.source.partitions import calls
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+
+PAGE: Final = 1000
+MAX_PARTS: Final = 10_000
+END_OF_TIME_MS: Final = 2**53
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times from ``low`` on and before ``high``, in ms since the epoch."""
+
+    low: int = 0
+    high: int = END_OF_TIME_MS
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every time is among them."""
+        return self == ALL_TIMES
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """As bounds of scores."""
+        high = "+inf" if self.high == END_OF_TIME_MS else f"({self.high}"
+        return str(self.low) if self.low else "-inf", high
+
+    def has(self, ms: int) -> bool:
+        """Whether a time is among them."""
+        return self.low <= ms < self.high
+
+    def within(self, other: Times) -> Times:
+        """The times that are among both."""
+        return Times(max(self.low, other.low), min(self.high, other.high))
+
+
+ALL_TIMES: Final = Times()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of one key: the members of a sorted set, or entries of a stream, within bounds; or a whole list.
+
+    Attributes:
+        low, high: As the server takes bounds of scores, or of entry ids.
+        size: About how many elements it has.
+    """
+
+    kind: Literal["sorted", "list", "stream"]
+    key: str
+    low: str = "-inf"
+    high: str = "+inf"
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where the next page of a span begins, and which elements it may have that were returned already."""
+
+    low: str
+    seen: frozenset[str] = frozenset()
+
+
+def cut_sorted(key: str, times: Times, length: int, size: int) -> Op[list[Span]]:
+    """The members of a sorted set with these times as scores, which are so many, in spans of ``size``."""
+    low, high = times.bounds
+    if length <= size:
+        return [Span("sorted", key, low, high, length)] if length else []
+    below = yield from ask(calls.count_between(key, "-inf", f"({low}"))
+    count = _parts(length, size)
+    ranks = [below + length * number // count for number in range(1, count)]
+    scores = yield from ask_all([calls.score_at(key, rank) for rank in ranks])
+    cuts = [low, *(_text(score) for score in sorted({score for score in scores if score is not None})), high]
+    ends = [*(f"({cut}" for cut in cuts[1:-1]), high]
+    each = math.ceil(length / len(ends))
+    return [Span("sorted", key, start, end, each) for start, end in zip(cuts, ends, strict=False)]
+
+
+def cut_stream(key: str, times: Times, length: int, size: int) -> Op[list[Span]]:
+    """The entries of a stream with these times, in spans of equal time: of ``size`` if they came evenly."""
+    oldest = yield from ask(calls.entries(key, "-", "+", 1))
+    newest = yield from ask(calls.last_entry(key))
+    if not oldest or newest is None:
+        return []
+    low, high = max(_ms(oldest[0][0]), times.low), min(_ms(newest) + 1, times.high)
+    if high <= low:
+        return []
+    count = min(_parts(length, size), high - low)
+    cuts = [low + (high - low) * number // count for number in range(count + 1)]
+    each = math.ceil(length / count)
+    return [Span("stream", key, str(start), str(end - 1), each) for start, end in pairwise(cuts)]
+
+
+def page(span: Span, at: At | None) -> Op[tuple[list[str], At | None]]:
+    """The next page of a span, which begins with None: ids of jobs or flows, and where to continue.
+
+    What is in the span all the time is returned once.
+    """
+    if span.kind == "sorted":
+        return (yield from _sorted_page(span, at or At(span.low)))
+    if span.kind == "list":
+        return (yield from _list_page(span, at or At("0")))
+    found = yield from ask(calls.entries(span.key, at.low if at else span.low, span.high, PAGE))
+    ids = [fields["jobId"] for _, fields in found if fields.get("jobId")]
+    return ids, At(f"({found[-1][0]}") if len(found) == PAGE else None
+
+
+def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
+    """Many may have one score, so a page begins with the score at which the last one ended."""
+    count = PAGE + len(at.seen)
+    found = yield from ask(calls.scored(span.key, at.low, span.high, count))
+    ids = [member for member, _ in found if member not in at.seen]
+    if len(found) < count:
+        return ids, None
+    last = found[-1][1]
+    return ids, At(_text(last), frozenset(member for member, score in found if score == last))
+
+
+def _list_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
+    """From the end at which workers do not take: what joins there moves the rest on, and none is missed."""
+    found = yield from ask(calls.listed(span.key, int(at.low), PAGE))
+    ids = [member for member in dict.fromkeys(found) if member not in at.seen]
+    if len(found) < PAGE:
+        return ids, None
+    return ids, At(str(int(at.low) + PAGE), at.seen.union(ids))
+
+
+def packed(parts: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[tuple[T, ...]]:
+    """Small parts together, so that each group has about ``most`` elements, and stays in order."""
+    group: list[T] = []
+    total = 0
+    for part, size in zip(parts, sizes, strict=True):
+        if group and total + size > most:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(part)
+        total += size
+    if group:
+        yield tuple(group)
+
+
+def _parts(length: int, size: int) -> int:
+    return max(1, min(math.ceil(length / size), MAX_PARTS))
+
+
+def _text(score: float) -> str:
+    return f"{score:.17g}"
+
+
+def _ms(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0])
