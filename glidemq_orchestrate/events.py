@@ -256,3 +256,9 @@ def event_of(entry_id: str, fields: Mapping[str, str]) -> Event:
     """The event of an entry of the stream."""
     rest = {name: value for name, value in fields.items() if name not in ("event", "jobId", "flowId")}
     return Event(entry_id, fields.get("event", ""), fields.get("jobId", ""), fields.get("flowId", ""), rest)
+
+
+def entry_order(entry_id: str) -> tuple[int, int]:
+    """The sort key of an entry."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number)

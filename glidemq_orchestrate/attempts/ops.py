@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,12 +14,8 @@ from glidemq_orchestrate.attempts import supervision, workers
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.attempts.workers import SILENT_MS, ReclaimedJobs
-from glidemq_orchestrate.errors import FlowNotFound, LeaseLost, ProtocolError
-from glidemq_orchestrate.flows import index, staged
-from glidemq_orchestrate.flows import node_status as nodes
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows.portable import node
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.errors import LeaseLost, ProtocolError
+from glidemq_orchestrate.flows import deadlines, index, running
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -138,14 +133,11 @@ def exchange(
     early: list[Attempt] = []
     for attempt in answer.begun:
         if attempt.inputs is None:
-            read = node.inputs if attempt.options.portable else _inputs
-            found = yield from read(queue, attempt.job_id)
+            found = yield from running.inputs(queue, attempt)
             attempt.inputs = found.texts
             if found.removed:
                 attempt.unreadable = attempt.unreadable or _incomplete(found.removed)
-            elif found.has_open and (
-                yield from node.hold(queue, attempt.job_id, attempt.stored_flow, attempt.node or "")
-            ):
+            elif found.has_open and (yield from running.hold(queue, attempt)):
                 early.append(attempt)
     if early:
         waiting = Request([Outcome(one, Kind.CHILDREN, second=wire.UNBEGUN) for one in early], 0, "")
@@ -196,7 +188,7 @@ def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
 
 
 def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:
-    """Notify the dependents of ended nodes of portable flows in other slots, which the server cannot do."""
+    """Notify the dependents of ended nodes in other slots, which the server cannot do."""
     ended = [
         (outcome.attempt, outcome.kind, verdict)
         for outcome, verdict in zip(outcomes, verdicts, strict=True)
@@ -209,21 +201,7 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
         for attempt, _, verdict in ended
         if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
     }
-    if done or moved:
-        yield from node.carry(queue, done, moved, clock)
-
-
-def _inputs(queue: QueueKeys, job_id: str) -> Op[node.Inputs]:
-    """What a node reads of its dependencies, in pages. The server has found that they have ended."""
-    texts: dict[str, str] = {}
-    removed: set[str] = set()
-    cursor = "0"
-    while True:
-        cursor, page, gone = yield from ask(nodes.node_inputs(queue, job_id, cursor))
-        texts.update(page)
-        removed.update(gone)
-        if cursor == "0":
-            return node.Inputs(texts, sorted(removed))
+    yield from running.carry(queue, done, moved, clock)
 
 
 def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:
@@ -244,18 +222,6 @@ def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
     """Let events gather while others are busy. Returns whether the stream got a job, as soon as it does."""
     found = yield from ask(wire.wake(queue, position, "", block_ms))
     return bool(found)
-
-
-def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
-    """Do what a flow needs after one of its nodes has ended."""
-    with suppress(FlowNotFound):
-        ref = yield from staged.find(queue.prefix, flow_id)
-        yield from staged.advance(ref, clock)
-
-
-def _advance(ref: FlowRef, clock: Clock) -> Op[None]:
-    with suppress(FlowNotFound):
-        yield from staged.advance(ref, clock)
 
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
@@ -290,11 +256,11 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     names = ", ".join(queue.queue for queue in queues)
     yield from isolated(index.sweep(queues, clock), f"the sweep of {names}")
     yield from isolated(clean_up(queues, clock), f"the cleanup of {names}")
-    todo = yield from ask_all([flow.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
+    todo = yield from ask_all([index.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
-            ref = FlowRef(queue, flow_id)
-            yield from isolated(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
+            advancing = running.advance_at(queue, flow_id, clock)
+            yield from isolated(advancing, f"flow {flow_id} of queue {queue.queue}")
     due = yield from expire(queues, clock)
     return min((at for at in due if at >= 0), default=-1)
 
@@ -303,7 +269,7 @@ def expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
     """Do what is due in slices. Returns when something is due next in each queue, or -1."""
     replies: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
-        replies = yield from ask_all([flow.expire_due(queue, clock.now_ms()) for queue in queues])
+        replies = yield from ask_all([deadlines.expire_due(queue, clock.now_ms()) for queue in queues])
         if not any(count for count, _ in replies):
             break
     return [at for _, at in replies]

@@ -22,9 +22,10 @@ from glidemq_orchestrate.attempts.supervision import Ended, SweepPosition
 from glidemq_orchestrate.attempts.workers import FOREIGN_IDLE_MS, ReclaimedJobs
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.flows import home as neighbours
-from glidemq_orchestrate.flows import stalled
-from glidemq_orchestrate.flows.portable import sweep
-from glidemq_orchestrate.flows.stalled import bring_back
+from glidemq_orchestrate.flows import index
+from glidemq_orchestrate.flows.backend import sweep_all
+from glidemq_orchestrate.flows.staged import stalled
+from glidemq_orchestrate.flows.staged.stalled import bring_back
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.wire.call import Op, ask, ask_each
@@ -202,7 +203,7 @@ def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
 def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
     """Check some pages; returns where to continue: number of the flow and position in it."""
     home, pages = watch.queue, 0
-    while flow_ids := (yield from ask(stalled.running_flows(home, first, FLOWS))):
+    while flow_ids := (yield from ask(index.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
             while True:
                 if pages == PAGES:
@@ -226,11 +227,11 @@ def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -
     return position
 
 
-def advance_portable(watch: Supervision, clock: Clock) -> Op[None]:
-    """Report ends across slots: no other program does that for the portable flows of this home."""
-    yield from sweep.sweep(watch.queue, clock)
+def sweep(watch: Supervision, clock: Clock) -> Op[None]:
+    """Do what no server function does for the flows of this home, such as to report ends across slots."""
+    yield from sweep_all(watch.queue, clock)
 
 
 Step = Callable[[Supervision, Clock], Op[int | None]]
 
-STEPS: Final[tuple[Step, ...]] = (settle_ended, check_open, upkeep, reclaim, advance_portable)
+STEPS: Final[tuple[Step, ...]] = (settle_ended, check_open, upkeep, reclaim, sweep)

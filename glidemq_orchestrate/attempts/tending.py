@@ -21,8 +21,9 @@ from glidemq_orchestrate.attempts.supervise import WAKING, Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
 from glidemq_orchestrate.flows import home as claim
 from glidemq_orchestrate.flows import home as neighbours
-from glidemq_orchestrate.flows import stalled
+from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows import watch as watching
+from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowOutcome
 from glidemq_orchestrate.flows.watch import Change, Watch
@@ -106,7 +107,7 @@ def for_flow(ref: FlowRef, clock: Clock) -> Tending:
     """What a client does that waits for a flow, a moment after it has begun to wait."""
     tending = for_home(ref.home, clock)
     tending.look_ms = clock.monotonic_ms() + GRACE_MS
-    tending.least_ms = LOOK_MS if ref.path == "portable" else MIN_MS
+    tending.least_ms = LOOK_MS if backend_of(ref).is_carried else MIN_MS
     return tending
 
 
@@ -307,7 +308,7 @@ def once(tending: Tending) -> Op[list[str]]:
 def unsupervised_homes(prefix: str) -> Op[list[str]]:
     """The homes of running flows that nobody supervises."""
     homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(claim.homes(prefix))))]
-    running = yield from ask_each([stalled.running_flows(home, 0, 1) for home in homes])
+    running = yield from ask_each([index.running_flows(home, 0, 1) for home in homes])
     # An error is no list with a flow in it: of a queue that is not for us.
     busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]
     leaders = yield from ask_each([calls.leader(home) for home in busy])

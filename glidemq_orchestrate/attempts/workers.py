@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate import registry as consumer_calls
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
-from glidemq_orchestrate.flows.portable import node
+from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -189,9 +189,7 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
     handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
         return True
-    if attempt.options.portable:
-        return (yield from node.has_queue_timeout(queue, *attempt.options.portable))
-    if not attempt.flow_id or not (yield from ask(attempt_calls.has_queue_timeout(queue, attempt.job_id))):
+    if not (yield from running.has_queue_timeout(queue, attempt)):
         return False
     yield from ask(attempt_calls.note_unhandled(queue, attempt.job_id, why))
     return True

@@ -10,15 +10,15 @@ from uuid import uuid4
 from glidemq_orchestrate.attempts import tending as tendings
 from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
-from glidemq_orchestrate.flows import backend, generations, owners
+from glidemq_orchestrate.flows import generations, owners
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.choice import check_dependents, choice, starts
-from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.owners import Ownership, owner_of
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.ref import FlowRef, raise_unless_completed
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.foundation.arguments import explain_methods
@@ -170,7 +170,7 @@ class AsyncFlow:
     async def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:  # noqa: ASYNC109  see wait
         """See ``Flow.result``."""
         outcome = await self.wait(timeout=timeout)
-        backend.raise_unless_completed(outcome)
+        raise_unless_completed(outcome)
         return outcome.results
 
     async def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:

@@ -14,7 +14,7 @@ from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import backend, generations, index, owners
+from glidemq_orchestrate.flows import generations, index, owners, submission
 from glidemq_orchestrate.flows import planning as plans
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
@@ -162,7 +162,7 @@ class FlowProducer(SyncFacade):
         Raises:
             FlowNotFound: There is none with this id.
         """
-        found = self._run(backend.find(self._prefix, check_flow_id(flow_id)))
+        found = self._run(submission.find(self._prefix, check_flow_id(flow_id)))
         return Flow(self, found, self._owned_by(owner))
 
     def statuses(self, flows: Iterable[Flow | AsyncFlow]) -> Sequence[FlowStatus | None]:
@@ -255,7 +255,7 @@ class AsyncFlowProducer(AsyncFacade):
 
     async def get(self, flow_id: str, *, owner: Owner | None = None) -> AsyncFlow:
         """See ``FlowProducer.get``."""
-        found = await self._run(backend.find(self._prefix, check_flow_id(flow_id)))
+        found = await self._run(submission.find(self._prefix, check_flow_id(flow_id)))
         return AsyncFlow(self, found, self._owned_by(owner))
 
     async def statuses(self, flows: Iterable[Flow | AsyncFlow]) -> Sequence[FlowStatus | None]:

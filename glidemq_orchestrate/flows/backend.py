@@ -1,8 +1,9 @@
-"""The two paths of flows, and the choice between them by topology, before anything is sent.
+"""The ways of storing and running flows, and the choice between them by topology, before anything is sent.
 
 A call of a server function may touch only one slot. If all keys of a flow are in one slot, ``staged`` does
 everything; if its queues are in several slots of a cluster, or a server lacks our functions, ``portable``
-does the same in many small steps. An existing flow keeps its path, in all its generations.
+does the same in many small steps. A flow keeps its way, in all its generations. Only this file, ``staged``
+and ``portable`` know that there are two.
 """
 
 from __future__ import annotations
@@ -11,51 +12,83 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from glidemq_orchestrate.errors import (
-    ConnectionFailed,
-    FlowConflict,
-    FlowNotFound,
-    GlideMQError,
-    NodeNotRepeatable,
-    OutcomeUnknown,
-    Superseded,
-    TransportError,
-)
-from glidemq_orchestrate.flows import generations, growth, staged
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows import record
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.compare import differences, fields
-from glidemq_orchestrate.flows.generations import CurrentGeneration, find_place, ref_of
+from glidemq_orchestrate.flows.definitions import Ran, StoredNodes
+from glidemq_orchestrate.flows.generation_record import Before, Found
+from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.node_status import GONE
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.portable import changes, owners, portable, reading
+from glidemq_orchestrate.flows.portable import advance as portable_advance
+from glidemq_orchestrate.flows.portable import changes as portable_changes
+from glidemq_orchestrate.flows.portable import owners as portable_owners
+from glidemq_orchestrate.flows.portable import reading as portable_reading
+from glidemq_orchestrate.flows.portable import record as portable_record
+from glidemq_orchestrate.flows.portable import start, sweep, table
+from glidemq_orchestrate.flows.portable import wait as portable_wait
 from glidemq_orchestrate.flows.ref import (
-    BROKEN,
     FlowRef,
     OnExisting,
     Path,
-    check_on_existing,
-    raise_unless_completed,
 )
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.staged import advance as staged_advance
+from glidemq_orchestrate.flows.staged import changes as staged_changes
+from glidemq_orchestrate.flows.staged import growth
+from glidemq_orchestrate.flows.staged import reading as staged_reading
+from glidemq_orchestrate.flows.staged import removed as staged_removed
+from glidemq_orchestrate.flows.staged import submit as staged_submit
+from glidemq_orchestrate.flows.staged import wait as staged_wait
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 
-__all__ = ["ONE_SERVER", "FlowBackend", "Reach", "backend_of", "find", "raise_unless_completed", "submit"]
-
 
 class FlowBackend(Protocol):
-    """The operations on flows of one path."""
+    """One way of storing and running flows: everything that depends on it.
+
+    Attributes:
+        is_carried: Clients and workers move a flow on, and its queues may be in other slots than its home.
+            Otherwise the server does it.
+        missing: Why a node whose job does not exist counts as failed; '' where the record knows how it ended.
+    """
+
+    @property
+    def is_carried(self) -> bool: ...
+
+    @property
+    def missing(self) -> str: ...
 
     def submit(self, ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
         """Write a flow and let it run; or attach to the equal flow that exists already. Repeatable."""
+
+    def begin(self, ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
+        """Write a generation and start it in the place of the current one. Repeatable.
+
+        Raises:
+            GenerationTaken: Another generation has begun since. What was staged is removed.
+        """
+
+    def advance(self, ref: FlowRef, clock: Clock) -> Op[Any]:
+        """Do everything that the flow still needs now. Repeatable."""
+
+    def sweep(self, home: QueueKeys, clock: Clock) -> Op[None]:
+        """Advance the flows of a home that nobody else moves on, and remove those past their retention."""
+
+    def read_record(self, fields: Mapping[str, str]) -> Mapping[str, str]:
+        """The fields of a stored record in the form that ``record.read_status`` reads."""
 
     def status(self, ref: FlowRef) -> Op[FlowStatus]:
         """Read the record."""
 
     def nodes(self, ref: FlowRef) -> Op[list[NodeStatus]]:
         """Read every node, dependencies before dependents."""
+
+    def ranked(self, ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
+        """Read every node with its rank, by name; dependencies have a lower rank."""
+
+    def resolved(self, ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
+        """Nodes with the end that the record has of those whose jobs do not exist."""
 
     def results(self, ref: FlowRef) -> Op[dict[str, Any]]:
         """Read the result of every completed node by name."""
@@ -64,7 +97,19 @@ class FlowBackend(Protocol):
         """Read results and failures of a flow that has ended."""
 
     def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
-        """Wait for the end of a flow. A client that waits for a portable flow also advances it."""
+        """Wait for the end of a flow."""
+
+    def delayed(self, ref: FlowRef) -> Op[dict[str, int]]:
+        """Nodes that wait for nothing but a delay that no job has, and until when in ms since the epoch."""
+
+    def stored(self, ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
+        """Read what the nodes of a flow do; None if not all of them are stored."""
+
+    def policies(self, ref: FlowRef) -> Op[dict[str, str] | None]:
+        """The policies of nodes by name, as the flow's table has them; None where the jobs have them."""
+
+    def ran(self, ref: FlowRef) -> Op[dict[str, Ran]]:
+        """Read of each node how it has run, and what it does."""
 
     def cancel(self, ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
         """End every node that has not ended. Returns the state before."""
@@ -82,8 +127,22 @@ class FlowBackend(Protocol):
             NodeNotRepeatable: Some are ``lost``. Nothing was changed.
         """
 
+    def retried(self, ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
+        """The names of those nodes of an ended flow that ``retry_failed`` runs again."""
+
     def lost(self, ref: FlowRef) -> Op[Sequence[str]]:
         """The jobs that ``retry_failed`` cannot make again: they were removed, and their data with them."""
+
+    def max_changes(self, size: int) -> int:
+        """How many nodes ``change`` changes at most all or nothing, each with a text of this length."""
+
+    def change(
+        self, ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+    ) -> Op[list[str]]:
+        """Change nodes; the names of those that the request has changed, now or in an earlier try.
+
+        ``strict``: a node that is in a wrong state is refused, and nothing is changed.
+        """
 
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
         """Add nodes, all or none. Returns the state afterwards."""
@@ -110,137 +169,96 @@ class Reach:
 
 
 ONE_SERVER: Final = Reach()
-MAX_GENERATIONS: Final = 5
 
 
 class _Staged:
-    submit = staticmethod(staged.submit)
-    status = staticmethod(staged.status)
-    nodes = staticmethod(staged.nodes)
-    results = staticmethod(staged.results)
-    outcome = staticmethod(staged.outcome)
-    wait = staticmethod(staged.wait)
-    cancel = staticmethod(staged.cancel)
-    own = staticmethod(staged.own)
-    owners = staticmethod(staged.owners)
-    retry_failed = staticmethod(staged.retry_failed)
-    lost = staticmethod(staged.lost)
+    is_carried = False
+    missing = ""
+    submit = staticmethod(staged_submit.submit)
+    begin = staticmethod(staged_submit.begin)
+    advance = staticmethod(staged_advance.advance)
+    sweep = staticmethod(staged_advance.sweep)
+    read_record = staticmethod(staged_reading.read_record)
+    status = staticmethod(staged_reading.status)
+    nodes = staticmethod(staged_reading.nodes)
+    ranked = staticmethod(staged_reading.ranked)
+    resolved = staticmethod(staged_removed.resolved)
+    results = staticmethod(staged_reading.results)
+    outcome = staticmethod(staged_reading.outcome)
+    wait = staticmethod(staged_wait.wait)
+    delayed = staticmethod(staged_reading.delayed)
+    stored = staticmethod(staged_reading.stored)
+    policies = staticmethod(staged_reading.policies)
+    ran = staticmethod(staged_reading.ran)
+    cancel = staticmethod(staged_changes.cancel)
+    own = staticmethod(staged_changes.own)
+    owners = staticmethod(staged_changes.owners)
+    retry_failed = staticmethod(staged_changes.retry_failed)
+    retried = staticmethod(staged_reading.retried)
+    lost = staticmethod(staged_reading.lost)
+    max_changes = staticmethod(staged_changes.max_changes)
+    change = staticmethod(staged_changes.change)
     extend = staticmethod(growth.extend)
 
 
 class _Portable:
-    submit = staticmethod(portable.submit)
-    status = staticmethod(reading.status)
-    nodes = staticmethod(reading.nodes)
-    results = staticmethod(reading.results)
-    outcome = staticmethod(reading.outcome)
-    wait = staticmethod(portable.wait)
-    cancel = staticmethod(portable.cancel)
-    own = staticmethod(owners.own)
-    owners = staticmethod(owners.names)
-    retry_failed = staticmethod(changes.retry_failed)
-    lost = staticmethod(changes.lost)
-    extend = staticmethod(portable.extend)
+    is_carried = True
+    missing = GONE
+    submit = staticmethod(start.submit)
+    begin = staticmethod(start.begin)
+    advance = staticmethod(portable_advance.advance)
+    sweep = staticmethod(sweep.sweep)
+    read_record = staticmethod(portable_record.plain)
+    status = staticmethod(portable_reading.status)
+    nodes = staticmethod(portable_reading.nodes)
+    ranked = staticmethod(portable_reading.ranked)
+    resolved = staticmethod(portable_reading.resolved)
+    results = staticmethod(portable_reading.results)
+    outcome = staticmethod(portable_reading.outcome)
+    wait = staticmethod(portable_wait.wait)
+    delayed = staticmethod(portable_reading.delayed)
+    stored = staticmethod(portable_reading.stored)
+    policies = staticmethod(table.read_policies)
+    ran = staticmethod(portable_reading.ran)
+    cancel = staticmethod(portable_changes.cancel)
+    own = staticmethod(portable_owners.own)
+    owners = staticmethod(portable_owners.names)
+    retry_failed = staticmethod(portable_changes.retry_failed)
+    retried = staticmethod(portable_reading.retried)
+    lost = staticmethod(portable_changes.lost)
+    max_changes = staticmethod(portable_changes.max_changes)
+    change = staticmethod(portable_changes.change)
+    extend = staticmethod(portable_changes.extend)
 
 
 _BACKENDS: Final[Mapping[Path, FlowBackend]] = {"staged": _Staged(), "portable": _Portable()}
 
 
-def submit(  # noqa: PLR0913  a flow, its name, and where it goes
-    prefix: str,
-    flow: CheckedFlow,
-    flow_id: str,
-    on_existing: OnExisting,
-    clock: Clock,
-    *,
-    reach: Reach = ONE_SERVER,
-) -> Op[FlowRef]:
-    """Write a flow and let it run, by the path that its topology requires. Repeatable.
-
-    Where another generation takes the place of the one that it is about to join, it joins that.
-
-    Raises:
-        FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        Superseded: Others kept beginning generations.
-    """
-    check_on_existing(on_existing)
-    for _ in range(MAX_GENERATIONS):
-        try:
-            return (yield from _submit(prefix, flow, flow_id, on_existing, clock, reach))
-        except Superseded as exc:
-            superseded = exc
-    raise superseded
+def backend_of(ref: FlowRef) -> FlowBackend:
+    """The way of a flow."""
+    return _BACKENDS[ref.path]
 
 
-def _submit(  # noqa: PLR0913, PLR0917  as submit
-    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
-) -> Op[FlowRef]:
-    home = QueueKeys(prefix, (yield from neighbours.choose_home(prefix, flow, flow_id, clock)))
-    try:
-        found = yield from claim.take(home, flow_id)
-        place = CurrentGeneration(ref_of(home, found), found) if found else None
-    except FlowConflict as exc:  # it has another home
-        place = yield from _found(prefix, flow_id, exc)
-    if place:  # it keeps its home, whichever queue has most of the nodes now
-        home = place.ref.home
-    if place and (on_existing == "restart" or place.found.digest != flow.digest):
-        if on_existing == "attach" or not may_begin(place.ref, flow, reach):
-            raise (yield from conflict(prefix, flow_id, flow))
-        yield from neighbours.link(home, flow.queues)
-        return (yield from generations.submit(place, flow, on_existing, clock))
-    ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
-    try:
-        yield from neighbours.link(home, flow.queues)
-        yield from backend_of(ref).submit(ref, flow, on_existing, clock)
-    except NodeNotRepeatable:
-        if place is None:
-            raise
-        return (yield from generations.submit(place, flow, on_existing, clock, anew=True))
-    except (ConnectionFailed, OutcomeUnknown):
-        raise
-    except GlideMQError as exc:
-        try:
-            yield from claim.release(home, flow_id)
-            yield from claim.leave(home)
-        except TransportError as broken:
-            raise exc from broken
-        raise
-    return ref
+def ref_of(home: QueueKeys, found: Found) -> FlowRef:
+    """Where a generation is."""
+    return FlowRef(home, found.stored_as, path_of(found.path))
 
 
-def is_lost(ref: FlowRef) -> Op[bool]:
-    """Whether a failed flow cannot be retried as it is: jobs were removed, and their data with them."""
-    backend = backend_of(ref)
-    has_failed = (yield from backend.status(ref)).state in BROKEN
-    return has_failed and bool((yield from backend.lost(ref)))
+def path_of(stored: object) -> Path:
+    """A way by its stored name."""
+    return "portable" if stored == "portable" else "staged"
 
 
-def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[CurrentGeneration]:
-    """Where a flow is; if it was removed meanwhile, the error that said that it exists."""
-    try:
-        return (yield from find_place(prefix, flow_id))
-    except FlowNotFound:
-        raise otherwise from None
+def read_status(home: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
+    """The status of a flow from the fields of its record, also where they are not valid."""
+    backend = _BACKENDS[path_of(fields.get("path"))]
+    return record.read_status(home, flow_id, backend.read_record(fields))
 
 
-def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
-    """The error that says in what the flow with this id differs from another specification."""
-    try:
-        ref = yield from find(prefix, flow_id)
-        if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
-            return claim.conflict(flow_id)
-        return claim.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
-    except GlideMQError:  # it was removed meanwhile, for example
-        return claim.conflict(flow_id)
-
-
-def find(prefix: str, flow_id: str) -> Op[FlowRef]:
-    """Find a flow by its id.
-
-    Raises:
-        FlowNotFound: There is none with this id.
-    """
-    return (yield from find_place(prefix, flow_id)).ref
+def sweep_all(home: QueueKeys, clock: Clock) -> Op[None]:
+    """Do for the flows of a home what no server function does; see ``FlowBackend.sweep``."""
+    for backend in _BACKENDS.values():
+        yield from backend.sweep(home, clock)
 
 
 def may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
@@ -250,8 +268,3 @@ def may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
     """
     queues = (ref.home.queue, *flow.queues)
     return ref.path == "portable" or reach.path(ref.home.prefix, queues) == "staged"
-
-
-def backend_of(ref: FlowRef) -> FlowBackend:
-    """The operations for the path of a flow."""
-    return _BACKENDS[ref.path]

@@ -9,14 +9,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.flows.definitions import POLICIES, Definition, definition, settled_options
-from glidemq_orchestrate.flows.definitions import record as record_of
-from glidemq_orchestrate.flows.node_status import Row
-from glidemq_orchestrate.flows.portable.table import policy_text, read_policies, read_rows
-from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.policies import policy_text
+from glidemq_orchestrate.flows.record import record_fields as record_of
 from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.rows import Row, read_rows
 from glidemq_orchestrate.flows.staging import JobNames, more_fields
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import exact
@@ -80,13 +81,12 @@ def changes(  # noqa: PLR0913  one comparison
         known: What is known of the jobs, without the policies of single dependencies; None: nothing.
     """
     found: Differences = {}
-    # On the portable path, policies are in a table of their own.
-    policies = (yield from read_policies(ref)) if ref.path == "portable" else None
+    policies = yield from backend_of(ref).policies(ref)
     for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
         if len(found) >= most:
             break
         wanted = _wanted(ref, flow, part, rows, is_in_table=policies is not None)
-        stored = yield from _stored(ref, wanted, rows, known)
+        stored = yield from _stored(ref, wanted, rows, known, has_edges=policies is None)
         if policies is not None:
             stored = {
                 name: has and has._replace(policies=_in_table(policies.get(name, "")))
@@ -125,12 +125,14 @@ def _stored(
     wanted: Mapping[str, Policies],
     rows: Mapping[str, Row],
     known: Mapping[str, Definition | None] | None,
+    *,
+    has_edges: bool,
 ) -> Op[dict[str, Definition | None]]:
     """The definitions of these nodes, with the policies of single dependencies where some are wanted."""
     found = {name: known[name] for name in wanted} if known is not None else {}
     todo: list[tuple[str, Call[Definition | None]]] = []
     for name, wants in wanted.items():
-        edges = sorted(wants.keys() - {*POLICIES}) if ref.path == "staged" else []
+        edges = sorted(wants.keys() - {*POLICIES}) if has_edges else []
         if known is None or edges:
             _rank, queue, job_id, *_ = rows[name]
             todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, edges)))

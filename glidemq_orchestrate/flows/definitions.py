@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.flows.checked import canonical
-from glidemq_orchestrate.flows.node_status import REMOVED, Row, flat_row
+from glidemq_orchestrate.flows.node_status import REMOVED
+from glidemq_orchestrate.flows.rows import Row
 from glidemq_orchestrate.flows.staging import KEEPING
 from glidemq_orchestrate.jobs.job_hash import end_of_stub
-from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
@@ -123,23 +123,20 @@ def _read_manner(  # noqa: PLR0913, PLR0917  a field each
     )
 
 
-def works(
-    queue: QueueKeys, flow_id: str, cursor: str
-) -> Call[tuple[str, dict[str, tuple[Row, Work | None]]]]:
-    """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
+class StoredNodes(NamedTuple):
+    """What is stored of the nodes of a flow, as far as it was read at once.
 
-    The work is None where the job was removed, or is about to be reset.
+    Attributes:
+        rows: The row of every node, dependencies before dependents.
+        data: The data of nodes by name.
+        manners: How these nodes run.
+        policies: The policies of nodes as the table of the flow has them; None where the jobs have them.
     """
-    fields = ("state", *_OF_WORK)
 
-    def decode(reply: Any) -> tuple[str, dict[str, tuple[Row, Work | None]]]:
-        found: dict[str, tuple[Row, Work | None]] = {}
-        for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
-            if (row := flat_row(text)) is not None:
-                found[name] = (row, _read_work(*job))
-        return replies.text(reply[0]), found
-
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+    rows: dict[str, Row]
+    data: dict[str, str]
+    manners: dict[str, Manner]
+    policies: dict[str, str] | None = None
 
 
 class Ran(NamedTuple):
@@ -156,25 +153,6 @@ class Ran(NamedTuple):
     state: str
     grown_by: str
     definition: Definition | None
-
-
-def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
-    """A page of the nodes of a flow by name: the next cursor (``0`` at the end) and what it has of them."""
-    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
-
-    def decode(reply: Any) -> tuple[str, dict[str, Ran]]:
-        found: dict[str, Ran] = {}
-        for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
-            state, skipped, grown, data, options, lost, *policies = job
-            if (row := flat_row(text)) is None:
-                continue
-            own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
-            is_known = options and not lost
-            known = Definition(canonical(data), settled_options(options), own) if is_known else None
-            found[name] = Ran(row, "skipped" if skipped else state, grown, known)
-        return replies.text(reply[0]), found
-
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
 
 
 def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
@@ -200,8 +178,3 @@ def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]
         return [text or "" for text in reply]
 
     return command("HMGET", queue.job(job_id), *(f"gmo:edge:{ref}" for ref in refs), decode=decode)
-
-
-def record(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
-    """The fields of the record of a flow; empty when there is none."""
-    return command("HGETALL", home.flow(flow_id), decode=replies.pairs)

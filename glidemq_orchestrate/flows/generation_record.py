@@ -22,7 +22,7 @@ class Found:
 
     Attributes:
         stored_as: The id under which it is stored.
-        path: ``staged`` or ``portable``.
+        path: The name of its way, as it is stored.
         digest: The fingerprint of its specification.
         request: The token of whoever asked for it, or ''; as it is stored, see ``request_for``.
         how: ``restart`` or ``retry_failed``; '' for the first generation.
@@ -61,7 +61,7 @@ def first(home: QueueKeys, flow_id: str) -> Call[Found | None]:
 
     def decode(reply: Any) -> Found | None:
         digest, path, request = reply
-        return Found(flow_id, _path(path), digest, request or "") if digest else None
+        return Found(flow_id, str(path or ""), digest, request or "") if digest else None
 
     return command("HMGET", home.flow(flow_id), "digest", "path", "request", decode=decode)
 
@@ -112,11 +112,7 @@ def read_entries(reply: Any) -> list[Found]:
     """The generations that entries of a stream of generations name."""
     rest = ("digest", "request", "how")
     return [
-        Found(fields["id"], _path(fields.get("path")), *(fields.get(name, "") for name in rest))
+        Found(fields["id"], str(fields.get("path") or ""), *(fields.get(name, "") for name in rest))
         for fields in replies.entries(reply)
         if fields.get("id")
     ]
-
-
-def _path(stored: Any) -> str:
-    return "portable" if stored == "portable" else "staged"

@@ -10,7 +10,7 @@ for it. A flow keeps its path: one that took the portable path stays on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -24,23 +24,21 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     Superseded,
 )
-from glidemq_orchestrate.flows import compare, definitions, staged
+from glidemq_orchestrate.flows import compare
 from glidemq_orchestrate.flows import generation_record as calls
 from glidemq_orchestrate.flows import home as claim
 from glidemq_orchestrate.flows import home as claims
 from glidemq_orchestrate.flows import record as flow_calls
+from glidemq_orchestrate.flows.backend import backend_of, read_status, ref_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.definitions import Ran
 from glidemq_orchestrate.flows.generation_record import Found
-from glidemq_orchestrate.flows.node_status import Row
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, reasons, settled
-from glidemq_orchestrate.flows.portable import portable, reading
-from glidemq_orchestrate.flows.portable.advance import advance
-from glidemq_orchestrate.flows.portable.trips import parts
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting, Path, raise_if_superseded
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting, raise_if_superseded
+from glidemq_orchestrate.flows.rows import Row
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.flows.stored import read_flow
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -48,14 +46,6 @@ from glidemq_orchestrate.wire.keys import QueueKeys, generation_id
 
 MAX_TRIES: Final = 5
 PER_TRIP: Final = 250
-_SUBMIT: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, OnExisting, Clock], Op[None]]]] = {
-    "staged": staged.submit,
-    "portable": portable.submit,
-}
-_BEGIN: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, calls.Before, Clock], Op[None]]]] = {
-    "staged": staged.begin,
-    "portable": portable.begin,
-}
 
 
 class CurrentGeneration(NamedTuple):
@@ -77,11 +67,6 @@ def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
         if found := (yield from claim.find_current(home, flow_id)):
             return CurrentGeneration(ref_of(home, found), found)
     raise FlowNotFound(f"no flow {flow_id} on this server")
-
-
-def ref_of(home: QueueKeys, found: Found) -> FlowRef:
-    """Where a generation is."""
-    return FlowRef(home, found.stored_as, "portable" if found.path == "portable" else "staged")
 
 
 def submit(
@@ -109,7 +94,7 @@ def submit(
         with suppress(Superseded):  # meanwhile
             is_equal = found.digest == flow.digest and not (anew and ref == first)
             if is_equal and (not is_restart or (yield from _is_staging(ref))):
-                yield from _SUBMIT[ref.path](ref, flow, "attach" if is_restart else on_existing, clock)
+                yield from backend_of(ref).submit(ref, flow, "attach" if is_restart else on_existing, clock)
                 return ref
             next_one = flow
             if not is_restart:
@@ -184,7 +169,7 @@ def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) 
     """Stage the next generation and begin it; None if the current one is another one now."""
     new = _next(ref, flow, before)
     try:
-        yield from _BEGIN[ref.path](new, flow, before, clock)
+        yield from backend_of(ref).begin(new, flow, before, clock)
     except GenerationTaken:
         return None
     return new
@@ -226,8 +211,9 @@ def _of_request(
                     f"request {request} began generation {known.generation} of flow {ref.public_id} with "
                     "another specification: a restart with this one needs a request of its own"
                 )
-            if known.path == "portable":
-                yield from advance(known, clock)
+            backend = backend_of(known)
+            if backend.is_carried:
+                yield from backend.advance(known, clock)
             return known
     return None
 
@@ -238,10 +224,10 @@ def _is_staging(ref: FlowRef) -> Op[bool]:
 
 def _status(ref: FlowRef) -> Op[FlowStatus]:
     """The record of a generation, also before its first fields were written."""
-    found = yield from ask(definitions.record(ref.home, ref.flow_id))
+    found = yield from ask(flow_calls.record_fields(ref.home, ref.flow_id))
     if not found:
         raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
-    return flow_calls.read_status(ref.home, ref.flow_id, found)
+    return read_status(ref.home, ref.flow_id, found)
 
 
 class Compared(NamedTuple):
@@ -260,7 +246,7 @@ def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op
     they are.
     """
     try:
-        found = yield from (reading.ran(ref) if ref.path == "portable" else _ran(ref))
+        found = yield from backend_of(ref).ran(ref)
     except FlowExpired:  # nothing is left to carry over
         found = {}
     rows = {name: ran.row for name, ran in found.items()}
@@ -276,23 +262,13 @@ def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op
     )
 
 
-def _ran(ref: FlowRef) -> Op[dict[str, Ran]]:
-    """What a flow of the staged path has of each node."""
-    found: dict[str, Ran] = {}
-    cursor = ""
-    while cursor != "0":
-        cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
-        found |= page
-    return found
-
-
 def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
     """The status of each of several generations, of any flows; None for one that no longer exists."""
     found: list[FlowStatus | None] = []
     for part in parts(refs, PER_TRIP):
-        records = yield from ask_all([definitions.record(ref.home, ref.flow_id) for ref in part])
+        records = yield from ask_all([flow_calls.record_fields(ref.home, ref.flow_id) for ref in part])
         found += [
-            flow_calls.read_status(ref.home, ref.flow_id, record) if "digest" in record else None
+            read_status(ref.home, ref.flow_id, record) if "digest" in record else None
             for ref, record in zip(part, records, strict=True)
         ]
     return found

@@ -12,13 +12,13 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows import generation_record as generations
 from glidemq_orchestrate.flows import home as claim
 from glidemq_orchestrate.flows.home import find_current, leave, release
-from glidemq_orchestrate.flows.record import read_status
+from glidemq_orchestrate.flows.record import TOMBSTONE, read_status
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 100
@@ -92,7 +92,6 @@ def sweep_slice(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int,
 
 
 ABANDONED_AFTER: Final = timedelta(minutes=15)
-TOMBSTONE: Final = timedelta(days=30)
 MAX_LISTED: Final = 10_000
 SLICES: Final = 20
 
@@ -193,3 +192,13 @@ def sweep(
         if not busy:
             return False
     return True
+
+
+def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
+    """The ids of some running flows of a home queue."""
+    return command("ZRANGE", f"{home.flows()}:state:running", first, first + count - 1, decode=list)
+
+
+def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
+    """Some flows of this home that need ``advance_flow``."""
+    return command("SRANDMEMBER", queue.key("gmo:todo"), count, decode=list)

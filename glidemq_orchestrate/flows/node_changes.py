@@ -8,30 +8,23 @@ note has all nodes: see ``portable.rounds``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded, NodeNotRepeatable
-from glidemq_orchestrate.flows import node_change_calls as calls
+from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.node_change_calls import Change
-from glidemq_orchestrate.flows.node_status import Row
-from glidemq_orchestrate.flows.portable import changes
-from glidemq_orchestrate.flows.portable.table import read_rows
-from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.node_change import Change, requests
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.flows.staged import advance
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Op, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 
-PER_CALL: Final = 50
-BYTES_PER_CALL: Final = 1_048_576
 RERUNS: Final = ("alone", "follow")
 
 
@@ -104,31 +97,13 @@ def change(ref: FlowRef, nodes: Chosen, wanted: Change, clock: Clock) -> Op[list
         FlowEnded: The flow is being cancelled.
         Superseded, FlowNotFound, FlowExpired, FlowIncomplete: It cannot be changed any more, or not yet.
     """
+    backend = backend_of(ref)
     names = list(nodes.names) or (yield from _matching(ref, nodes, wanted))
-    if ref.path == "portable":
-        return (yield from changes.change(ref, names, wanted, clock, strict=bool(nodes.names)))
-    if (yield from ask(calls.has_grown(ref.home, ref.flow_id))):
-        yield from _refuse_growers(ref, names, follow=wanted.what != "alone")
-    per_call = min(PER_CALL, max(BYTES_PER_CALL // (len(wanted.text) + 1), 1))
-    strict = bool(nodes.names) and len(names) <= per_call
-    if nodes.names and not strict:
+    strict = bool(nodes.names)
+    if strict and len(names) > backend.max_changes(len(wanted.text)):
         yield from _check(ref, names, wanted)
-    changed: list[str] = []
-    for part in parts(names, per_call):
-        changed += yield from _change_some(ref, part, wanted, clock, strict=strict)
-    yield from advance(ref, clock)
-    return changed
-
-
-def _change_some(
-    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
-) -> Op[list[str]]:
-    while True:
-        call = calls.change_nodes(ref.home, ref.flow_id, wanted, names, clock.now_ms(), strict=strict)
-        changed = yield from ask(call)
-        if changed is not None:
-            return changed
-        yield from advance(ref, clock)
+        strict = False
+    return (yield from backend.change(ref, names, wanted, clock, strict=strict))
 
 
 def _matching(ref: FlowRef, nodes: Chosen, wanted: Change) -> Op[list[str]]:
@@ -146,35 +121,7 @@ def _check(ref: FlowRef, names: Sequence[str], wanted: Change) -> Op[None]:
     found = yield from single.named(ref, names)
     unended = [node for node in found if not node.state.is_terminal] if wanted.what in RERUNS else []
     for part in parts(unended):
-        asking = [calls.requests(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        asking = [requests(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
         for node, known in zip(part, (yield from ask_all(asking)), strict=True):
             if wanted.token not in known:
                 raise NodeNotEnded(f"node {node.name} has not ended: it is {node.state}")
-
-
-def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[None]:
-    """Refuse if a node that would run again has added nodes: those of its last run would stay."""
-    rows = yield from read_rows(ref)
-    affected = _with_followers(rows, names) if follow else set(names)
-    for part in parts([name for name in rows if name in affected]):
-        asking = [calls.grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part]
-        for name, has_added in zip(part, (yield from ask_all(asking)), strict=True):
-            if has_added:
-                raise NodeNotRepeatable(
-                    f"node {name} has added nodes and would run again: restart the flow from the nodes that "
-                    "are to run"
-                )
-
-
-def _with_followers(rows: Mapping[str, Row], names: Iterable[str]) -> set[str]:
-    dependents: dict[str, list[str]] = {}
-    for name, row in rows.items():
-        for dependency in row[4:]:
-            dependents.setdefault(dependency, []).append(name)
-    found, left = set(names), list(names)
-    while left:
-        for name in dependents.get(left.pop(), ()):
-            if name not in found:
-                found.add(name)
-                left.append(name)
-    return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import FailedNode
+from glidemq_orchestrate.flows.rows import LAST_RANK, read_row
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.fields import JobField
@@ -18,16 +20,12 @@ from glidemq_orchestrate.wire.call import Call, function
 from glidemq_orchestrate.wire.codec import decode as decode_json
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
+from glidemq_orchestrate.wire.stored import moment, number, read_progress
 
 PAGE: Final = 200
 GONE: Final = "its job was removed"
 REMOVED: Final = "removed-"
-_NUMBERS: Final = frozenset({int, float})
-LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
-Row = tuple[Any, ...]
-"""Rank, queue, job id, job and dependencies of a node; as a tuple no work for the garbage collector."""
 
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
@@ -129,22 +127,6 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
     )
 
 
-def flat_row(text: str) -> Row | None:
-    """A row of the node table; None if it is not valid."""
-    row = parsed(text)
-    if not isinstance(row, list) or len(row) < 4 or not replies.TEXT.issuperset(map(type, row[1:])):
-        return None
-    return tuple(row) if type(row[0]) in _NUMBERS and 0 <= row[0] < LAST_RANK else None
-
-
-def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
-    """``flat_row`` with the dependencies apart."""
-    if (row := flat_row(text)) is None:
-        return None
-    rank, queue, job_id, job = row[:4]
-    return (rank, queue, job_id, job, row[4:])
-
-
 def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
     """A page: the next cursor (``0`` at the end), results by node name, nodes whose results were removed."""
     return function(
@@ -173,3 +155,66 @@ def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, d
 def read_results(texts: Mapping[str, str]) -> dict[str, Any]:
     """Stored results, decoded."""
     return {name: decode_json(text, where=f"result of node {name}") for name, text in texts.items()}
+
+
+class JobNow(NamedTuple):
+    """The job of a node as it is now.
+
+    Attributes:
+        state: '' = removed.
+        reason: Of its end.
+        result: As it is stored.
+        ended_ms: When it ended.
+        has_begun: A worker has begun it.
+        round: The round that began it again last.
+        is_stray: A Node worker has ended it that it was taken from, before another one began it.
+        is_removed: Only its definition is left: it had ended in this state, and can run again.
+    """
+
+    state: str
+    reason: str
+    result: str
+    ended_ms: int
+    has_begun: bool
+    round: int
+    is_stray: bool
+    is_removed: bool = False
+
+
+_NOW: Final[tuple[JobField, ...]] = (
+    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
+    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn", "gmo:removed",
+)  # fmt: skip
+
+
+def job_now(queue: QueueKeys, job_id: str) -> Call[JobNow]:
+    """The job of a node."""
+
+    def decode(reply: Any) -> JobNow:
+        state, reason, result, ended, on, skipped, stalled, begun, attempts, in_round, withdrawn, stub = (
+            field or "" for field in reply
+        )
+        is_stray = bool(withdrawn and state in ("completed", "failed") and not on)
+        if skipped:
+            state, reason = "skipped", skipped
+        elif not state and (ended := end_of_stub(stub)):
+            return JobNow(ended, GONE, "null", 0, True, number(in_round), is_stray=False, is_removed=True)
+        has_begun = bool(on or stalled or begun or number(attempts))
+        return JobNow(state, reason, result or "null", number(ended), has_begun, number(in_round), is_stray)
+
+    return job_hash.get_some(queue, job_id, _NOW, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a node reads of its dependencies.
+
+    Attributes:
+        texts: The stored results by node name.
+        removed: The jobs whose results are gone.
+        has_open: Whether one has not ended: it runs again, or the rule allows that.
+    """
+
+    texts: dict[str, str]
+    removed: list[str]
+    has_open: bool = False

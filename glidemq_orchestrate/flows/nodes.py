@@ -18,12 +18,11 @@ from glidemq_orchestrate.errors import (
     Superseded,
 )
 from glidemq_orchestrate.flows import node_status as node_calls
-from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows import rows as rows_ops
 from glidemq_orchestrate.flows import watch as calls
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.portable import node_jobs
-from glidemq_orchestrate.flows.portable.table import read_rows
 from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.rows import read_rows
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs import logs as job_logs
 from glidemq_orchestrate.jobs.bounds import whole
@@ -46,18 +45,21 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     """
     found: list[NodeStatus] = []
     for part in _parts(names):
-        asking_rows = [calls.rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+        asking_rows = [
+            rows_ops.some_rows(ref.home, ref.flow_id, part),
+            calls.record_marks(ref.home, ref.flow_id),
+        ]
         rows, marks = yield from ask_all(asking_rows)
         _check(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         reading = [
-            calls.node_of_row(ref.home.prefix, name, row, node_calls.GONE if ref.path == "portable" else "")
+            calls.node_of_row(ref.home.prefix, name, row, backend_of(ref).missing)
             for name, row in zip(part, rows, strict=True)
             if row is not None
         ]
-        found += yield from removed.resolved(ref.home, ref.flow_id, (yield from _current(ref, reading)))
+        found += yield from backend_of(ref).resolved(ref, (yield from _current(ref, reading)))
     return found
 
 
@@ -69,7 +71,7 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
-        asking = [node_jobs.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        asking = [node_calls.job_now(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
         for node, (state, _, text, *_) in zip(part, (yield from _current(ref, asking)), strict=True):
             if state == "completed":
                 texts[node.name] = text
@@ -82,7 +84,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
     found: dict[str, JobLogs] = {}
     for part in _parts(after):
         rows, marks = yield from ask_all(
-            [calls.rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+            [rows_ops.some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
         )
         _check(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
@@ -90,7 +92,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         wanted = []
         for name, row in zip(part, rows, strict=True):
-            _, queue, job_id, *_ = node_calls.read_row(row or "") or (0, "", "")  # of a broken row
+            _, queue, job_id, *_ = rows_ops.read_row(row or "") or (0, "", "")  # of a broken row
             wanted.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
         read = yield from job_logs.read(wanted, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, StateError, Superseded, WaitTimeout
-from glidemq_orchestrate.flows import backend, node_changes
+from glidemq_orchestrate.flows import node_changes, submission
 from glidemq_orchestrate.flows import owner as calls
 from glidemq_orchestrate.flows.backend import Reach, backend_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
@@ -144,8 +144,8 @@ def submit(  # noqa: PLR0913, PLR0917  a flow, its name, where it goes, and whos
             generations.
         FlowNotFound: The server kept losing the flow.
     """
-    for _ in range(backend.MAX_GENERATIONS):
-        ref = yield from backend.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
+    for _ in range(submission.MAX_GENERATIONS):
+        ref = yield from submission.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
         if owned is None:
             return ref
         try:

@@ -179,3 +179,6 @@ def read_rule(value: str, *, where: str) -> Rule:
 def _listed(names: type[StrEnum]) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}"
+
+
+UPSTREAM: Final = "upstream "

@@ -8,21 +8,20 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
 from glidemq_orchestrate.flows import definitions as calls
+from glidemq_orchestrate.flows import record as record_ops
+from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.compare import is_of_spec
 from glidemq_orchestrate.flows.definitions import Manner
-from glidemq_orchestrate.flows.node_status import Row
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import read_policies, read_rows
-from glidemq_orchestrate.flows.portable.trips import parts
-from glidemq_orchestrate.flows.record import read_status
+from glidemq_orchestrate.flows.record import record_fields
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.rows import Row
 from glidemq_orchestrate.flows.rules import OnFailure, Rule
-from glidemq_orchestrate.flows.staged import advance
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.stored import exact, number, parsed_object
+from glidemq_orchestrate.wire.stored import exact, parsed_object
 
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 
@@ -43,27 +42,20 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
         FlowExpired: Its jobs no longer exist, or that of a node does not.
         FlowIncomplete: It was cancelled before all of it was submitted.
     """
+    backend = backend_of(ref)
     while True:
-        record = yield from ask(calls.record(ref.home, ref.flow_id))
-        if "digest" not in record:
-            raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
-        current = read_status(ref.home, ref.flow_id, record)
-        raise_if_superseded(current)
-        if "expired_at" in record:
-            raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
-        rows, data, manners = yield from _read_all(ref)
-        is_whole = ref.path == "staged" or Record.read(record).number >= 0
-        if is_whole and len(rows) >= number(record.get("total")):
+        record = yield from _living(ref)
+        stored = yield from backend.stored(ref, record)
+        if stored is not None:
             break
-        if current.state.is_terminal or ref.path == "portable":
+        if backend.is_carried or read_status(ref.home, ref.flow_id, record).state.is_terminal:
             raise FlowIncomplete(
                 f"flow {ref.public_id} was cancelled while it was submitted: submit it again"
             )
-        yield from advance(ref, clock)  # nodes that were added are still joining the flow
+        yield from backend.advance(ref, clock)  # nodes that were added are still joining the flow
+    rows, data, manners, texts = stored
     yield from _read_missing(ref, rows, data, manners)
-    own: dict[str, dict[str, OnFailure]] = {}
-    if ref.path == "portable":
-        own = _from_table(manners, (yield from read_policies(ref)))
+    own = {} if texts is None else _from_table(manners, texts)
     stay = [name for name, row in rows.items() if is_of_spec(row) or manners[name].extension]
     dependents: dict[str, list[str]] = {name: [] for name in stay}
     after = {name: tuple([one for one in rows[name][4:] if one in dependents]) for name in stay}
@@ -89,24 +81,15 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
     return StoredFlow(flow, record.get("extensions", "0"))
 
 
-def _read_all(ref: FlowRef) -> Op[tuple[dict[str, Row], dict[str, str], dict[str, Manner]]]:
-    """The rows of a flow, dependencies before dependents, and the data and manners read with them.
-
-    Of a large flow it is the number of objects that costs: so there is no object for each node here.
-    """
-    if ref.path == "portable":
-        return (yield from read_rows(ref)), {}, {}
-    rows: dict[str, Row] = {}
-    data: dict[str, str] = {}
-    manners: dict[str, Manner] = {}
-    cursor = ""
-    while cursor != "0":
-        cursor, page = yield from ask(calls.works(ref.home, ref.flow_id, cursor or "0"))
-        for name, (row, work) in page.items():
-            rows[name] = row
-            if work is not None:
-                data[name], manners[name] = work
-    return dict(sorted(rows.items(), key=lambda item: item[1][0])), data, manners
+def _living(ref: FlowRef) -> Op[dict[str, str]]:
+    """The fields of the record of a flow that still has its jobs."""
+    record = yield from ask(record_fields(ref.home, ref.flow_id))
+    if "digest" not in record:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record))
+    if "expired_at" in record:
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+    return record
 
 
 def _read_missing(
@@ -117,7 +100,7 @@ def _read_missing(
         asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
-                now = yield from ask(calls.record(ref.home, ref.flow_id))
+                now = yield from ask(record_ops.record_fields(ref.home, ref.flow_id))
                 raise_if_superseded(read_status(ref.home, ref.flow_id, now))  # then the sweep has removed it
                 raise FlowExpired(
                     f"the job of node {name} of flow {ref.public_id} was removed, and with it what the node "
@@ -127,7 +110,7 @@ def _read_missing(
 
 
 def _from_table(manners: dict[str, Manner], texts: Mapping[str, str]) -> dict[str, dict[str, OnFailure]]:
-    """Complete the manners of the nodes of a portable flow by its table of policies; policies as below."""
+    """Complete the manners of nodes by the policies of the table; returns policies as ``_policies`` does."""
     policies = {}
     for name, text in texts.items():
         fields = json.loads(text)

@@ -17,16 +17,14 @@ from typing import Any, Final
 from glidemq_orchestrate import events
 from glidemq_orchestrate import events as event_calls
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
-from glidemq_orchestrate.flows import node_status as node_calls
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows import removed
-from glidemq_orchestrate.flows.backend import backend_of
+from glidemq_orchestrate.events import entry_order
+from glidemq_orchestrate.flows import deadlines, record
+from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
-from glidemq_orchestrate.flows.node_status import node_status, read_row
-from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.node_status import node_status
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.rows import read_row
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
-from glidemq_orchestrate.flows.stalled import entry_order
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.server.confirm import unconfirmed
@@ -48,11 +46,6 @@ def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[
 
     head: tuple[Word, ...] = ("XREAD", "COUNT", COUNT, "BLOCK", max(wait_ms, 1), "STREAMS")
     return command(*head, *queues, *positions.values(), decode=decode, blocks_for=wait_ms / 1000)
-
-
-def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str | None]]:
-    """Rows of the node table by name; None for a missing node."""
-    return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
 
 
 def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
@@ -115,9 +108,9 @@ class Watch:
     is_over: bool = False
 
     @property
-    def is_portable(self) -> bool:
-        """Whether the watcher must advance the flow, and may read one stream only."""
-        return self.ref.path == "portable"
+    def backend(self) -> FlowBackend:
+        """The way of the flow. If it is carried, the watcher advances it, and may read one stream only."""
+        return backend_of(self.ref)
 
 
 @dataclass(slots=True)
@@ -179,10 +172,10 @@ def _keep_deadlines(watch: Watch) -> Op[None]:
     if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:
         return
     watch.kept_ms = now_ms
-    if not (yield from ask(flow.is_due(watch.ref.home, watch.clock.now_ms()))):
+    if not (yield from ask(deadlines.is_due(watch.ref.home, watch.clock.now_ms()))):
         return
     try:
-        yield from unconfirmed(ask(flow.expire_due(watch.ref.home, watch.clock.now_ms())))
+        yield from unconfirmed(ask(deadlines.expire_due(watch.ref.home, watch.clock.now_ms())))
     except ConfigurationError as exc:
         if exc.code != "NOPERM":
             raise
@@ -196,46 +189,32 @@ def _read_all(watch: Watch) -> Op[list[Change]]:
     began = watch.clock.monotonic_ms()
     # The record first: if the flow has ended, the nodes read afterwards have too.
     ended = yield from _status(watch)
-    found = yield from _everything(watch.ref)
+    found = yield from watch.backend.ranked(watch.ref)
     if (yield from _hold_streams(watch, found)):  # again, for what came before the positions were set
         ended = yield from _status(watch)
-        found = yield from _everything(watch.ref)
+        found = yield from watch.backend.ranked(watch.ref)
     changes = yield from _changes(watch, found)
     now_ms = watch.clock.monotonic_ms()
     watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * READS_SHARE)
-    if watch.is_portable:
+    if watch.backend.is_carried:
         watch.due_ms = now_ms + POLL_MS
     return [*changes, *(yield from _end(watch, ended))] if ended.state.is_terminal else changes
 
 
 def _status(watch: Watch) -> Op[FlowStatus]:
-    if watch.is_portable:  # the watcher of a portable flow also advances it
-        yield from unconfirmed(advance(watch.ref, watch.clock))
+    if watch.backend.is_carried:  # by its watchers too
+        yield from unconfirmed(watch.backend.advance(watch.ref, watch.clock))
     else:
         yield from _keep_deadlines(watch)
-    status = yield from backend_of(watch.ref).status(watch.ref)
+    status = yield from watch.backend.status(watch.ref)
     raise_if_superseded(status)
     return status
-
-
-def _everything(ref: FlowRef) -> Op[Found]:
-    """Every node of a flow with its rank, by name."""
-    if ref.path == "portable":
-        nodes = yield from backend_of(ref).nodes(ref)
-        return {node.name: (rank, node) for rank, node in enumerate(nodes)}
-    found: Found = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(node_calls.flow_nodes(ref.home, ref.flow_id, cursor))
-        found.update((node.name, (rank, node)) for rank, node in page)
-        if cursor == "0":
-            return found
 
 
 def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
     """Set the position in the events of every queue that has none yet; returns whether there were any."""
     queues = {watch.ref.home.queue}
-    if not watch.is_portable:  # its queues may be in other slots
+    if not watch.backend.is_carried:  # its queues may be in other slots
         queues |= {node.queue for _, node in found.values()}
     places = {QueueKeys(watch.ref.home.prefix, queue) for queue in queues} - watch.streams.keys()
     for place in places:
@@ -255,11 +234,11 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
     # In one trip: the server answers the calls after the read once the read has ended.
     todo: list[Call[Any]] = [read_streams(watch.streams, until - now_ms)]
     todo += map(event_calls.first_event, watch.streams)
-    if not watch.is_portable:
-        todo.append(flow.flow_status(watch.ref.home, watch.ref.flow_id))
+    if not watch.backend.is_carried:
+        todo.append(record.flow_status(watch.ref.home, watch.ref.flow_id))
     read, *replies = yield from ask_all(todo)
     is_lost = _move(watch, read, replies[: len(watch.streams)])
-    if watch.is_portable:
+    if watch.backend.is_carried:
         return None
     now: FlowStatus = replies[-1]
     if is_lost or now.state.is_terminal or now.total != len(watch.nodes):
@@ -281,12 +260,12 @@ def _move(watch: Watch, read: Mapping[QueueKeys, Entries], oldest: Sequence[str 
 def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
     """Read known nodes again."""
     known = [watch.nodes[name] for name in names]
-    gone = node_calls.GONE if watch.is_portable else ""
+    gone = watch.backend.missing
     found: Found = {}
     for first in range(0, len(known), PER_TRIP):
         part = known[first : first + PER_TRIP]
         asking = [one_node(watch.ref.home.prefix, node, gone) for _, node in part]
-        nodes = yield from removed.resolved(watch.ref.home, watch.ref.flow_id, (yield from ask_all(asking)))
+        nodes = yield from watch.backend.resolved(watch.ref, (yield from ask_all(asking)))
         found.update((node.name, (rank, node)) for (rank, _), node in zip(part, nodes, strict=True))
     return found
 
@@ -357,7 +336,7 @@ def _end(watch: Watch, ended: FlowStatus) -> Op[list[Change]]:
     if watch.seen.has_end(ended.state, ended.finished_at):
         watch.is_over = True
         return []
-    now = yield from backend_of(watch.ref).status(watch.ref)
+    now = yield from watch.backend.status(watch.ref)
     raise_if_superseded(now)
     if (now.state, now.finished_at) != (ended.state, ended.finished_at):
         watch.due_ms = watch.clock.monotonic_ms()

@@ -244,3 +244,9 @@ def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) ->
             raise JobStateConflict(job_id, str(reply)[6:], _REASONS.get(reply, "cannot be changed"))
 
     return function(name, keys, args, decode)
+
+
+def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
+    """Release a job from one of its dependencies or gates. Repeatable."""
+    keys = [queue.deps(job_id), queue.job(job_id), queue.key("stream"), queue.key("events")]
+    return function("glidemq_completeChild", keys, (member, job_id), replies.integer, repeatable=True)

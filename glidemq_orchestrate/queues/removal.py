@@ -8,14 +8,11 @@ from typing import Final, Literal
 from glidemq_orchestrate.errors import (
     JobStateConflict,
 )
-from glidemq_orchestrate.flows import staged as flow_ops
-from glidemq_orchestrate.flows.home import claimed_by
-from glidemq_orchestrate.flows.portable import node_jobs
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable.gates import complete_child
+from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import calls as changes
 from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs.calls import complete_child
 from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys, read_member
@@ -31,8 +28,7 @@ def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     """End a job that does not run yet; flag a running one."""
     word, flow_id = yield from ask(changes.revoke_job(queue, job_id, clock.now_ms()))
     if flow_id:
-        ref = yield from flow_ops.find(queue.prefix, flow_id)
-        yield from flow_ops.advance(ref, clock)
+        yield from running.advance(queue, flow_id, clock)
     if word == "left":
         yield from _drop_entry(queue, job_id)
     if word in ("revoked", "left"):
@@ -68,22 +64,12 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
 
 
 def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: int) -> Op[dict[str, str]]:
-    """Delete nodes of portable flows, unless the flow has not ended; returns a word for each."""
-    flows = dict(
-        zip(nodes, (yield from ask_all([node_jobs.owner(queue, one) for one in nodes])), strict=True)
-    )
-    marks: dict[str, str] = {}
-    for flow_id in {*flows.values()}:
-        home = yield from ask(claimed_by(queue.prefix, flow_id))
-        marks[flow_id] = "-"
-        if home is not None:
-            record = yield from ask(records.record(QueueKeys(queue.prefix, home), flow_id))
-            marks[flow_id] = "!" if record.state.is_terminal else ""
-    ended = [(job_id, marks[flow_id]) for job_id, flow_id in flows.items() if marks[flow_id]]
+    """Delete nodes of flows that have ended, of which the server does not know that; a word for each."""
+    marks = yield from running.removal_marks(queue, nodes)
     words = dict.fromkeys(nodes, "flow")
-    if ended:
-        found, _ = yield from ask(changes.remove_jobs(queue, ended, event, now_ms))
-        words |= {job_id: word for (job_id, _), word in zip(ended, found, strict=True)}
+    if marks:
+        found, _ = yield from ask(changes.remove_jobs(queue, list(marks.items()), event, now_ms))
+        words |= dict(zip(marks, found, strict=True))
     return words
 
 

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.errors import JobNotFound
+from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.node_status import node_status
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable.decisions import delayed_until
-from glidemq_orchestrate.flows.portable.table import Policy, read_nodes, read_policies
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
@@ -60,7 +58,7 @@ class Waiter:
 def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
     """Why nodes wait, by name, those that wait for more than their turn first; see ``waits_of``.
 
-    Nodes of a portable flow with a delay of their own take some more trips, as ``read_nodes`` does.
+    Nodes whose delays their jobs do not have take some more trips.
     """
     every = list(nodes)
     states = {node.name: node.state for node in every}
@@ -71,9 +69,10 @@ def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str
         or all(states.get(name, node.state).is_terminal or name not in states for name in node.after)
     ]
     told = yield from waits_of(ref.home.prefix, asked, now_ms)
-    if ref.path == "portable" and len(told) < MAX:
-        delayed = yield from _delayed_nodes(ref, every)
-        told |= dict(list(delayed.items())[: MAX - len(told)])
+    if len(told) < MAX and JobState.WAITING_CHILDREN in states.values():
+        due = yield from backend_of(ref).delayed(ref)
+        delayed = [name for name in due if states.get(name) is JobState.WAITING_CHILDREN]
+        told |= {name: Wait(DELAY, moment(str(due[name]))) for name in delayed[: MAX - len(told)]}
     in_order = [(name, told[name]) for name in states if name in told]
     return dict(sorted(in_order, key=lambda one: one[1].is_turn))
 
@@ -141,17 +140,6 @@ def _read(prefix: str, held: Sequence[Waiter]) -> Op[list[_Job]]:
         _Job(job, dict(zip(_FIELDS, fields, strict=True)), score)
         for job, fields, score in zip(held, replies[::2], replies[1::2], strict=True)
     ]
-
-
-def _delayed_nodes(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[dict[str, Wait]]:
-    """The nodes of a portable flow that wait for their own delay, as they would for others."""
-    waiting = {node.name for node in nodes if node.state is JobState.WAITING_CHILDREN}
-    texts = (yield from read_policies(ref)) if waiting else {}
-    if not any(Policy.read(texts[name]).delay_ms for name in waiting & texts.keys()):
-        return {}
-    record = yield from ask(records.record(ref.home, ref.flow_id))
-    due = delayed_until((yield from read_nodes(ref)), record.begun_ms) if record.number >= 0 else {}
-    return {name: Wait(DELAY, moment(str(at))) for name, at in due.items() if name in waiting}
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,3 +322,9 @@ def read_member(member: str) -> list[tuple[QueueKeys, str]]:
     base, _, job_id = member.rpartition(":")
     prefix, _, rest = base.rpartition(":{")
     return [(QueueKeys(prefix, rest[:-1]), job_id)] if prefix and rest.endswith("}") and job_id else []
+
+
+def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
+    """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a missing job."""
+    queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")
+    return QueueKeys(prefix, queue), job_id

@@ -30,6 +30,7 @@ from glidemq_orchestrate.attempts.exchange import (
     Request,
 )
 from glidemq_orchestrate.errors import EncodeError, TransportError
+from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.token import token_of
@@ -348,7 +349,7 @@ class Feed:
 
     async def _advance(self, flow_id: str) -> None:
         try:
-            await self._run(ops.advance(self.keys, flow_id, self._clock))
+            await self._run(running.advance(self.keys, flow_id, self._clock))
         except Exception as exc:  # noqa: BLE001  it is in the record: the upkeep of any worker continues it
             logger.info("flow %s: continued later: %s", flow_id, exc, extra={"action": "flow_advance"})
 

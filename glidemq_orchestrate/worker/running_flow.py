@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from glidemq_orchestrate.flows import growth
+from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.clock import Clock
@@ -97,4 +97,4 @@ class RunningFlow(MapsOver):
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """See ``add_nodes``; for async handlers."""
-        await self._run(growth.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+        await self._run(running.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))

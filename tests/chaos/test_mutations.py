@@ -16,7 +16,7 @@ from tests.processes import run
 STAYS = """
 import gc
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate.server import library as of_the_package
+from glidemq_orchestrate.server import libraries as of_the_package
 from tests.chaos.mutations import DEFECTS
 DEFECTS[0].begin()
 gc.collect()

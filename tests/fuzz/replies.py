@@ -16,6 +16,7 @@ from glidemq_orchestrate.attempts.exchange import Held
 from glidemq_orchestrate.attempts.supervise import Supervision
 from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
+from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.packing import outcome as outcome_of
 from glidemq_orchestrate.io.sync import SyncDriver
@@ -101,7 +102,7 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "attempt.withdraw": lambda: attempt.withdraw([ETL], "w"),
     "attempt.listen": lambda: attempt.listen(ETL, ("0-0", "0-0"), 1, Held.NOTHING),
     "attempt.settle": lambda: attempt.settle(ETL, "0-0", 1),
-    "attempt.advance": lambda: attempt.advance(ETL, "f2", CLOCK),
+    "attempt.advance": lambda: running.advance(ETL, "f2", CLOCK),
     "attempt.exchange": lambda: attempt.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.exchange nodes": lambda: attempt.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.reclaim": lambda: attempt.reclaim([ETL], "w", lock_ms=1, max_stalled=0, clock=CLOCK),

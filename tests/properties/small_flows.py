@@ -10,7 +10,7 @@ from typing import Any, Final
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, OnFailure, Rule
 from glidemq_orchestrate.attempts import ops
 from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, running, submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import sweep
@@ -107,7 +107,7 @@ class Bulk:
         self.run(ops.open_queues(places))
         reach = Reach(is_cluster=self.path == "portable")
         refs = [
-            self.run(backend.submit(PREFIX, check_flow(spec), f"f{number}", "attach", self, reach=reach))
+            self.run(submission.submit(PREFIX, check_flow(spec), f"f{number}", "attach", self, reach=reach))
             for number, spec in enumerate(specs)
         ]
         while self._run_jobs(places):
@@ -142,7 +142,7 @@ class Bulk:
             if verdict == "again":
                 self.outbox[place.queue].append(outcome)
         for flow_id in answer.flows:
-            self.run(ops.advance(place, flow_id, self))
+            self.run(running.advance(place, flow_id, self))
         for attempt in answer.begun:
             end = attempt.data.split('"')[3]
             text = "1" if end == "completed" else f"it is {end}"

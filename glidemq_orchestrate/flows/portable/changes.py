@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     FlowEnded,
     FlowIncomplete,
     NodeNotEnded,
     NodeNotFound,
     NodeNotRepeatable,
 )
-from glidemq_orchestrate.flows import node_change_calls as calls
+from glidemq_orchestrate.flows import node_change as calls
 from glidemq_orchestrate.flows import removed
-from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.checked import MAX_NODES
+from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import rounds
 from glidemq_orchestrate.flows.portable.advance import advance
-from glidemq_orchestrate.flows.portable.reading import living, record_of
+from glidemq_orchestrate.flows.portable.reading import living, record_of, unsuperseded
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import Node, read_nodes
-from glidemq_orchestrate.flows.portable.trips import parts
 from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.spec import FlowNode, FlowState
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Op, ask_all
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
 
 _UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
 
@@ -50,6 +53,12 @@ def lost(ref: FlowRef) -> Op[list[str]]:
     if record.is_expired:
         return []
     return [node.job_id for node in (yield from read_nodes(ref)) if not node.state]
+
+
+def max_changes(size: int) -> int:
+    """Any number: one note has all nodes."""
+    del size
+    return MAX_NODES
 
 
 def change(
@@ -112,3 +121,33 @@ def _is_to_change(node: Node, wanted: Change, strict: bool) -> bool:  # noqa: FB
     if not node.state:
         raise NodeNotRepeatable(f"the job of node {node.name} was removed: restart the flow")
     return True
+
+
+def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
+    """End every node that has not ended. Returns the state before. Repeatable.
+
+    Raises:
+        Superseded: Another generation has begun; nothing was changed.
+    """
+    record = yield from unsuperseded(ref)
+    if not record.state.is_terminal:
+        # A flow that has not begun ends as soon as its submission, or a repeat of it, begins it.
+        number, how = max(record.number, 0), FlowState.CANCELLED
+        yield from ask(records.cancel(ref.home, ref.flow_id, number, how, reason))
+        yield from advance(ref, clock)
+    return record.state
+
+
+def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
+    """Refuse: a portable flow keeps the nodes that it was submitted with.
+
+    Raises:
+        ConfigurationError: Always, before anything is changed.
+    """
+    del nodes, clock
+    yield from living(ref)
+    raise ConfigurationError(
+        f"flow {ref.public_id} cannot be extended: its queues are in several slots of a cluster, or the "
+        "server lacks our functions. Submit the nodes as a flow of their own, "
+        "or keep all queues of a flow in one slot"
+    )

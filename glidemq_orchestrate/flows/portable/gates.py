@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.calls import complete_child
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
@@ -21,12 +22,6 @@ PAGE: Final = 500
 def gate(queue: QueueKeys, number: int | str) -> str:
     """The member that stands for a gate of this queue."""
     return f"{queue.base}:gmo-gate-{number}"
-
-
-def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
-    """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a missing job."""
-    queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")
-    return QueueKeys(prefix, queue), job_id
 
 
 def add_deps(queue: QueueKeys, job_id: str, members: Iterable[str]) -> Call[None]:
@@ -69,12 +64,6 @@ def completed_while_waiting(queue: QueueKeys, job_id: str) -> Call[int]:
 def how_many(queue: QueueKeys, job_id: str) -> Call[int]:
     """How many dependencies, gates and children a job has."""
     return command("SCARD", queue.deps(job_id), decode=replies.integer)
-
-
-def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
-    """Release a job from one of its dependencies or gates. Repeatable."""
-    keys = [queue.deps(job_id), queue.job(job_id), queue.key("stream"), queue.key("events")]
-    return function("glidemq_completeChild", keys, (member, job_id), replies.integer, repeatable=True)
 
 
 def open_gate(queue: QueueKeys, job_id: str, number: int | str) -> Call[int]:

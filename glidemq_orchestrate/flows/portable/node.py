@@ -7,37 +7,23 @@ leaves undone, and all of it for nodes with many dependents, ``advance.advance``
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from glidemq_orchestrate.flows.home import claimed_by
+from glidemq_orchestrate.flows.node_status import Inputs
+from glidemq_orchestrate.flows.policies import ORDINARY, Policy
 from glidemq_orchestrate.flows.portable import gates, node_jobs
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables
 from glidemq_orchestrate.flows.portable.advance import advance
-from glidemq_orchestrate.flows.portable.table import ORDINARY, Policy
-from glidemq_orchestrate.flows.portable.trips import parts, send_all
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rules import EAGER
+from glidemq_orchestrate.flows.trips import parts, send_all
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import calls
 from glidemq_orchestrate.wire import keys
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.commands import members
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a node reads of its dependencies.
-
-    Attributes:
-        texts: The stored results by node name.
-        removed: The jobs whose results are gone.
-        has_open: Whether one has not ended: it runs again, or the rule allows that.
-    """
-
-    texts: dict[str, str]
-    removed: list[str]
-    has_open: bool = False
 
 
 def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
@@ -47,7 +33,7 @@ def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
     while True:
         cursor, refs = yield from ask(gates.deps_page(queue, job_id, cursor))
         for part in parts(refs):
-            places = [gates.read_ref(queue.prefix, ref) for ref in part if not keys.is_gate(ref)]
+            places = [keys.read_ref(queue.prefix, ref) for ref in part if not keys.is_gate(ref)]
             rows = yield from ask_all([node_jobs.result(*place) for place in places])
             found.update({row.name: row.text for row in rows if row and row.text is not None})
             missing = [
@@ -94,9 +80,9 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
     """Notify dependents of completed jobs in other queues; advance the flows that need more than that."""
     dependents = yield from ask_all([members(queue.parents(job_id)) for job_id in completed])
     notifying = [
-        gates.complete_child(other, parent, f"{queue.base}:{job_id}")
+        calls.complete_child(other, parent, f"{queue.base}:{job_id}")
         for job_id, refs in zip(completed, dependents, strict=True)
-        for other, parent in (gates.read_ref(queue.prefix, ref) for ref in refs)
+        for other, parent in (keys.read_ref(queue.prefix, ref) for ref in refs)
         if other != queue
     ]
     yield from send_all(notifying)
@@ -104,3 +90,17 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
         home = yield from ask(claimed_by(queue.prefix, flow_id))
         if home is not None:
             yield from advance(FlowRef(QueueKeys(queue.prefix, home), flow_id, "portable"), clock)
+
+
+def removal_marks(queue: QueueKeys, nodes: Sequence[str]) -> Op[dict[str, str]]:
+    """The nodes whose flows have ended, with what ``gmo_remove_jobs`` has to know of each."""
+    owners = yield from ask_all([node_jobs.owner(queue, one) for one in nodes])
+    marks: dict[str, str] = {}
+    for flow_id in {*owners}:
+        home = yield from ask(claimed_by(queue.prefix, flow_id))
+        marks[flow_id] = "-"
+        if home is not None:
+            record = yield from ask(records.record(QueueKeys(queue.prefix, home), flow_id))
+            marks[flow_id] = "!" if record.state.is_terminal else ""
+    flows = dict(zip(nodes, owners, strict=True))
+    return {job_id: marks[flow_id] for job_id, flow_id in flows.items() if marks[flow_id]}

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
-from glidemq_orchestrate.flows.node_status import GONE
 from glidemq_orchestrate.flows.portable.gates import add_deps, gate
 from glidemq_orchestrate.flows.staging import kept, traced
 from glidemq_orchestrate.jobs import job_hash
@@ -91,54 +90,6 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
         return (RunOptions.from_wire(reply or "").portable or ("", ""))[0]
 
     return job_hash.get(queue, job_id, "opts", decode)
-
-
-class JobNow(NamedTuple):
-    """The job of a node as it is now.
-
-    Attributes:
-        state: '' = removed.
-        reason: Of its end.
-        result: As it is stored.
-        ended_ms: When it ended.
-        has_begun: A worker has begun it.
-        round: The round that began it again last.
-        is_stray: A Node worker has ended it that it was taken from, before another one began it.
-        is_removed: Only its definition is left: it had ended in this state, and can run again.
-    """
-
-    state: str
-    reason: str
-    result: str
-    ended_ms: int
-    has_begun: bool
-    round: int
-    is_stray: bool
-    is_removed: bool = False
-
-
-_NOW: Final[tuple[JobField, ...]] = (
-    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
-    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn", "gmo:removed",
-)  # fmt: skip
-
-
-def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
-    """The job of a node."""
-
-    def decode(reply: Any) -> JobNow:
-        state, reason, result, ended, on, skipped, stalled, begun, attempts, in_round, withdrawn, stub = (
-            field or "" for field in reply
-        )
-        is_stray = bool(withdrawn and state in ("completed", "failed") and not on)
-        if skipped:
-            state, reason = "skipped", skipped
-        elif not state and (ended := end_of_stub(stub)):
-            return JobNow(ended, GONE, "null", 0, True, number(in_round), is_stray=False, is_removed=True)
-        has_begun = bool(on or stalled or begun or number(attempts))
-        return JobNow(state, reason, result or "null", number(ended), has_begun, number(in_round), is_stray)
-
-    return job_hash.get_some(queue, job_id, _NOW, decode)
 
 
 def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[None]]:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
-from glidemq_orchestrate.flows.definitions import Ran, ran_of_row
+from glidemq_orchestrate.flows.definitions import Ran, StoredNodes, ran_of_row
 from glidemq_orchestrate.flows.node_status import GONE, failed_node, node_status, read_results
+from glidemq_orchestrate.flows.policies import Policy
 from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable.decisions import delayed_until
 from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import UPSTREAM, Node, read_nodes, read_rows
-from glidemq_orchestrate.flows.portable.trips import parts
+from glidemq_orchestrate.flows.portable.table import Node, read_nodes, read_policies
 from glidemq_orchestrate.flows.record import read_status
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.rows import read_rows
+from glidemq_orchestrate.flows.rules import UPSTREAM
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.trips import parts
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.wire.stored import number
 
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
     """The status as of the last ``advance``."""
     record = yield from record_of(ref)
-    return read_status(ref.home, ref.flow_id, record.fields)
+    return read_status(ref.home, ref.flow_id, record.plain())
 
 
 def record_of(ref: FlowRef) -> Op[Record]:
@@ -43,7 +51,7 @@ def unsuperseded(ref: FlowRef) -> Op[Record]:
         Superseded: Another generation has begun.
     """
     record = yield from record_of(ref)
-    raise_if_superseded(read_status(ref.home, ref.flow_id, record.fields))
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record.plain()))
     return record
 
 
@@ -112,7 +120,7 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
         FlowExpired: Its jobs were removed.
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
-    raise_if_superseded(read_status(ref.home, ref.flow_id, record.fields))
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record.plain()))
     if record.is_expired:
         raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
     rows, found = (yield from read_rows(ref)), dict[str, Ran]()
@@ -136,3 +144,44 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
         raise ResultRemoved(f"flow {ref.public_id}", removed)
     failed = [failed_node(node) for node in broken]
     return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)
+
+
+def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
+    """Every node with its place among them, by name."""
+    return {node.name: (rank, node) for rank, node in enumerate((yield from nodes(ref)))}
+
+
+def delayed(ref: FlowRef) -> Op[dict[str, int]]:
+    """Nodes that wait for nothing but their own delay, and until when in ms since the epoch."""
+    texts = yield from read_policies(ref)
+    if not any(Policy.read(text).delay_ms for text in texts.values()):
+        return {}
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    return delayed_until((yield from read_nodes(ref)), record.begun_ms) if record.number >= 0 else {}
+
+
+def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
+    """The nodes of an ended flow that a retry runs again: failed, or skipped because of others."""
+    del ref
+    yield from ()  # no call
+    return {
+        node.name
+        for node in nodes
+        if node.state == JobState.FAILED
+        or (node.state == JobState.SKIPPED and node.reason.startswith(UPSTREAM))
+    }
+
+
+def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
+    """Read the tables of a flow; None if not all of it is stored."""
+    rows = yield from read_rows(ref)
+    if Record.read(record).number < 0 or len(rows) < number(record.get("total")):
+        return None
+    return StoredNodes(rows, {}, {}, (yield from read_policies(ref)))
+
+
+def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
+    """The nodes as they are: the record knows no more of those whose jobs were removed."""
+    del ref
+    yield from ()  # no call
+    return list(found)

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from glidemq_orchestrate.flows.generation_record import read_entries
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command
@@ -258,3 +259,14 @@ def announce(home: QueueKeys, flow_id: str, what: str) -> Call[None]:
     words: list[Word] = ["MAXLEN", "~", 1000, "*", "event", f"flow.{what}", "jobId", "", "flowId", public]
     words += ["generation", number] if number else []
     return command("XADD", home.key("events"), *words, decode=replies.anything)
+
+
+def current_generation(home: QueueKeys, flow_id: str) -> Call[str]:
+    """The id of the generation that was noted with the number of this one; '' while none was."""
+    at = f"{read_generation(flow_id)[1]}-1"
+
+    def decode(reply: object) -> str:
+        found = read_entries(reply)
+        return found[0].stored_as if found else ""
+
+    return command("XRANGE", home.generations(flow_id), at, at, decode=decode)

@@ -27,15 +27,17 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows import generation_record as generations
 from glidemq_orchestrate.flows import home as claim
+from glidemq_orchestrate.flows import rows as rows_ops
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.generation_record import Before
-from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners, succession
+from glidemq_orchestrate.flows.policies import policy_text
+from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables
 from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import policy_text, read_nodes
-from glidemq_orchestrate.flows.portable.trips import parts, parts_of_size, send_all
+from glidemq_orchestrate.flows.portable.table import read_nodes
 from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.trips import parts, parts_of_size, send_all
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id, read_generation
@@ -88,7 +90,7 @@ def _too_late(ref: FlowRef) -> Op[GlideMQError]:
 
     The record of an older generation stays for the history.
     """
-    if ref.generation and (yield from ask(succession.read_noted(ref.home, ref.flow_id))) != ref.flow_id:
+    if ref.generation and (yield from ask(records.current_generation(ref.home, ref.flow_id))) != ref.flow_id:
         yield from lose(ref)
         return GenerationTaken(f"another generation of flow {ref.public_id} began")
     by = ref.generation + 1
@@ -207,7 +209,7 @@ def _write_tables(ref: FlowRef, flow: CheckedFlow) -> Op[None]:
     """Write the row of every node, and the policies of those that have some."""
     rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
     for part in parts_of_size(rows):
-        yield from ask(tables.write_table(ref.home, ref.flow_id, part))
+        yield from ask(rows_ops.write_table(ref.home, ref.flow_id, part))
     texts = ((node.name, text) for node in flow.nodes if (text := policy_text(node)))
     for part in parts_of_size(texts):
         yield from ask(tables.write_policies(ref.home, ref.flow_id, part))

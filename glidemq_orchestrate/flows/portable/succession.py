@@ -37,6 +37,7 @@ from glidemq_orchestrate.flows.generation_record import Found, read_entries
 from glidemq_orchestrate.flows.portable import lists, submit
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.record import current_generation as read_noted
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
@@ -53,17 +54,6 @@ def note(home: QueueKeys, found: Found) -> Call[None]:
     words += ["request", found.request, "how", found.how]
     key = home.generations(found.stored_as)
     return command("XADD", key, f"{number}-1", *words, decode=replies.anything, repeatable=True)
-
-
-def read_noted(home: QueueKeys, flow_id: str) -> Call[str]:
-    """The id of the generation that was noted with the number of this one; '' while none was."""
-    at = f"{read_generation(flow_id)[1]}-1"
-
-    def decode(reply: object) -> str:
-        found = read_entries(reply)
-        return found[0].stored_as if found else ""
-
-    return command("XRANGE", home.generations(flow_id), at, at, decode=decode)
 
 
 def oldest(home: QueueKeys, flow_id: str, count: int) -> Call[list[Found]]:

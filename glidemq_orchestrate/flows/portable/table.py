@@ -7,24 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.flows.checked import CheckedNode
-from glidemq_orchestrate.flows.node_status import Row
-from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.flows import node_status
+from glidemq_orchestrate.flows.policies import ORDINARY, Policy
 from glidemq_orchestrate.flows.portable.gates import PAGE
-from glidemq_orchestrate.flows.portable.trips import parts
 from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rules import OnFailure, Rule
-from glidemq_orchestrate.flows.stalled import node_table
+from glidemq_orchestrate.flows.rows import read_rows
+from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
-
-
-def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
-    """Store rows of the node table."""
-    words = [word for pair in rows.items() for word in pair]
-    return command("HSET", f"{home.flow(flow_id)}:nodes", *words, decode=replies.anything)
 
 
 def policy_rows(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
@@ -88,49 +81,8 @@ def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("UNLINK", *keys, decode=replies.anything)
 
 
-UPSTREAM: Final = "upstream "
 _ENDED: Final = ("completed", "failed", "skipped")
 NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Settings that few nodes have, stored apart from the table. See ``CheckedNode``."""
-
-    rule: Rule = Rule.ALL_SUCCESS
-    on_failure: OnFailure | None = None
-    policies: Mapping[str, OnFailure] | None = None
-    queue_timeout_ms: int | None = None
-    delay_ms: int = 0
-
-    @classmethod
-    def read(cls, text: str) -> Policy:
-        """From the form in which it is stored."""
-        wire: dict[str, Any] = json.loads(text)
-        on_failure = wire.get("on_failure")
-        return cls(
-            Rule(wire.get("rule", Rule.ALL_SUCCESS)),
-            OnFailure(on_failure) if on_failure else None,
-            {name: OnFailure(policy) for name, policy in wire.get("policies", {}).items()},
-            wire.get("queue_timeout"),
-            wire.get("delay", 0),
-        )
-
-
-ORDINARY: Final = Policy()
-
-
-def policy_text(node: CheckedNode) -> str:
-    """The policy of a node as it is stored; '' for an ordinary one."""
-    wire: dict[str, Any] = {
-        "rule": node.rule,
-        "on_failure": node.on_failure,
-        "policies": dict(node.policies),
-        "queue_timeout": node.queue_timeout_ms,
-        "delay": node.delay_ms,
-    }
-    given = {name: value for name, value in wire.items() if value}
-    return json.dumps(given) if given else ""
 
 
 @dataclass(slots=True)
@@ -195,22 +147,11 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
         policy = Policy.read(policies[name]) if name in policies else ORDINARY
         nodes.append(Node(name, place, job_id, tuple(after), json.dumps(row), policy))
     for part in parts(nodes):
-        jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
+        jobs = yield from ask_all([node_status.job_now(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
             node.state, node.reason, node.result, node.ended_ms = job[:4]
             node.has_begun, node.round, node.is_stray, node.removed = job[4:]
     return nodes
-
-
-def read_rows(ref: FlowRef) -> Op[dict[str, Row]]:
-    """The row of every node by name, dependencies before dependents; also of a flow of the other path."""
-    found: dict[str, Row] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
-        found |= page
-        if cursor == "0":
-            return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
 def read_policies(ref: FlowRef) -> Op[dict[str, str]]:

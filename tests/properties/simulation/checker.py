@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.errors import FlowNotFound
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.ref import FlowRef
@@ -107,7 +107,7 @@ class Checker:
         if self.expiry.is_gone:
             return
         try:
-            ref = self.scheduler.run(backend.find(PREFIX, FLOW))
+            ref = self.scheduler.run(submission.find(PREFIX, FLOW))
         except FlowNotFound:
             if self.users.is_submitted or not self.users.is_gone:
                 yield "the flow was submitted, and there is none"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -125,7 +125,7 @@ class Expiry:
         """After the tombstone the id is free, and nothing is left."""
         self.is_gone = True
         try:
-            yield f"the flow is still there: {self.scheduler.run(backend.find(PREFIX, FLOW))}"
+            yield f"the flow is still there: {self.scheduler.run(submission.find(PREFIX, FLOW))}"
         except FlowNotFound:
             yield from self._left(set())
 

@@ -18,9 +18,9 @@ from glidemq_orchestrate.errors import (
     Superseded,
     TransportError,
 )
-from glidemq_orchestrate.flows import backend, generations, node_changes
+from glidemq_orchestrate.flows import backend, generations, node_changes, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
 from glidemq_orchestrate.flows.ref import FlowRef
@@ -67,7 +67,7 @@ class Users:
         renewals, given = Renewals(), ""
         while self.scheduler.now < START_MS + self.plan.leaves:
             try:
-                ref = yield from backend.find(PREFIX, FLOW)
+                ref = yield from submission.find(PREFIX, FLOW)
                 mine = Ownership(owner, renewals, given)
                 yield from mine.renew_if_due(ref, self.scheduler)
                 given = mine.given
@@ -98,7 +98,7 @@ class Users:
         plan = self.plan
         checked = replace(check_flow(plan.spec), owner=plan.owner)
         while True:
-            submitting = backend.submit(PREFIX, checked, FLOW, "attach", self.scheduler, reach=plan.reach)
+            submitting = submission.submit(PREFIX, checked, FLOW, "attach", self.scheduler, reach=plan.reach)
             try:
                 yield from submitting
             except (TransportError, FlowIncomplete):
@@ -113,7 +113,7 @@ class Users:
                 if what == "attach":
                     yield from self._submission()
                     return
-                ref = yield from backend.find(PREFIX, FLOW)
+                ref = yield from submission.find(PREFIX, FLOW)
                 yield from self._act(ref, what)
             except FlowExpired:
                 self.is_told_expired = True

@@ -17,8 +17,9 @@ from glidemq_orchestrate.attempts.exchange import MAX_NODES, Answer, Kind, Outco
 from glidemq_orchestrate.attempts.supervise import Supervision
 from glidemq_orchestrate.attempts.tending import Tending
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.flows import growth
+from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.flows.node_status import read_results
+from glidemq_orchestrate.flows.staged import growth
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Op
@@ -216,7 +217,7 @@ class SimulatedWorker:
         if any(outcome.attempt.options.portable for outcome in outcomes):
             yield from self._quietly(ops.carry(keys, outcomes, answer.verdicts, self.scheduler))
         for flow_id in answer.flows:
-            yield from self._quietly(ops.advance(keys, flow_id, self.scheduler))
+            yield from self._quietly(running.advance(keys, flow_id, self.scheduler))
 
     def _quietly(self, op: Op[object]) -> Program:
         with suppress(TransportError):

@@ -30,10 +30,11 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import changes, portable
+from glidemq_orchestrate.flows.portable import changes
+from glidemq_orchestrate.flows.portable import wait as portable
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server import rights as acl
@@ -149,7 +150,7 @@ def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_
     driver, clock = SyncDriver(ConnectionSettings(url)), SystemClock()
     nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl2", "work", after=["a"])]
     ref = driver.run(
-        backend.submit(
+        submission.submit(
             "glide", check_flow(FlowSpec("n", nodes)), "f", "attach", clock, reach=Reach(has_functions=False)
         )
     )

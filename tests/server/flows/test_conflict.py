@@ -20,7 +20,7 @@ from glidemq_orchestrate import (
     Rule,
 )
 from glidemq_orchestrate.errors import FlowConflict
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import LONG, REACHES
@@ -71,7 +71,7 @@ CHANGES: list[tuple[Change, dict[str, tuple[str, ...]]]] = [
 def submit(hand: Hand, request: pytest.FixtureRequest) -> Callable[..., None]:
     def made(nodes: list[FlowNode], name: str = "n", **kw: Any) -> None:
         spec = check_flow(FlowSpec(name, nodes, **kw))
-        hand.run(backend.submit("glide", spec, "f", "attach", SystemClock(), reach=request.param))
+        hand.run(submission.submit("glide", spec, "f", "attach", SystemClock(), reach=request.param))
 
     return made
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen, change
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.profile import sampled

@@ -35,7 +35,7 @@ from glidemq_orchestrate.errors import (
     Superseded,
 )
 from glidemq_orchestrate.flows import backend, node_changes
-from glidemq_orchestrate.flows.node_change_calls import Change
+from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.portable import changes
 from glidemq_orchestrate.foundation.clock import SystemClock

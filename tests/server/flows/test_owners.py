@@ -15,7 +15,7 @@ from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.attempts import ops as attempt
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
-from glidemq_orchestrate.flows import backend, owners
+from glidemq_orchestrate.flows import owners, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
 from glidemq_orchestrate.flows.portable import sweep
@@ -394,7 +394,7 @@ def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
     flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, calls: int
 ) -> None:
     flow = replace(check_flow(FLOW), owner=MINUTE)
-    making = backend.submit("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path])
+    making = submission.submit("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path])
     hand.run_until(making, calls)
     supervisor.look(31, 62, 65)
     assert all(one.state in {"staging", "cancelled"} for one in flows.list())

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec
 from glidemq_orchestrate.clients import producer
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import advance, lists, sweep
 from glidemq_orchestrate.flows.ref import FlowRef
@@ -42,7 +42,7 @@ def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(
     sweeping = hand.steps(sweep.sweep(ETL, SystemClock()))
     while getattr(next(sweeping), "words", ("",))[0] != "HGETALL":
         pass
-    making = backend.submit(
+    making = submission.submit(
         "glide", check_flow(FLOW), "f", "attach", SystemClock(), reach=REACHES["portable"]
     )
     hand.run_until(making, calls)

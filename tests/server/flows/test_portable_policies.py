@@ -26,7 +26,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.attempts import ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.flows import backend, generations
+from glidemq_orchestrate.flows import generations, submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
@@ -48,7 +48,7 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
     def made(*nodes: FlowNode, **kw: Any) -> Flow:
         checked = check_flow(FlowSpec("n", nodes, **kw))
         bare = Reach(has_functions=False)
-        hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
+        hand.run(submission.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
         return flows.get("f")
 
     return made
@@ -246,7 +246,7 @@ def test_the_worker_of_a_failed_node_fails_what_follows_it(
     if begins:
         checked = check_flow(FlowSpec("n", [node("a"), node("b", "a")]))
         bare = Reach(has_functions=False)
-        hand.run(backend.submit("glide", checked, "f", "restart", SystemClock(), reach=bare))
+        hand.run(submission.submit("glide", checked, "f", "restart", SystemClock(), reach=bare))
     queue, clock = QueueKeys("glide", "etl"), SystemClock()
     answer = hand.run(ops.exchange(queue, "gmo-worker-1", Request([], 1, "t"), clock))
     failed = [Outcome(attempt, Kind.FAIL, "broken", "", 1, 0) for attempt in answer.begun]

@@ -15,6 +15,7 @@ from glidemq_orchestrate import FlowChange, FlowNode, FlowProducer, FlowSpec, Jo
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows import watch as flow_watch
+from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Op
@@ -186,7 +187,8 @@ class TestWhileItBeginsAgain:
         flow = flows.submit(pair(), flow_id="w")
         flow.wait(timeout=LONG)
         work.held["b"] = threading.Event()
-        read, reads = flow_watch._everything, count(1)
+        way = backend_of(flow._ref)
+        read, reads = way.ranked, count(1)
 
         def read_later(ref: FlowRef) -> Op[flow_watch.Found]:
             if next(reads) == 2:
@@ -196,7 +198,7 @@ class TestWhileItBeginsAgain:
                     flow.wait(timeout=LONG)
             return (yield from read(ref))
 
-        monkeypatch.setattr(flow_watch, "_everything", read_later)
+        monkeypatch.setattr(type(way), "ranked", staticmethod(read_later))
         watch = flow_watch.begin(flow._ref, None, 60_000, SystemClock())
         first = hand.run(flow_watch.step(watch))
         assert not [one for one in first if isinstance(one, FlowChange)]

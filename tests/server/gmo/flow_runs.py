@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows import ref
-from glidemq_orchestrate.flows import staged as flow_ops
+from glidemq_orchestrate.flows import record, ref
+from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ REF = ref.FlowRef(ETL, "f")
 def finish(bench: Bench, attempt: Attempt) -> None:
     """Hand in a result and do what the flow then needs."""
     bench.finish(attempt, f'"{attempt.node}!"')
-    bench.hand.run(flow_ops.advance(REF, bench))
+    bench.hand.run(advancing.advance(REF, bench))
 
 
 def run_all(bench: Bench, limit: int = 10_000) -> list[str]:
@@ -39,7 +38,7 @@ def run_all(bench: Bench, limit: int = 10_000) -> list[str]:
 
 
 def status(bench: Bench) -> tuple[str, int, int, int]:
-    found = bench.call(flow.flow_status(ETL, "f"))
+    found = bench.call(record.flow_status(ETL, "f"))
     return str(found.state), found.total, found.completed, found.failed
 
 

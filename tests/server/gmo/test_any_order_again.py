@@ -18,12 +18,13 @@ from glidemq_orchestrate.attempts import supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervise import Supervision
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
-from glidemq_orchestrate.flows import backend, generations, node_changes, staged
-from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import deadlines, generations, node_changes, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.node_change_calls import Change, What
+from glidemq_orchestrate.flows.node_change import Change, What
 from glidemq_orchestrate.flows.node_changes import Chosen
-from glidemq_orchestrate.flows.node_status import read_row
+from glidemq_orchestrate.flows.rows import read_row
+from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import changes as changing
 from tests.profile import IS_LONG
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
 from tests.server.policy_work import node
@@ -111,7 +112,7 @@ class AnyOrderAgain(AnyOrder):
         self, nodes: dict[str, FlowNode], how: OnExisting = "retry_failed", request: str = ""
     ) -> Op[FlowRef]:
         flow = check_flow(FlowSpec("any", list(nodes.values()), fail_fast=self.fails_fast))
-        return backend.submit("glide", replace(flow, request=request), FLOW, how, self.world.clock)
+        return submission.submit("glide", replace(flow, request=request), FLOW, how, self.world.clock)
 
     def mended(self, data: st.DataObject) -> tuple[dict[str, FlowNode], set[str]]:
         """The nodes with some of them changed, new or gone; and the names of those that were changed."""
@@ -154,7 +155,7 @@ class AnyOrderAgain(AnyOrder):
 
     def look(self, spec: dict[str, FlowNode], kept: Collection[str]) -> bool:
         """Whether a generation has begun, which has these nodes and keeps the results of some."""
-        now = self.hand.run(backend.find("glide", FLOW))
+        now = self.hand.run(submission.find("glide", FLOW))
         if now == self.ref:
             return False
         assert now.generation == self.ref.generation + 1
@@ -215,7 +216,7 @@ class AnyOrderAgain(AnyOrder):
     )
     def an_owner_is_heard_of(self, name: str, lapse: int, on_lapse: OnLapse) -> None:
         owner = Owner(name, timedelta(seconds=lapse), on_lapse)
-        if self.hand.run(staged.own(self.ref, owner, self.world.clock)) == "running":
+        if self.hand.run(changing.own(self.ref, owner, self.world.clock)) == "running":
             self.owners[name] = owner
             self.heard[name] = self.world.clock.now
 
@@ -227,7 +228,7 @@ class AnyOrderAgain(AnyOrder):
             self.owners.clear()
         for _ in range(looks):
             self.world.clock.now += 1_000 * seconds
-            self.world.call(flow.expire_due(self.home, self.world.clock.now))
+            self.world.call(deadlines.expire_due(self.home, self.world.clock.now))
         now = self.client.hgetall(key)
         if now.get("reason", "").startswith("its owner") and now.get("reason") != before.get("reason"):
             self.is_steered = True
@@ -244,7 +245,7 @@ class AnyOrderAgain(AnyOrder):
         if hasattr(self, "world"):
             for _ in range(60):  # as a supervisor does
                 for flow_id in self.client.smembers(self.home.key("gmo:todo")):
-                    self.world.call(flow.advance_flow(self.home, flow_id, self.world.clock.now))
+                    self.world.call(staged_calls.advance_flow(self.home, flow_id, self.world.clock.now))
         super().teardown()
         if hasattr(self, "world"):
             every = self.client.xrange(f"{self.home.base}:gmo:generations:{FLOW}")

@@ -9,8 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
-from glidemq_orchestrate.flows import backend
-from glidemq_orchestrate.flows import record as flow
+from glidemq_orchestrate.flows import deadlines, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.ordering import Ordering, RateLimit, TokenBucket
@@ -78,7 +77,7 @@ class TestOnTime:
 
     def test_the_deadline_of_a_flow(self, bench: Bench) -> None:
         checked = check_flow(FlowSpec("n", [FlowNode("a", "etl", "work")], deadline=SECOND))
-        bench.hand.run(backend.submit("glide", checked, "f", "attach", bench))
+        bench.hand.run(submission.submit("glide", checked, "f", "attach", bench))
         bench.begin()
         start = bench.now
         wake(bench, bench.exchange(wanted=9))
@@ -130,7 +129,7 @@ class TestManyPriorities:
     def test_upkeep_visits_a_part_of_them(self, bench: Bench) -> None:
         self.delay(bench, 700)
         before = scans(bench)
-        bench.call(flow.expire_due(bench.etl, bench.now))
+        bench.call(deadlines.expire_due(bench.etl, bench.now))
         assert scans(bench) - before < 560
 
     def test_one_that_is_due_behind_many_starts_in_time(self, bench: Bench) -> None:
@@ -155,7 +154,7 @@ class TestManyPriorities:
     def test_removed_jobs_leave_nothing(self, bench: Bench) -> None:
         self.delay(bench, 40)
         bench.client.delete(P + "scheduled")
-        bench.call(flow.expire_due(bench.etl, bench.now))
+        bench.call(deadlines.expire_due(bench.etl, bench.now))
         assert not bench.client.exists(P + "gmo:priorities")
 
     def test_removed_jobs_wake_a_worker_once(self, bench: Bench) -> None:
@@ -175,7 +174,7 @@ class TestManyPriorities:
         bench.now += 1_000
         assert not bench.exchange(wanted=9).begun
         for _ in range(2):  # 500 priorities a time
-            bench.call(flow.expire_due(bench.etl, bench.now))
+            bench.call(deadlines.expire_due(bench.etl, bench.now))
         assert [attempt.job_id for attempt in bench.exchange(wanted=9).begun] == [late]
 
     def test_an_endless_priority_is_no_obstacle(self, bench: Bench) -> None:
@@ -183,7 +182,7 @@ class TestManyPriorities:
         ready = add(bench, JobOptions(priority=45))
         job_id = add(bench)
         bench.client.zadd(P + "scheduled", {job_id: "inf"})
-        bench.call(flow.expire_due(bench.etl, bench.now))
+        bench.call(deadlines.expire_due(bench.etl, bench.now))
         begun = [attempt.job_id for attempt in bench.exchange(wanted=9).begun]
         assert ready in begun
         assert not bench.client.zrangebyscore(P + "scheduled", "inf", "inf")

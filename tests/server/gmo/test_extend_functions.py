@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
-from glidemq_orchestrate.flows import growth as calls
-from glidemq_orchestrate.flows import growth as ops
-from glidemq_orchestrate.flows import index, ref
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows import staged as flow_ops
-from glidemq_orchestrate.flows.growth import check_growth
+from glidemq_orchestrate.flows import index, record, ref
+from glidemq_orchestrate.flows.staged import advance as advancing
+from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import growth as calls
+from glidemq_orchestrate.flows.staged import growth as ops
+from glidemq_orchestrate.flows.staged.growth import check_growth
 from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, REF, finish, leftovers, run_all, status
 
@@ -40,7 +40,7 @@ class TestExtending:
         assert status(bench)[0] == "completed"
         assert extend(bench, node("b", "a")) == "running"
         assert status(bench) == ("running", 2, 1, 0)
-        assert bench.call(flow.flow_status(ETL, "f")).finished_at is None
+        assert bench.call(record.flow_status(ETL, "f")).finished_at is None
         assert run_all(bench) == ["b"]
         assert status(bench) == ("completed", 2, 2, 0)
         assert ("flow.extended", "f") in bench.events()
@@ -78,7 +78,7 @@ class TestExtending:
         bench.now += 3_600_000
         bench.hand.run(index.sweep([ETL], bench))
         assert len(bench.client.keys("*:job:*")) == (1 if staged else 131)
-        bench.hand.run(flow_ops.advance(REF, bench))
+        bench.hand.run(advancing.advance(REF, bench))
         run_all(bench)
         assert status(bench)[0] == "completed"
         assert leftovers(bench) == []
@@ -94,7 +94,7 @@ class TestExtending:
             with pytest.raises(error):
                 extend(bench, *nodes)
             assert bench.dump(events=False) == before
-        bench.call(flow.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now))
         before = bench.dump()
         with pytest.raises(FlowEnded, match="cancelled"):
             extend(bench, node("x"))

@@ -12,10 +12,11 @@ import pytest
 from glidemq_orchestrate import FlowSpec, Rule
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
+from glidemq_orchestrate.flows import index, staging
 from glidemq_orchestrate.flows import node_status as node_calls
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows import staging
+from glidemq_orchestrate.flows import record as record_ops
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.server import libraries
@@ -105,7 +106,7 @@ class TestStaging:
         fields = {"digest": bench.digest(node("a")), "path": "portable", "state": "staging", "total": 0}
         bench.client.hset("glide:{etl}:gmo:flow:f", mapping=fields)
         assert bench.refused(bench.stage(node("a"))) == "GMO_FLOW_CONFLICT"
-        start = flow.start_flow(ETL, "f", bench.digest(node("a")), bench.now)
+        start = staged_calls.start_flow(ETL, "f", bench.digest(node("a")), bench.now)
         assert bench.refused(start) == "GMO_FLOW_CONFLICT"
 
     def test_edges_that_come_late_still_hold_a_node_back(self, bench: Bench, node: Any) -> None:
@@ -113,7 +114,9 @@ class TestStaging:
         many = [node(f"n{n}") for n in range(1_100)]
         checked = check_flow(FlowSpec("n", [*many, node("all", *(one.name for one in many))]))
         chunks = list(staging.chunks(checked.nodes))
-        calls = list(flow.stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks, bench.now))
+        calls = list(
+            staged_calls.stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks, bench.now)
+        )
         late = next(n for n, chunk in enumerate(chunks) if any(not piece.is_last for piece in chunk))
         for call in (*calls[:late], *calls[late + 1 :], *calls):
             assert bench.call(call) == "staging"
@@ -129,23 +132,25 @@ class TestStarting:
     def test_it_releases_the_roots(self, bench: Bench, node: Any) -> None:
         nodes = node("a"), node("b", "a"), node("c", delay=timedelta(seconds=1)), node("d", queue="spark")
         bench.call(bench.stage(*nodes))
-        assert bench.call(flow.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
+        assert bench.call(staged_calls.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
         states = {name: bench.job(f"f~{name}")["state"] for name in "abc"}
         assert states == {"a": "waiting", "b": "waiting-children", "c": "delayed"}
         assert bench.job("f~d", "spark")["state"] == "waiting"
         assert bench.client.zscore("glide:{etl}:scheduled", "f~c") == bench.now + 1000
         assert bench.client.exists("glide:{etl}:gmo:todo") == 0
-        assert bench.unchanged(flow.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
+        assert (
+            bench.unchanged(staged_calls.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
+        )
 
     def test_it_refuses_what_it_does_not_know(self, bench: Bench, node: Any) -> None:
-        assert bench.refused(flow.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_NOT_FOUND"
+        assert bench.refused(staged_calls.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_NOT_FOUND"
         bench.call(bench.stage(node("a")))
-        assert bench.refused(flow.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_CONFLICT"
+        assert bench.refused(staged_calls.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_CONFLICT"
 
     def test_it_refuses_a_flow_with_missing_nodes(self, bench: Bench, node: Any) -> None:
         bench.call(bench.stage(node("a"), node("b")))
         bench.client.hdel("glide:{etl}:gmo:flow:f:nodes", "b")
-        call = flow.start_flow(ETL, "f", bench.digest(node("a"), node("b")), bench.now)
+        call = staged_calls.start_flow(ETL, "f", bench.digest(node("a"), node("b")), bench.now)
         assert bench.refused(call) == "GMO_FLOW_INCOMPLETE"
 
 
@@ -154,35 +159,35 @@ class TestDiscarding:
         before = bench.dump(events=False)
         nodes = [node("a"), *(node(f"b{n}", "a", queue="spark") for n in range(120))]
         bench.call(bench.stage(*nodes))
-        call = flow.discard_flow(QueueKeys("glide", "spark"), "f", bench.digest(*nodes))
+        call = staged_calls.discard_flow(QueueKeys("glide", "spark"), "f", bench.digest(*nodes))
         assert [bench.call(call) for _ in range(3)] == [71, 21, 0]
         assert bench.dump(events=False) == before
         assert bench.unchanged(call) == 0
 
     def test_it_leaves_others_alone(self, bench: Bench, node: Any) -> None:
         bench.call(bench.stage(node("a")))
-        assert bench.unchanged(flow.discard_flow(ETL, "f", "x")) == 0
+        assert bench.unchanged(staged_calls.discard_flow(ETL, "f", "x")) == 0
         bench.submit(node("a"))
-        assert bench.unchanged(flow.discard_flow(ETL, "f", bench.digest(node("a")))) == 0
-        assert bench.unchanged(flow.discard_flow(ETL, "g", "x")) == 0
+        assert bench.unchanged(staged_calls.discard_flow(ETL, "f", bench.digest(node("a")))) == 0
+        assert bench.unchanged(staged_calls.discard_flow(ETL, "g", "x")) == 0
 
 
 class TestAdvancing:
     def test_it_works_in_slices(self, bench: Bench, node: Any) -> None:
         bench.call(bench.stage(*(node(f"n{n}") for n in range(250))))
         digest = bench.digest(*(node(f"n{n}") for n in range(250)))
-        bench.call(flow.start_flow(ETL, "f", digest, bench.now))
+        bench.call(staged_calls.start_flow(ETL, "f", digest, bench.now))
         assert bench.client.xlen(STREAM) == 50
-        assert bench.call(flow.unsettled_flows(ETL, 10)) == ["f"]
-        lefts = [bench.call(flow.advance_flow(ETL, "f", bench.now)) for _ in range(5)]
+        assert bench.call(index.unsettled_flows(ETL, 10)) == ["f"]
+        lefts = [bench.call(staged_calls.advance_flow(ETL, "f", bench.now)) for _ in range(5)]
         assert lefts == [150, 100, 50, 0, 0]
         assert bench.client.xlen(STREAM) == 250
-        assert bench.call(flow.unsettled_flows(ETL, 10)) == []
-        assert bench.unchanged(flow.advance_flow(ETL, "f", bench.now)) == 0
+        assert bench.call(index.unsettled_flows(ETL, 10)) == []
+        assert bench.unchanged(staged_calls.advance_flow(ETL, "f", bench.now)) == 0
 
     def test_a_missing_flow_is_taken_off_the_list(self, bench: Bench) -> None:
         bench.client.sadd("glide:{etl}:gmo:todo", "f")
-        answer = bench.hand.answer(flow.advance_flow(ETL, "f", bench.now))
+        answer = bench.hand.answer(staged_calls.advance_flow(ETL, "f", bench.now))
         assert answer.code == "GMO_FLOW_NOT_FOUND"
         assert bench.client.exists("glide:{etl}:gmo:todo") == 0
 
@@ -190,7 +195,7 @@ class TestAdvancing:
 class TestCancellingAndRetrying:
     def test_a_cancel_ends_what_is_open(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", queue="spark"))
-        assert bench.call(flow.cancel_flow(ETL, "f", "why", bench.now)) == "running"
+        assert bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now)) == "running"
         record = bench.record()
         assert (record["state"], record["reason"], record["failed"], record["finished_at"]) == (
             "cancelled", "why", "3", "1000000",
@@ -200,7 +205,7 @@ class TestCancellingAndRetrying:
         assert bench.client.zrange("glide:{etl}:failed", 0, -1) == ["f~a", "f~b"]
         assert bench.events()[-1] == ("flow.cancelled", "f")
         assert (bench.client.xlen(STREAM), bench.client.xlen("glide:{spark}:stream")) == (0, 0)
-        assert bench.unchanged(flow.cancel_flow(ETL, "f", "again", bench.now)) == "cancelled"
+        assert bench.unchanged(staged_calls.cancel_flow(ETL, "f", "again", bench.now)) == "cancelled"
 
     def test_a_retry_resets_what_failed_and_nothing_else(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", "b"))
@@ -208,8 +213,8 @@ class TestCancellingAndRetrying:
         bench.fail(bench.begin())
         assert bench.record()["state"] == "failed"
         a = bench.job("f~a")
-        assert bench.call(flow.retry_flow(ETL, "f", bench.now)) == "running"
-        bench.call(flow.advance_flow(ETL, "f", bench.now))
+        assert bench.call(staged_calls.retry_flow(ETL, "f", bench.now)) == "running"
+        bench.call(staged_calls.advance_flow(ETL, "f", bench.now))
         assert bench.job("f~a") == a
         b, c = bench.job("f~b"), bench.job("f~c")
         assert (b["state"], b["attemptsMade"], b["failedReason"]) == ("waiting", "0", "")
@@ -221,10 +226,10 @@ class TestCancellingAndRetrying:
 
     def test_a_retry_leaves_alone_what_did_not_fail(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
-        assert bench.unchanged(flow.retry_flow(ETL, "f", bench.now)) == "running"
+        assert bench.unchanged(staged_calls.retry_flow(ETL, "f", bench.now)) == "running"
         bench.finish(bench.begin())
-        assert bench.unchanged(flow.retry_flow(ETL, "f", bench.now)) == "completed"
-        assert bench.unchanged(flow.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
+        assert bench.unchanged(staged_calls.retry_flow(ETL, "f", bench.now)) == "completed"
+        assert bench.unchanged(staged_calls.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
 
     def test_a_retry_that_finds_nothing_to_run_ends_the_flow(self, bench: Bench, node: Any) -> None:
         """As where a cancel cut off a retry that had reset nothing yet."""
@@ -232,7 +237,7 @@ class TestCancellingAndRetrying:
         bench.finish(bench.begin())
         bench.client.hset("glide:{etl}:gmo:flow:f", mapping={"state": "cancelled", "cancel": "cancelled"})
         bench.now += 5
-        assert bench.call(flow.retry_flow(ETL, "f", bench.now)) == "completed"
+        assert bench.call(staged_calls.retry_flow(ETL, "f", bench.now)) == "completed"
         record = bench.record()
         assert (record["state"], record["finished_at"], "retry" in record) == ("completed", "1000005", False)
         assert bench.events()[-1] == ("flow.completed", "f")
@@ -240,9 +245,9 @@ class TestCancellingAndRetrying:
 
     def test_unknown_flows_are_reported(self, bench: Bench) -> None:
         for call in (
-            flow.cancel_flow(ETL, "f", "x", bench.now),
-            flow.retry_flow(ETL, "f", bench.now),
-            flow.flow_status(ETL, "f"),
+            staged_calls.cancel_flow(ETL, "f", "x", bench.now),
+            staged_calls.retry_flow(ETL, "f", bench.now),
+            record_ops.flow_status(ETL, "f"),
             node_calls.flow_nodes(ETL, "f", "0"),
         ):
             assert bench.refused(call) == "GMO_FLOW_NOT_FOUND"
@@ -250,10 +255,10 @@ class TestCancellingAndRetrying:
     def test_a_cancel_interrupts_a_retry(self, bench: Bench, node: Any) -> None:
         bench.submit(*(node(f"n{n}") for n in range(150)))
         for _ in range(3):
-            bench.call(flow.cancel_flow(ETL, "f", "first", bench.now))
-        bench.call(flow.retry_flow(ETL, "f", bench.now))
+            bench.call(staged_calls.cancel_flow(ETL, "f", "first", bench.now))
+        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
         assert bench.client.scard("glide:{etl}:gmo:flow:f:open") == 50
-        bench.call(flow.cancel_flow(ETL, "f", "second", bench.now))
+        bench.call(staged_calls.cancel_flow(ETL, "f", "second", bench.now))
         record = bench.record()
         assert (record["state"], record["failed"], record["reason"]) == ("cancelled", "150", "second")
 
@@ -262,7 +267,7 @@ class TestReading:
     def test_reading_writes_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a", queue="spark"), node("c", "a"))
         bench.finish(bench.begin(), '{"x":1}')
-        assert bench.unchanged(flow.flow_status(ETL, "f")).completed == 1
+        assert bench.unchanged(record_ops.flow_status(ETL, "f")).completed == 1
         cursor, nodes = bench.unchanged(node_calls.flow_nodes(ETL, "f", "0"))
         assert cursor == "0"
         assert {found.name: str(found.state) for _, found in nodes} == {

@@ -18,14 +18,16 @@ from glidemq_orchestrate.errors import (
     NodeExists,
     UnknownDependency,
 )
-from glidemq_orchestrate.flows import backend
-from glidemq_orchestrate.flows import growth as ops
 from glidemq_orchestrate.flows import index as flow_index
 from glidemq_orchestrate.flows import node_status as node_calls
-from glidemq_orchestrate.flows import record as flow
 from glidemq_orchestrate.flows import ref as ref_ops
-from glidemq_orchestrate.flows import staged as flow_ops
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.staged import advance as advancing
+from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import changes as changing
+from glidemq_orchestrate.flows.staged import growth as ops
+from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -77,7 +79,7 @@ class TestStaged:
         assert ran.index("a") < min(ran.index("b"), ran.index("c"))
         assert status(bench) == ("completed", 6, 6, 0)
         assert leftovers(bench) == []
-        nodes = {found.name: found for found in bench.hand.run(flow_ops.nodes(REF))}
+        nodes = {found.name: found for found in bench.hand.run(reading.nodes(REF))}
         assert nodes["a"].after == ("split",)
         assert set(nodes["join"].after) == {"split", "b", "c"}
         inputs = bench.call(node_calls.node_inputs(ETL, "f~join", "0"))[1]
@@ -121,7 +123,7 @@ class TestStaged:
             grow(bench, attempt, node(name := name + "n"))
             finish(bench, attempt)
         assert run_all(bench) == ["nnnn"]
-        assert [found.name for found in bench.hand.run(flow_ops.nodes(REF))] == ["n", "nn", "nnn", "nnnn"]
+        assert [found.name for found in bench.hand.run(reading.nodes(REF))] == ["n", "nn", "nnn", "nnnn"]
 
 
 class TestRefused:
@@ -168,7 +170,7 @@ class TestRefused:
     def test_a_lost_attempt_adds_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"))
         attempt = bench.begin()
-        bench.call(flow.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now))
         with pytest.raises(LeaseLost):
             grow(bench, attempt, node("a"))
 
@@ -239,9 +241,9 @@ class TestMany:
         many = [node(f"a{n}", queue="spark" if n % 2 else "etl") for n in range(130)]
         grow(bench, attempt, *many, before=("join",))
         bench.finish(attempt)
-        bench.hand.run_until(flow_ops.advance(REF, bench), died_after)
+        bench.hand.run_until(advancing.advance(REF, bench), died_after)
         assert status(bench)[0] == "running"
-        bench.hand.run(flow_ops.advance(REF, bench))
+        bench.hand.run(advancing.advance(REF, bench))
         ran = run_all(bench)
         assert len(ran) == 131
         assert ran[-1] == "join"
@@ -278,7 +280,7 @@ class TestMany:
         attempt = bench.begin()
         grow(bench, attempt, *(node(f"a{n}") for n in range(130)))
         bench.finish(attempt)
-        bench.hand.run(flow_ops.cancel(REF, "why", bench))
+        bench.hand.run(changing.cancel(REF, "why", bench))
         assert status(bench) == ("cancelled", 131, 1, 130)
         assert leftovers(bench) == []
         assert bench.client.xlen(ETL.key("stream")) == 0
@@ -291,8 +293,8 @@ class TestMany:
         bench.fail(bench.begin())
         finish(bench, bench.begin())
         assert status(bench) == ("failed", 4, 2, 2)
-        bench.call(flow.retry_flow(ETL, "f", bench.now))
-        bench.hand.run(flow_ops.advance(REF, bench))
+        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
+        bench.hand.run(advancing.advance(REF, bench))
         assert "leaving" not in bench.record()
         assert run_all(bench) == ["a", "join"]
         assert status(bench) == ("completed", 4, 4, 0)
@@ -313,10 +315,10 @@ def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, qu
     clock = SystemClock()
     place, ref = QueueKeys("glide", queue), ref_ops.FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
-    hand.run(backend.submit("glide", check_flow(spec), "f", "attach", clock))
+    hand.run(submission.submit("glide", check_flow(spec), "f", "attach", clock))
     hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
-    assert [node.name for node in hand.run(flow_ops.nodes(ref))] == ["a", "b"]
-    hand.run(flow_ops.cancel(ref, "why", clock))
-    assert hand.run(flow_ops.status(ref)).failed == 2
+    assert [node.name for node in hand.run(reading.nodes(ref))] == ["a", "b"]
+    hand.run(changing.cancel(ref, "why", clock))
+    assert hand.run(reading.status(ref)).failed == 2
     hand.run(flow_index.sweep([place], clock))
     assert redis_client.keys("*:job:*") == []

@@ -28,7 +28,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.broadcasts.calls import Result
 from glidemq_orchestrate.broadcasts.ops import Subscription
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs import changes as job_ops
 from glidemq_orchestrate.jobs import output, usage
@@ -115,7 +115,7 @@ class Week:
             FlowNode("b", "etl", "fails" if "12" in flow_id else "work", after=["a"]),
         ]
         spec = FlowSpec("n", nodes, labels={"day": flow_id}, retention=timedelta(hours=2))
-        submitting = backend.submit(
+        submitting = submission.submit(
             "glide", check_flow(spec), flow_id, "attach", self.bench, reach=REACHES[path]
         )
         ref = self.run(submitting)

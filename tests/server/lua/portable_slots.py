@@ -10,7 +10,7 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import advance, reading
@@ -138,10 +138,10 @@ class Slots:
     def submission(
         self, spec: FlowSpec = FLOW, flow_id: str = "f", on_existing: OnExisting = "attach"
     ) -> Op[FlowRef]:
-        return backend.submit("glide", check_flow(spec), flow_id, on_existing, self, reach=self.reach)
+        return submission.submit("glide", check_flow(spec), flow_id, on_existing, self, reach=self.reach)
 
     def ref(self) -> FlowRef:
-        ref, _ = self.run(backend.find("glide", "f"))
+        ref, _ = self.run(submission.find("glide", "f"))
         assert isinstance(ref, FlowRef)
         assert ref.path == "portable"
         return ref

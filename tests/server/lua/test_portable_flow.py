@@ -6,9 +6,9 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows import watch as flow_watch
-from glidemq_orchestrate.flows.portable import advance, changes, portable, reading, sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places
@@ -64,7 +64,7 @@ def test_a_cancel_reaches_every_slot_and_can_be_repaired(slots: Slots) -> None:
     slots.submit()
     worker = NodeWorker(slots.client("{b}"), "b", slots.now)
     assert worker.take()
-    assert slots.run(portable.cancel(slots.ref(), "enough", slots))[0] is FlowState.RUNNING
+    assert slots.run(changes.cancel(slots.ref(), "enough", slots))[0] is FlowState.RUNNING
     assert slots.status() == ("cancelled", 0, 5)
     assert slots.run_jobs() == []
     slots.run(changes.retry_failed(slots.ref(), slots))
@@ -127,7 +127,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
         slots.submit()
     assert slots.stored() == before
     with pytest.raises(FlowNotFound):
-        slots.run(backend.find("glide", "f"))
+        slots.run(submission.find("glide", "f"))
     slots.client("{q}").delete("glide:{q}:job:f~n")
     slots.submit()
     with pytest.raises(FlowConflict):

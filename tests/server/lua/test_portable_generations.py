@@ -14,7 +14,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
-from glidemq_orchestrate.flows import backend, generations
+from glidemq_orchestrate.flows import generations, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
 from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
@@ -39,7 +39,7 @@ def begin(
     slots: Slots, spec: FlowSpec = MENDED, how: OnExisting = "restart", request: str = "r"
 ) -> Op[FlowRef]:
     checked = replace(check_flow(spec), request=request)
-    return backend.submit("glide", checked, "f", how, slots, reach=slots.reach)
+    return submission.submit("glide", checked, "f", how, slots, reach=slots.reach)
 
 
 def failed(slots: Slots) -> None:

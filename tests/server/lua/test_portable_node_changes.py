@@ -14,9 +14,9 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
 from glidemq_orchestrate.flows import generations, node_changes
-from glidemq_orchestrate.flows.node_change_calls import Change, What
+from glidemq_orchestrate.flows.node_change import Change, What
 from glidemq_orchestrate.flows.node_changes import Chosen
-from glidemq_orchestrate.flows.portable import advance, portable, reading, sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -201,7 +201,7 @@ def test_a_cancel_at_any_place_of_a_change_and_a_change_at_any_place_of_a_cancel
         slots.submit()
         run_queue(slots, "b")
         slots.advance()
-        both = [change(slots, "follow", "a"), portable.cancel(slots.ref(), "enough", slots)]
+        both = [change(slots, "follow", "a"), changes.cancel(slots.ref(), "enough", slots)]
         slow, _ = slots.begun(both[is_slow_cancel], place)
         cancelled_at = is_noted(slots)
         with suppress(FlowEnded, NodeNotEnded):
@@ -223,7 +223,7 @@ def test_a_cancel_that_was_meant_for_the_round_before_holds_for_the_next(slots: 
     slots.submit()
     run_queue(slots, "b")
     slots.advance()
-    slow, _ = slots.begun(portable.cancel(slots.ref(), "enough", slots), 1)  # it has read the record
+    slow, _ = slots.begun(changes.cancel(slots.ref(), "enough", slots), 1)  # it has read the record
     slots.run(change(slots, "follow", "a"))
     for _ in slow:
         pass

@@ -12,10 +12,10 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows import backend, generations
+from glidemq_orchestrate.flows import backend, generations, submission
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import advance, changes, portable, reading, sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -146,7 +146,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
             worker.run_all()
         slots.now += 1000
         slots.run(sweep.sweep(HOME, slots))
-    ref, _ = slots.run(backend.find("glide", "late"))
+    ref, _ = slots.run(submission.find("glide", "late"))
     assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED
 
 
@@ -162,7 +162,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
             worker.run_all()
         slots.run(sweep.sweep(QueueKeys("glide", check_flow(rules).home), slots))
     for flow_id in ids:
-        ref, _ = slots.run(backend.find("glide", flow_id))
+        ref, _ = slots.run(submission.find("glide", flow_id))
         assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED, flow_id
 
 
@@ -246,7 +246,7 @@ def test_a_cancel_at_any_place_of_a_submission_ends_the_flow(slots: Slots) -> No
     for place in places(19, 4):  # from the first call after which there is a record
         clear(slots)
         slow, is_over = slots.begun(slots.submission(TWO), place)
-        slots.run(portable.cancel(slots.ref(), "enough", slots))
+        slots.run(changes.cancel(slots.ref(), "enough", slots))
         assert slots.status()[0] == "cancelled", place
         for _ in slow:
             pass
@@ -285,7 +285,7 @@ def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
 def test_a_claim_without_a_flow_is_taken_over_by_the_next_submitter(slots: Slots) -> None:
     slots.submit(calls=1)
     with pytest.raises(FlowNotFound):
-        slots.run(backend.find("glide", "f"))
+        slots.run(submission.find("glide", "f"))
     slots.submit(FlowSpec("n", [node("a", queue="c"), node("m", "a", queue="q"), node("x", queue="c")]))
     assert slots.ref().home.queue == "c"
     with pytest.raises(FlowConflict):

@@ -13,7 +13,7 @@ from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome, Request
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import advance, portable, reading, submit, sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, submit, sweep
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -40,7 +40,7 @@ def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots:
         clear(slots)
         slots.submit(TWO)
         (attempt,) = exchange().begun
-        slow, is_over = slots.begun(portable.cancel(slots.ref(), "enough", slots), place)
+        slow, is_over = slots.begun(changes.cancel(slots.ref(), "enough", slots), place)
         exchange(Outcome(attempt, Kind.DONE, "1"))
         for _ in slow:
             pass
@@ -80,7 +80,7 @@ def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_i
         slow = slots.trips(submit.relist(slots.ref()))
         for _ in range(before):
             next(slow, None)
-        slots.run(portable.cancel(slots.ref(), "enough", slots))
+        slots.run(changes.cancel(slots.ref(), "enough", slots))
         for _ in range(after):
             next(slow, None)
         slow.close()
@@ -99,7 +99,7 @@ def test_clients_that_list_a_flow_at_the_same_moment_leave_it_under_its_end(slot
         slots.submit(TWO)
         slots.client(home.base).hdel(home.flow("f"), "listed")
         slow = slots.steps(submit.relist(slots.ref()))
-        other = slots.steps(portable.cancel(slots.ref(), "enough", slots))
+        other = slots.steps(changes.cancel(slots.ref(), "enough", slots))
         for _ in range(place):
             next(slow, None)
         for _ in range(more):
@@ -170,7 +170,7 @@ def test_a_slow_submission_of_a_flow_that_was_removed_meanwhile_leaves_no_jobs(s
         clear(slots)
         slow, is_over = slots.begun(slots.submission(KEPT), place)
         slots.submit(KEPT)
-        slots.run(portable.cancel(slots.ref(), "enough", slots))
+        slots.run(changes.cancel(slots.ref(), "enough", slots))
         slots.now += 1
         slots.run(sweep.sweep(home, slots))
         for _ in slow:

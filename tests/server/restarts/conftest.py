@@ -13,7 +13,7 @@ from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
 from glidemq_orchestrate.attempts import exchange as wire
 from glidemq_orchestrate.attempts import ops as attempt_ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
@@ -75,7 +75,7 @@ class Keeper:
         return self.run(ask(call))
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.run(backend.submit("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
+        self.run(submission.submit("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
 
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1

@@ -11,9 +11,9 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Kind
 from glidemq_orchestrate.flows import generations, ref
 from glidemq_orchestrate.flows import node_status as nodes
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows import staged as flow_ops
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -38,7 +38,7 @@ def fan_out() -> list[FlowNode]:
 def advance(keeper: Keeper, *, kill: bool, every: int = 12) -> None:
     """Do all that the flow needs; every so many slices another server process begins."""
     slices = 0
-    while keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
+    while keeper.call(staged_calls.advance_flow(ETL, "f", keeper.now)):
         slices += 1
         if slices % every == 0:
             keeper.again(kill=kill)
@@ -50,7 +50,7 @@ def run_all(keeper: Keeper, result: str, flow_id: str = "f", *, kill: bool = Fal
     while begun := keeper.begin():
         assert set(keeper.hand_in(Kind.DONE, result, begun)) <= {"ok"}
         ran += len(begun)
-        while keeper.call(flow.advance_flow(ETL, flow_id, keeper.now)):
+        while keeper.call(staged_calls.advance_flow(ETL, flow_id, keeper.now)):
             slices += 1
             if kill and slices % 12 == 0:
                 keeper.again(kill=True)
@@ -82,9 +82,9 @@ def test_a_generation_begins_once_whatever_servers_die(keeper: Keeper) -> None:
     keeper.again(kill=True)
     assert keeper.run(generations.restart(new, "again", keeper)) == new
     assert run_all(keeper, '"new"', new.flow_id, kill=True) == WIDE + 1
-    status = keeper.run(flow_ops.status(new))
+    status = keeper.run(reading.status(new))
     assert (status.state, status.completed, status.generation) == ("completed", WIDE + 1, 1)
-    assert set(keeper.run(flow_ops.results(new)).values()) == {"new"}
+    assert set(keeper.run(reading.results(new)).values()) == {"new"}
 
 
 def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) -> None:
@@ -108,8 +108,8 @@ def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) ->
     assert (left.node, left.generation) == ("end", 1)
     keeper.hand_in(Kind.DONE, '"new"', [left])
     new = keeper.run(generations.find_place("glide", "f")).ref
-    assert keeper.run(flow_ops.status(new)).completed == WIDE + 2
-    assert keeper.run(flow_ops.results(new)) == {one.name: "old" for one in first[:-1]} | {"end": "new"}
+    assert keeper.run(reading.status(new)).completed == WIDE + 2
+    assert keeper.run(reading.results(new)) == {one.name: "old" for one in first[:-1]} | {"end": "new"}
 
 
 def in_turn(keeper: Keeper, op: Op[Any]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def every_page(keeper: Keeper, page: Callable[[str], Call[Any]]) -> dict[str, An
 
 def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     keeper.submit(*wide_join())
-    keeper.call(flow.advance_flow(ETL, "f", keeper.now))
+    keeper.call(staged_calls.advance_flow(ETL, "f", keeper.now))
     assert run_all(keeper, '"1"') == WIDE + 1
     assert len(every_page(keeper, lambda at: nodes.flow_results(ETL, "f", at))) == WIDE + 1
     assert len(every_page(keeper, lambda at: nodes.node_inputs(ETL, "f~end", at))) == WIDE

@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import ChildrenFailed
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.foundation.clock import SystemClock
@@ -44,7 +44,7 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
 
     def made(path: str, *nodes: FlowNode) -> Flow:
         checked = check_flow(FlowSpec("n", nodes))
-        hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
+        hand.run(submission.submit("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
         return flows.get("f")
 
     return made

@@ -25,8 +25,8 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import CheckedNode, check_flow
-from glidemq_orchestrate.flows.growth import check_growth
 from glidemq_orchestrate.flows.rules import verdict
+from glidemq_orchestrate.flows.staged.growth import check_growth
 from glidemq_orchestrate.flows.staging import JobNames, more_fields
 from tests.rule_oracle import ENDS, verdicts
 

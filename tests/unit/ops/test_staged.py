@@ -20,10 +20,13 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     WaitTimeout,
 )
-from glidemq_orchestrate.flows import backend, ref
-from glidemq_orchestrate.flows import staged as flow
+from glidemq_orchestrate.flows import ref, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.node_status import STATUS_FIELDS
+from glidemq_orchestrate.flows.staged import changes as changing
+from glidemq_orchestrate.flows.staged import reading
+from glidemq_orchestrate.flows.staged import submit as submitting
+from glidemq_orchestrate.flows.staged import wait as waiting
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Batch, Call, Op, command
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -52,7 +55,7 @@ CLAIMED = [True, "etl", [None, None, None], []]
 
 class TestSubmitting:
     def submit(self, clock: ManualClock, count: int = 3, size: int = 1, **kw: Any) -> Op[None]:
-        return flow.submit(REF, check_flow(spec(count, size)), kw.get("on_existing", "attach"), clock)
+        return submitting.submit(REF, check_flow(spec(count, size)), kw.get("on_existing", "attach"), clock)
 
     def test_a_small_flow_is_one_trip_and_its_release(self, scripted: Scripted, clock: ManualClock) -> None:
         transcript = scripted(self.submit(clock), [[1, 1, 1, "staging", "running", 0]])
@@ -105,7 +108,7 @@ class TestSubmitting:
         nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
         checked = check_flow(FlowSpec("n", nodes))
         script = [[1, 1, 1, *["staging"] * 53], ["running", *[0] * 20]]
-        transcript = scripted(flow.submit(REF, checked, "attach", clock), script)
+        transcript = scripted(submitting.submit(REF, checked, "attach", clock), script)
         assert transcript.names.count("gmo_stage_flow") == 53
 
     def test_a_refused_chunk_is_reported_after_everything_staged_is_discarded(
@@ -161,7 +164,7 @@ class TestSubmitting:
     ) -> None:
         wish: Any = "replace"
         with pytest.raises(ConfigurationError, match="on_existing"):
-            scripted(backend.submit("glide", check_flow(spec(1)), "f", wish, clock), [])
+            scripted(submission.submit("glide", check_flow(spec(1)), "f", wish, clock), [])
 
 
 NOTHING: list[Any] = ["0", [], []]
@@ -184,7 +187,7 @@ class TestWatching:
     def test_a_wait_ends_with_the_event_of_the_flow(self, scripted: Scripted, clock: ManualClock) -> None:
         entry = [["glide:{etl}:events", [["2-1", ["event", "flow.completed", "jobId", "", "flowId", "f"]]]]]
         transcript = scripted(
-            flow.wait(REF, None, clock),
+            waiting.wait(REF, None, clock),
             [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"], []]],
         )
         assert transcript.value.results == {"a": 1}
@@ -203,17 +206,17 @@ class TestWatching:
     def test_the_position_is_taken_before_the_state_is_read(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        transcript = scripted(flow.wait(REF, None, clock), [[["1-1", []]], record("completed"), NOTHING])
+        transcript = scripted(waiting.wait(REF, None, clock), [[["1-1", []]], record("completed"), NOTHING])
         assert transcript.names == ["XREVRANGE", "gmo_flow_status", "gmo_flow_results"]
 
     def test_a_wait_reads_the_state_again_though_no_event_comes(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         def late(_: object) -> None:
-            clock.now += flow.REREAD_MS
+            clock.now += waiting.REREAD_MS
 
         transcript = scripted(
-            flow.wait(REF, None, clock),
+            waiting.wait(REF, None, clock),
             [[], record("running"), IDLE, late, record("completed"), NOTHING],
         )
         assert transcript.value.status.state is FlowState.COMPLETED
@@ -233,10 +236,10 @@ class TestWatching:
         ]
 
         def late(_: object) -> None:
-            clock.now += flow.REREAD_MS
+            clock.now += waiting.REREAD_MS
 
         transcript = scripted(
-            flow.wait(REF, None, clock),
+            waiting.wait(REF, None, clock),
             [[], record("running"), IDLE, others, late, record("completed"), NOTHING],
         )
         reads = [
@@ -253,18 +256,18 @@ class TestWatching:
             clock.now += 250
 
         with pytest.raises(WaitTimeout, match="still running: 1 of 3"):
-            scripted(flow.wait(REF, 250, clock), [[], record("running"), IDLE, late])
+            scripted(waiting.wait(REF, 250, clock), [[], record("running"), IDLE, late])
 
     def test_a_wait_of_no_time_asks_once(self, scripted: Scripted, clock: ManualClock) -> None:
         with pytest.raises(WaitTimeout):
-            scripted(flow.wait(REF, 0, clock), [[], record("running"), IDLE])
+            scripted(waiting.wait(REF, 0, clock), [[], record("running"), IDLE])
 
     def test_pages_are_put_together_in_order_and_each_node_once(self, scripted: Scripted) -> None:
         pages = [
             ["7", *row("b", 1, "waiting"), *row("c", 2, "removed-completed")],
             ["0", *row("a", 0, "completed"), *row("b", 1, "active")],
         ]
-        found = scripted(flow.nodes(REF), pages).value
+        found = scripted(reading.nodes(REF), pages).value
         assert [(node.name, str(node.state)) for node in found] == [
             ("a", "completed"),
             ("b", "active"),
@@ -278,8 +281,8 @@ class TestWatching:
             *row("b", 1, "completed"),
             *row("c", 2, "failed", "ValueError: x"),
         ]
-        status = scripted(flow.status(REF), [record("failed", failed=2)]).value
-        ended = scripted(flow.outcome(REF, status), [["0", ["b", "[1]"], []], page]).value
+        status = scripted(reading.status(REF), [record("failed", failed=2)]).value
+        ended = scripted(reading.outcome(REF, status), [["0", ["b", "[1]"], []], page]).value
         assert [(node.name, node.reason) for node in ended.failed] == [
             ("c", "ValueError: x"),
             ("a", "upstream failed: z"),
@@ -289,21 +292,21 @@ class TestWatching:
             ref.raise_unless_completed(ended)
 
     def test_a_cancelled_flow_raises_what_it_is(self, scripted: Scripted) -> None:
-        status = scripted(flow.status(REF), [record("cancelled", reason="too late")]).value
-        ended = scripted(flow.outcome(REF, status), [NOTHING]).value
+        status = scripted(reading.status(REF), [record("cancelled", reason="too late")]).value
+        ended = scripted(reading.outcome(REF, status), [NOTHING]).value
         with pytest.raises(FlowCancelled, match="too late"):
             ref.raise_unless_completed(ended)
 
     def test_an_unknown_flow_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(FlowNotFound, match="no flow f"):
-            scripted(flow.find("glide", "f"), [None])
-        assert scripted(flow.find("glide", "f"), ["etl"]).value == REF
+            scripted(reading.find("glide", "f"), [None])
+        assert scripted(reading.find("glide", "f"), ["etl"]).value == REF
 
     def test_a_cancelled_flow_is_worked_off_and_an_ended_one_left_alone(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        assert scripted(flow.cancel(REF, "x", clock), ["running", 5, 0]).value is FlowState.RUNNING
-        assert scripted(flow.cancel(REF, "x", clock), ["completed"]).value is FlowState.COMPLETED
+        assert scripted(changing.cancel(REF, "x", clock), ["running", 5, 0]).value is FlowState.RUNNING
+        assert scripted(changing.cancel(REF, "x", clock), ["completed"]).value is FlowState.COMPLETED
 
     def test_events_are_read_with_their_fields(self, scripted: Scripted) -> None:
         reply = [["e", [["1700000000000-1", ["event", "failed", "jobId", "7", "failedReason", "x"]]]]]

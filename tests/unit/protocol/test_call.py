@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import JobOptions, events
 from glidemq_orchestrate import registry as consumers
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
+from glidemq_orchestrate.flows import deadlines, record
 from glidemq_orchestrate.flows import node_status as nodes
-from glidemq_orchestrate.flows import record as flow
-from glidemq_orchestrate.flows import stalled
+from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import stalled
 from glidemq_orchestrate.jobs import calls as changes
 from glidemq_orchestrate.jobs import calls as jobs
 from glidemq_orchestrate.jobs import pages as reads
@@ -113,11 +114,11 @@ def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) ->
 
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
     assert jobs.job_fields(ETL, "1").repeatable
-    assert flow.flow_status(ETL, "f").repeatable
-    assert flow.advance_flow(ETL, "f", 1).repeatable
+    assert record.flow_status(ETL, "f").repeatable
+    assert staged_calls.advance_flow(ETL, "f", 1).repeatable
     assert not changes.add_log(ETL, "1", "line").repeatable
     assert not server.server_time().repeatable
-    assert not flow.retry_flow(ETL, "f", 1).repeatable
+    assert not staged_calls.retry_flow(ETL, "f", 1).repeatable
     assert not budget.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
 
 
@@ -125,9 +126,9 @@ def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
 def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
     calls: list[Call[Any]] = [
         libraries.orchestrate_version(),
-        flow.flow_status(ETL, "f"),
+        record.flow_status(ETL, "f"),
         nodes.flow_nodes(ETL, "f", "0"),
-        flow.expire_due(ETL, 1),
+        deadlines.expire_due(ETL, 1),
         stalled.check_open(ETL, "f", 0, 1, 1),
         stalled.delivered(ETL),
         stalled.stream_page(ETL, ""),

@@ -8,8 +8,8 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import Request, finish_and_fetch
 from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.flows.deadlines import expire_due
 from glidemq_orchestrate.flows.node_status import flow_nodes
-from glidemq_orchestrate.flows.record import expire_due
 from glidemq_orchestrate.jobs.calls import remove_jobs, retry_jobs, revoke_job
 from glidemq_orchestrate.queues.settings import rate_limit_group
 from glidemq_orchestrate.registry import consumers

@@ -13,11 +13,13 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, Superseded
-from glidemq_orchestrate.flows import definitions, stalled
 from glidemq_orchestrate.flows import generation_record as generations
 from glidemq_orchestrate.flows import home as claims
+from glidemq_orchestrate.flows import record as record_ops
+from glidemq_orchestrate.flows import rows as rows_ops
+from glidemq_orchestrate.flows.backend import backend_of, path_of, read_status
 from glidemq_orchestrate.flows.node_status import GONE, TimedNode, timed_node, timed_nodes
-from glidemq_orchestrate.flows.record import read_status
+from glidemq_orchestrate.flows.ref import FlowRef, Path
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, At, Span, Times, cut_sorted, page
@@ -85,7 +87,7 @@ class ListedFlow(NamedTuple):
     home: QueueKeys
     stored_as: str
     status: FlowStatus
-    is_portable: bool
+    path: Path
 
 
 def plan(prefix: str, wanted: WantedFlows, size: int) -> Op[list[FlowSpan]]:
@@ -143,10 +145,10 @@ def read(
     found: list[ListedFlow] = []
     for first in range(0, len(places), PER_TRIP):
         some_places = places[first : first + PER_TRIP]
-        records = yield from ask_all([definitions.record(home, stored) for home, stored in some_places])
+        records = yield from ask_all([record_ops.record_fields(home, stored) for home, stored in some_places])
         for (home, one), record in zip(some_places, records, strict=True):
             if "digest" in record:
-                flow = ListedFlow(home, one, read_status(home, one, record), record.get("path") == "portable")
+                flow = ListedFlow(home, one, read_status(home, one, record), path_of(record.get("path")))
                 found += [flow] if wanted.has(flow.status) else []
     return found, following
 
@@ -156,13 +158,14 @@ def nodes(flow: ListedFlow, cursor: str) -> Op[tuple[list[TimedNode], str | None
 
     Nothing if the flow has no nodes any more, as its retention is over or another generation has begun.
     """
+    ref = FlowRef(flow.home, flow.stored_as, flow.path)
     try:
-        if not flow.is_portable:
+        if not backend_of(ref).is_carried:
             following, found = yield from ask(timed_nodes(flow.home, flow.stored_as, cursor))
             return found, None if following == "0" else following
     except (FlowNotFound, FlowExpired, Superseded):
         return [], None
-    following, rows = yield from ask(stalled.node_table(flow.home, flow.stored_as, cursor))
+    following, rows = yield from ask(rows_ops.node_table(flow.home, flow.stored_as, cursor))
     asking = [
         timed_node(QueueKeys(flow.home.prefix, row[1]), row[2], name, json.dumps(row), GONE)
         for name, row in rows.items()

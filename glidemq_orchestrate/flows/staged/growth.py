@@ -23,12 +23,14 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows import home as neighbours
-from glidemq_orchestrate.flows import staged as flow
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedNode, check_flow
-from glidemq_orchestrate.flows.node_status import flow_nodes, read_row
+from glidemq_orchestrate.flows.node_status import flow_nodes
 from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.rows import read_row
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec, FlowState, FlowStatus
-from glidemq_orchestrate.flows.staged import CALLS_PER_TRIP, MAX_STAGINGS
+from glidemq_orchestrate.flows.staged import advance as advancing
+from glidemq_orchestrate.flows.staged import reading
+from glidemq_orchestrate.flows.staged.submit import CALLS_PER_TRIP, MAX_STAGINGS
 from glidemq_orchestrate.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
@@ -285,12 +287,12 @@ def add_nodes(
     if attempt.flow_id is None or attempt.node is None:
         raise InvalidFlow(f"job {attempt.job_id} is not a node of a flow, so it cannot add nodes to one")
     growth = check_growth(nodes, before=before, grower=attempt.node)
-    ref = yield from flow.find(prefix, attempt.stored_flow)
+    ref = yield from reading.find(prefix, attempt.stored_flow)
     names = {attempt.node, *growth.outside, *growth.before}
     known = yield from _known(ref, sorted(names), attempt.job_id)
     if attempt.node not in known:
         raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
-    check_place(growth, known, (yield from flow.status(ref)), attempt.node)
+    check_place(growth, known, (yield from reading.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
     yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
     stagings = 0
@@ -309,7 +311,7 @@ def add_nodes(
 def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
     """Add nodes to a running or completed flow, all or none. The same call again changes nothing."""
     growth = check_growth(nodes)
-    status = yield from flow.status(ref)
+    status = yield from reading.status(ref)
     known = yield from _known(ref, sorted(growth.outside), extension_id(growth))
     try:
         check_place(growth, known, status, None)
@@ -322,7 +324,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
         staged = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
         states, refused = yield from _send(list(staged))
         if refused is None:
-            yield from flow.advance(ref, clock)
+            yield from advancing.advance(ref, clock)
             return states[-1]
         if not isinstance(refused, FlowIncomplete) or stagings == MAX_STAGINGS:
             yield from _drop(ref, growth, refused)

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flows.node_status import Row, flat_row
+from glidemq_orchestrate.events import entry_order
+from glidemq_orchestrate.flows.rows import TABLE_PAGE, Row, node_table
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
-
-TABLE_PAGE: Final = 200
-
 
 PAGE: Final = 100
 
@@ -36,11 +34,6 @@ class Suspect:
     def is_blocked(self) -> bool:
         """Whether it waits for dependencies, which may all have ended."""
         return self.trace.startswith("waiting-children|")
-
-
-def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
-    """The ids of some running flows of a home queue."""
-    return command("ZRANGE", f"{home.flows()}:state:running", first, first + count - 1, decode=list)
 
 
 def check_open(
@@ -111,12 +104,6 @@ def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
     return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
 
 
-def entry_order(entry_id: str) -> tuple[int, int]:
-    """The sort key of an entry."""
-    ms, _, number = entry_id.partition("-")
-    return int(ms), int(number)
-
-
 def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
     """Bring a lost job back to the stream unless it has changed; 1 if it was brought back. Repeatable."""
     keys = [suspect.queue.job(suspect.job_id), suspect.queue.key("stream")]
@@ -137,16 +124,6 @@ def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[st
         PAGE,
         decode=lambda reply: [(entry_id, replies.pairs(fields or [])) for entry_id, fields in reply],
     )
-
-
-def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Row]]]:
-    """A page of a flow's node table: the next cursor (``0`` at the end), and the row of each node."""
-
-    def decode(reply: Any) -> tuple[str, dict[str, Row]]:
-        rows = {name: flat_row(text) for name, text in replies.pairs(reply[1]).items()}
-        return reply[0], {name: row for name, row in rows.items() if row}
-
-    return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
 
 
 def retried(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:

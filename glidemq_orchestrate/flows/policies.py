@@ -1,0 +1,51 @@
+"""The policies of a node that few nodes have, in one text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate.flows.checked import CheckedNode
+from glidemq_orchestrate.flows.rules import OnFailure, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Settings that few nodes have, stored apart from the table. See ``CheckedNode``."""
+
+    rule: Rule = Rule.ALL_SUCCESS
+    on_failure: OnFailure | None = None
+    policies: Mapping[str, OnFailure] | None = None
+    queue_timeout_ms: int | None = None
+    delay_ms: int = 0
+
+    @classmethod
+    def read(cls, text: str) -> Policy:
+        """From the form in which it is stored."""
+        wire: dict[str, Any] = json.loads(text)
+        on_failure = wire.get("on_failure")
+        return cls(
+            Rule(wire.get("rule", Rule.ALL_SUCCESS)),
+            OnFailure(on_failure) if on_failure else None,
+            {name: OnFailure(policy) for name, policy in wire.get("policies", {}).items()},
+            wire.get("queue_timeout"),
+            wire.get("delay", 0),
+        )
+
+
+ORDINARY: Final = Policy()
+
+
+def policy_text(node: CheckedNode) -> str:
+    """The policy of a node as it is stored; '' for an ordinary one."""
+    wire: dict[str, Any] = {
+        "rule": node.rule,
+        "on_failure": node.on_failure,
+        "policies": dict(node.policies),
+        "queue_timeout": node.queue_timeout_ms,
+        "delay": node.delay_ms,
+    }
+    given = {name: value for name, value in wire.items() if value}
+    return json.dumps(given) if given else ""

@@ -1,0 +1,67 @@
+"""Starting a flow: it is staged, its generation takes its place, and then it is advanced."""
+
+from __future__ import annotations
+
+import json
+
+from glidemq_orchestrate.errors import (
+    GenerationTaken,
+    InvalidFlow,
+)
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.generation_record import Before
+from glidemq_orchestrate.flows.portable import succession
+from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.portable.changes import retry_failed
+from glidemq_orchestrate.flows.portable.submit import stage
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.wire.call import Op
+
+
+def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
+    """Write a flow node by node and start it, or attach to the equal flow that exists. Repeatable.
+
+    Raises:
+        InvalidFlow: A node has an ordering key. Nothing is left behind.
+        FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
+        FlowIncomplete: Other clients kept aborting the submission.
+    """
+    _refuse_ordering(flow)
+    yield from stage(ref, flow, clock)
+    state = yield from advance(ref, clock)
+    if on_existing == "retry_failed" and state is not FlowState.COMPLETED:
+        yield from retry_failed(ref, clock, flow.owner)
+
+
+def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
+    """Write a generation and start it in the place of the current one. Repeatable.
+
+    Raises:
+        InvalidFlow: A node has an ordering key. Nothing is left behind.
+        GenerationTaken: Another generation has begun meanwhile. What was staged is removed.
+        FlowConflict, FlowIncomplete: As ``submit``.
+    """
+    _refuse_ordering(flow)
+    yield from stage(ref, flow, clock, before)
+    if not (yield from succession.decide(ref)):
+        raise GenerationTaken(f"another generation of flow {ref.public_id} began")
+    yield from advance(ref, clock)
+
+
+def _refuse_ordering(flow: CheckedFlow) -> None:
+    """Refuse ordering keys: their jobs would wait for each other for ever.
+
+    The server numbers a job when it is created, and here dependents are created first: they would be due
+    before the nodes that they wait for. And a node that ends without having run is never passed over.
+    """
+    for node in flow.nodes:
+        if node.is_placed and "ordering" in json.loads(node.options):
+            queues = ", ".join(map(shown, flow.queues))
+            raise InvalidFlow(
+                f"node {shown(node.name)} has an ordering key, which needs all queues of the flow in one "
+                f"slot of the cluster, and this flow has {queues}: put its nodes into one queue, or leave "
+                f"the ordering out"
+            )

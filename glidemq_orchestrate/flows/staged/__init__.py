@@ -1,0 +1,1 @@
+"""Flows within one slot: the server does everything, by functions of ours."""

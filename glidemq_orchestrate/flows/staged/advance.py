@@ -1,0 +1,31 @@
+"""Advancing a flow: everything that it still needs, slice by slice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+SLICE: Final = 50
+
+
+MAX_SLICES: Final = 20
+
+
+def advance(ref: FlowRef, clock: Clock) -> Op[None]:
+    """Do everything the flow still needs, slice by slice, several slices per trip if much is left."""
+    left = 1
+    while left:
+        slices = min(max(left // SLICE, 1), MAX_SLICES)
+        call = staged_calls.advance_flow(ref.home, ref.flow_id, clock.now_ms())
+        left = (yield from ask_all([call] * slices))[-1] if slices > 1 else (yield from ask(call))
+
+
+def sweep(home: QueueKeys, clock: Clock) -> Op[None]:
+    """Nothing: a server function does it for every home, see ``index.sweep``."""
+    del home, clock
+    yield from ()  # no call

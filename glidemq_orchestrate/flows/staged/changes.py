@@ -1,0 +1,129 @@
+"""Changing a flow and its nodes: cancel it, own it, run nodes again, end them by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from glidemq_orchestrate.errors import (
+    NodeNotRepeatable,
+)
+from glidemq_orchestrate.flows import owner as owner_calls
+from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.ref import BROKEN, FlowRef
+from glidemq_orchestrate.flows.rows import Row, read_rows
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.staged import calls
+from glidemq_orchestrate.flows.staged import removed as removed_ops
+from glidemq_orchestrate.flows.staged.advance import advance
+from glidemq_orchestrate.flows.staged.reading import status
+from glidemq_orchestrate.flows.trips import parts
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+PER_CALL: Final = 50
+BYTES_PER_CALL: Final = 1_048_576
+
+
+def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
+    """End every node that has not ended. Returns the state before."""
+    before = yield from ask(calls.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
+    if not before.is_terminal:
+        yield from advance(ref, clock)
+    return before
+
+
+def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
+    """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state. Repeatable."""
+    return (yield from ask(owner_calls.own(ref.home, ref.flow_id, owner, clock.now_ms())))
+
+
+def owners(ref: FlowRef) -> Op[list[str]]:
+    """The names of the owners of a flow that has not ended, sorted."""
+    state = yield from status(ref)
+    return [] if state.state.is_terminal else (yield from ask(owner_calls.owners(ref.home, ref.flow_id)))
+
+
+def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
+    """Run again every node that did not complete, for an owner. Returns the state afterwards.
+
+    And those that had completed, whose results were removed and are needed.
+
+    Raises:
+        NodeNotRepeatable: A job that is needed was removed, and its data with it. Nothing was changed.
+    """
+    is_broken = (yield from status(ref)).state in BROKEN
+    return (yield from _retry(ref, clock, owner, (yield from _needed(ref)) if is_broken else ()))
+
+
+def _needed(ref: FlowRef) -> Op[list[str]]:
+    """The refs of completed nodes that a retry runs again, as their results are gone."""
+    found = yield from removed_ops.look(ref.home, ref.flow_id)
+    removed.refuse_lost(ref.public_id, found.lost)
+    return found.needed
+
+
+def _retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str]) -> Op[FlowState]:
+    state = yield from ask(calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner, also))
+    yield from advance(ref, clock)
+    return state
+
+
+def max_changes(size: int) -> int:
+    """How many nodes one call changes at most, each with a text of this length."""
+    return min(PER_CALL, max(BYTES_PER_CALL // (size + 1), 1))
+
+
+def change(
+    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+) -> Op[list[str]]:
+    """Change nodes, as many in a call as one call changes; see ``FlowBackend.change``."""
+    if (yield from ask(calls.has_grown(ref.home, ref.flow_id))):
+        yield from _refuse_growers(ref, names, follow=wanted.what != "alone")
+    changed: list[str] = []
+    for part in parts(names, max_changes(len(wanted.text))):
+        changed += yield from _change_some(ref, part, wanted, clock, strict=strict)
+    yield from advance(ref, clock)
+    return changed
+
+
+def _change_some(
+    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+) -> Op[list[str]]:
+    while True:
+        call = calls.change_nodes(ref.home, ref.flow_id, wanted, names, clock.now_ms(), strict=strict)
+        changed = yield from ask(call)
+        if changed is not None:
+            return changed
+        yield from advance(ref, clock)
+
+
+def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[None]:
+    """Refuse if a node that would run again has added nodes: those of its last run would stay."""
+    rows = yield from read_rows(ref)
+    affected = _with_followers(rows, names) if follow else set(names)
+    for part in parts([name for name in rows if name in affected]):
+        asking = [calls.grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part]
+        for name, has_added in zip(part, (yield from ask_all(asking)), strict=True):
+            if has_added:
+                raise NodeNotRepeatable(
+                    f"node {name} has added nodes and would run again: restart the flow from the nodes that "
+                    "are to run"
+                )
+
+
+def _with_followers(rows: Mapping[str, Row], names: Iterable[str]) -> set[str]:
+    dependents: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        for dependency in row[4:]:
+            dependents.setdefault(dependency, []).append(name)
+    found, left = set(names), list(names)
+    while left:
+        for name in dependents.get(left.pop(), ()):
+            if name not in found:
+                found.add(name)
+                left.append(name)
+    return found

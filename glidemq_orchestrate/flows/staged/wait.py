@@ -1,0 +1,52 @@
+"""Waiting for the end of a flow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_orchestrate import events
+from glidemq_orchestrate.errors import (
+    WaitTimeout,
+)
+from glidemq_orchestrate.flows import deadlines
+from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
+from glidemq_orchestrate.flows.spec import FlowOutcome
+from glidemq_orchestrate.flows.staged.reading import outcome, status
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.wire.call import Op, ask
+
+REREAD_MS: Final = 5_000
+
+
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+    """Wait for the end of a flow: wakes on its event, and re-reads the record since events can be trimmed."""
+    position = yield from events.tail(ref.home)
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    while True:
+        current = yield from status(ref)
+        raise_if_superseded(current)
+        if current.state.is_terminal:
+            return (yield from outcome(ref, current))
+        # The flow's deadlines hold even if no worker or supervisor serves the home queue.
+        expired, due = yield from unconfirmed(ask(deadlines.expire_due(ref.home, clock.now_ms())))
+        reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
+        if due >= 0:
+            reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())
+        if deadline is not None:
+            reread = min(reread, deadline)
+        position = yield from _until_event(ref, position, reread, clock)
+        if deadline is not None and clock.monotonic_ms() >= deadline:
+            raise WaitTimeout(
+                f"flow {ref.public_id} is still {current.state}: "
+                f"{current.completed} of {current.total} nodes completed"
+            )
+
+
+def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(ref.home, position, left)):
+            position = event.id
+            if event.flow_id == ref.public_id:
+                return position
+    return position

@@ -1,0 +1,132 @@
+"""Submitting a flow: claim its id, choose its path, write it, or join the one that exists."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_orchestrate.errors import (
+    ConnectionFailed,
+    FlowConflict,
+    FlowNotFound,
+    GlideMQError,
+    NodeNotRepeatable,
+    OutcomeUnknown,
+    Superseded,
+    TransportError,
+)
+from glidemq_orchestrate.flows import generations
+from glidemq_orchestrate.flows import home as claim
+from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows.backend import ONE_SERVER, Reach, backend_of, may_begin, ref_of
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.compare import differences, fields
+from glidemq_orchestrate.flows.generations import CurrentGeneration, find_place
+from glidemq_orchestrate.flows.ref import (
+    BROKEN,
+    FlowRef,
+    OnExisting,
+    check_on_existing,
+)
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+MAX_GENERATIONS: Final = 5
+
+
+def submit(  # noqa: PLR0913  a flow, its name, and where it goes
+    prefix: str,
+    flow: CheckedFlow,
+    flow_id: str,
+    on_existing: OnExisting,
+    clock: Clock,
+    *,
+    reach: Reach = ONE_SERVER,
+) -> Op[FlowRef]:
+    """Write a flow and let it run, by the path that its topology requires. Repeatable.
+
+    Where another generation takes the place of the one that it is about to join, it joins that.
+
+    Raises:
+        FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
+        Superseded: Others kept beginning generations.
+    """
+    check_on_existing(on_existing)
+    for _ in range(MAX_GENERATIONS):
+        try:
+            return (yield from _submit(prefix, flow, flow_id, on_existing, clock, reach))
+        except Superseded as exc:
+            superseded = exc
+    raise superseded
+
+
+def _submit(  # noqa: PLR0913, PLR0917  as submit
+    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
+) -> Op[FlowRef]:
+    home = QueueKeys(prefix, (yield from neighbours.choose_home(prefix, flow, flow_id, clock)))
+    try:
+        found = yield from claim.take(home, flow_id)
+        place = CurrentGeneration(ref_of(home, found), found) if found else None
+    except FlowConflict as exc:  # it has another home
+        place = yield from _found(prefix, flow_id, exc)
+    if place:  # it keeps its home, whichever queue has most of the nodes now
+        home = place.ref.home
+    if place and (on_existing == "restart" or place.found.digest != flow.digest):
+        if on_existing == "attach" or not may_begin(place.ref, flow, reach):
+            raise (yield from conflict(prefix, flow_id, flow))
+        yield from neighbours.link(home, flow.queues)
+        return (yield from generations.submit(place, flow, on_existing, clock))
+    ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
+    try:
+        yield from neighbours.link(home, flow.queues)
+        yield from backend_of(ref).submit(ref, flow, on_existing, clock)
+    except NodeNotRepeatable:
+        if place is None:
+            raise
+        return (yield from generations.submit(place, flow, on_existing, clock, anew=True))
+    except (ConnectionFailed, OutcomeUnknown):
+        raise
+    except GlideMQError as exc:
+        try:
+            yield from claim.release(home, flow_id)
+            yield from claim.leave(home)
+        except TransportError as broken:
+            raise exc from broken
+        raise
+    return ref
+
+
+def is_lost(ref: FlowRef) -> Op[bool]:
+    """Whether a failed flow cannot be retried as it is: jobs were removed, and their data with them."""
+    backend = backend_of(ref)
+    has_failed = (yield from backend.status(ref)).state in BROKEN
+    return has_failed and bool((yield from backend.lost(ref)))
+
+
+def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[CurrentGeneration]:
+    """Where a flow is; if it was removed meanwhile, the error that said that it exists."""
+    try:
+        return (yield from find_place(prefix, flow_id))
+    except FlowNotFound:
+        raise otherwise from None
+
+
+def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
+    """The error that says in what the flow with this id differs from another specification."""
+    try:
+        ref = yield from find(prefix, flow_id)
+        if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
+            return claim.conflict(flow_id)
+        return claim.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
+    except GlideMQError:  # it was removed meanwhile, for example
+        return claim.conflict(flow_id)
+
+
+def find(prefix: str, flow_id: str) -> Op[FlowRef]:
+    """Find a flow by its id.
+
+    Raises:
+        FlowNotFound: There is none with this id.
+    """
+    return (yield from find_place(prefix, flow_id)).ref
