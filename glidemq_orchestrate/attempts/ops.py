@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from glidemq_orchestrate import registry as consumers
+from glidemq_orchestrate import registry
 from glidemq_orchestrate.attempts import dead_letters as letters
 from glidemq_orchestrate.attempts import exchange as wire
 from glidemq_orchestrate.attempts import supervision, workers
@@ -83,7 +83,7 @@ def _place(entry_id: str) -> tuple[int, int]:
 
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
     """Create the workers' group of each queue if it is missing."""
-    for reply in (yield from ask_each([consumers.create_group(queue) for queue in queues])):
+    for reply in (yield from ask_each([registry.create_group(queue) for queue in queues])):
         if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
             raise reply
 
@@ -95,8 +95,8 @@ def announce(
     text = json.dumps(description, separators=(",", ":"))
     calls: list[Call[None]] = []
     for queue in queues:
-        calls.append(consumers.register_worker(queue, worker_id, text, ttl_ms))
-        calls.append(consumers.announce_worker(queue, worker_id, now_ms + ttl_ms))
+        calls.append(registry.register_worker(queue, worker_id, text, ttl_ms))
+        calls.append(registry.announce_worker(queue, worker_id, now_ms + ttl_ms))
     yield from ask_all(calls)
 
 
@@ -108,12 +108,12 @@ def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
     """
     calls: list[Call[Any]] = []
     for queue in queues:
-        calls.append(consumers.forget_worker(queue, worker_id))
-        calls.append(consumers.withdraw_worker(queue, worker_id))
-        calls.append(consumers.has_pending(queue, worker_id))
+        calls.append(registry.forget_worker(queue, worker_id))
+        calls.append(registry.withdraw_worker(queue, worker_id))
+        calls.append(registry.has_pending(queue, worker_id))
     replies = yield from ask_each(calls)
     free = [queue for queue, pending in zip(queues, replies[2::3], strict=True) if pending is False]
-    yield from ask_each([consumers.drop_consumer(queue, worker_id) for queue in free])
+    yield from ask_each([registry.drop_consumer(queue, worker_id) for queue in free])
 
 
 def exchange(

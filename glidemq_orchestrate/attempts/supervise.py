@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_orchestrate import registry as consumer_calls
+from glidemq_orchestrate import registry
 from glidemq_orchestrate.attempts import ops as attempt
 from glidemq_orchestrate.attempts import supervision
 from glidemq_orchestrate.attempts.supervision import Ended, SweepPosition
 from glidemq_orchestrate.attempts.workers import FOREIGN_IDLE_MS, ReclaimedJobs
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
-from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows.backend import sweep_all
 from glidemq_orchestrate.flows.staged import stalled
@@ -127,7 +127,7 @@ def resign(watch: Supervision) -> Op[None]:
 def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
     """Whether a worker that is not ours is alive, or holds jobs."""
     try:
-        consumers = yield from ask(consumer_calls.consumers(queue))
+        consumers = yield from ask(registry.consumers(queue))
     except ProtocolError:
         return False  # the queue has no group: it never had a worker
     return any(
@@ -189,7 +189,7 @@ def check_open(watch: Supervision, clock: Clock) -> Op[None]:
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
-        yield from isolated(neighbours.unlink(home), f"the set {home.beside()}")
+        yield from isolated(homes.unlink(home), f"the set {home.beside()}")
     first, position = yield from _walk(watch, first, position, clock)
     yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 

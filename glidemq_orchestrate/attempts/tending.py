@@ -15,11 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate import events
-from glidemq_orchestrate.attempts import supervise
-from glidemq_orchestrate.attempts import supervision as calls
+from glidemq_orchestrate.attempts import supervise, supervision
 from glidemq_orchestrate.attempts.supervise import WAKING, Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
-from glidemq_orchestrate.flows import home as claim
 from glidemq_orchestrate.flows import home as neighbours
 from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows import watch as watching
@@ -142,7 +140,7 @@ def _look(tending: Tending) -> Op[None]:
     for gone in tending.led.keys() - set(queues):
         yield from _leave(tending, gone)
     others = [queue for queue in queues if queue not in tending.led]
-    leaders = yield from ask_each([calls.leader(queue) for queue in others])
+    leaders = yield from ask_each([supervision.leader(queue) for queue in others])
     missing: list[str] = []
     for queue, leader in zip(others, leaders, strict=True):
         if leader is not None:
@@ -273,7 +271,7 @@ def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
 
 def is_supervised(ref: FlowRef) -> Op[bool]:
     """Whether somebody leads the home of a flow."""
-    return (yield from ask(calls.leader(ref.home))) is not None
+    return (yield from ask(supervision.leader(ref.home))) is not None
 
 
 def unsupervised_text(queues: tuple[str, ...]) -> str:
@@ -307,9 +305,9 @@ def once(tending: Tending) -> Op[list[str]]:
 
 def unsupervised_homes(prefix: str) -> Op[list[str]]:
     """The homes of running flows that nobody supervises."""
-    homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(claim.homes(prefix))))]
+    homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(neighbours.homes(prefix))))]
     running = yield from ask_each([index.running_flows(home, 0, 1) for home in homes])
     # An error is no list with a flow in it: of a queue that is not for us.
     busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]
-    leaders = yield from ask_each([calls.leader(home) for home in busy])
+    leaders = yield from ask_each([supervision.leader(home) for home in busy])
     return [home.queue for home, leader in zip(busy, leaders, strict=True) if leader is None]

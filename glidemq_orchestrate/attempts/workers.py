@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate import registry as consumer_calls
+from glidemq_orchestrate import registry
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
@@ -123,18 +123,18 @@ class LostWorker:
 
 def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
     """The live workers of a queue and of its broadcast subscriptions, the oldest first."""
-    until = yield from ask(consumer_calls.registered_until(queue, now_ms))
+    until = yield from ask(registry.registered_until(queue, now_ms))
     names = dict.fromkeys(until)
     try:
-        groups = yield from ask(consumer_calls.groups(queue))
+        groups = yield from ask(registry.groups(queue))
     except ProtocolError:
         groups = []  # the queue never had a worker
     for group in groups:
-        for consumer in (yield from ask(consumer_calls.consumers(queue, group))):
+        for consumer in (yield from ask(registry.consumers(queue, group))):
             names[str(consumer["name"])] = None
     if not names:
         return []
-    texts = yield from ask(consumer_calls.worker_descriptions(queue, list(names)))
+    texts = yield from ask(registry.worker_descriptions(queue, list(names)))
     found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
     silent = {name: now_ms - (at - REGISTERED_MS) for name, at in until.items()}
     found = [replace(one, silent=timedelta(milliseconds=max(silent.get(one.id, 0), 0))) for one in found]
@@ -146,15 +146,15 @@ def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
 
     Those of broadcasts register nowhere: they give signs of life while they hold messages.
     """
-    until = yield from ask(consumer_calls.registered_until(queue, now_ms))
+    until = yield from ask(registry.registered_until(queue, now_ms))
     alive = {name for name, at in until.items() if now_ms - (at - REGISTERED_MS) < LOST_MS}
     try:
-        groups = yield from ask(consumer_calls.groups(queue))
+        groups = yield from ask(registry.groups(queue))
     except ProtocolError:
         return []  # the queue never had a worker
     gone: list[LostWorker] = []
     for group in groups:
-        for one in (yield from ask(consumer_calls.consumers(queue, group))):
+        for one in (yield from ask(registry.consumers(queue, group))):
             name, is_silent = one["name"], one["idle"] >= LOST_MS
             is_gone = name.startswith(OURS) and name not in alive
             if one["pending"] and (is_gone or (name.startswith(OF_BROADCASTS) and is_silent)):
@@ -197,11 +197,11 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
 
 def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
     """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
-    ours = [name for name in (yield from ask(consumer_calls.live_workers(queue, now_ms))) if name != without]
-    described = (yield from ask(consumer_calls.worker_descriptions(queue, ours))) if ours else []
+    ours = [name for name in (yield from ask(registry.live_workers(queue, now_ms))) if name != without]
+    described = (yield from ask(registry.worker_descriptions(queue, ours))) if ours else []
     names = {name for text in described if text for name in ("", *_handlers_of(text))}
     try:
-        consumers = yield from ask(consumer_calls.consumers(queue))
+        consumers = yield from ask(registry.consumers(queue))
     except ProtocolError:
         return names  # the queue has no group: it never had a worker
     # A worker of ours that died a moment ago is not foreign, as its name shows.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from glidemq_orchestrate import registry as consumers
+from glidemq_orchestrate import registry
 from glidemq_orchestrate.broadcasts import calls
 from glidemq_orchestrate.broadcasts.calls import SubscriptionState
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.registry import Group
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -48,7 +48,7 @@ class MessageState:
 def groups(queue: QueueKeys) -> Op[list[Group]]:
     """All consumer groups of the stream; none without a stream."""
     try:
-        return (yield from ask(consumers.group_details(queue)))
+        return (yield from ask(registry.group_details(queue)))
     except ProtocolError:
         return []  # nothing was ever added, and nobody has read
 
@@ -73,7 +73,7 @@ def undelivered(queue: QueueKeys, group: Group, look_at: int | None) -> Op[int]:
         return group.lag
     count, start = 0, f"({group.last}"
     while look_at is None or count < look_at:
-        entries = yield from ask(reads.stream_page(queue, start, PAGE))
+        entries = yield from ask(pages.stream_page(queue, start, PAGE))
         count += len(entries)
         if len(entries) < PAGE:
             break
@@ -98,7 +98,7 @@ def held(queue: QueueKeys, found: Sequence[Group]) -> Op[int]:
     for group in busy:
         start = "-"
         while True:
-            page = yield from ask(reads.pending_page(queue, start, PAGE, group.name))
+            page = yield from ask(pages.pending_page(queue, start, PAGE, group.name))
             entries.update(page)
             if len(page) < PAGE:
                 break
@@ -116,5 +116,5 @@ def message_states(queue: QueueKeys, job_id: str, clock: Clock) -> Op[dict[str, 
 
 def held_jobs(queue: QueueKeys, entries: Sequence[str]) -> Op[list[str]]:
     """The job ids of some entries."""
-    rows = yield from ask_all([reads.stream_entry(queue, entry) for entry in entries])
+    rows = yield from ask_all([pages.stream_entry(queue, entry) for entry in entries])
     return [job_id for row in rows for _, job_id in row if job_id]

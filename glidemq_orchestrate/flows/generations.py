@@ -24,11 +24,9 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     Superseded,
 )
-from glidemq_orchestrate.flows import compare
-from glidemq_orchestrate.flows import generation_record as calls
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.flows import home as claims
-from glidemq_orchestrate.flows import record as flow_calls
+from glidemq_orchestrate.flows import compare, generation_record
+from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import backend_of, read_status, ref_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.generation_record import Found
@@ -61,10 +59,10 @@ def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
     Raises:
         FlowNotFound: There is no flow with this id.
     """
-    queue = yield from ask(claims.claimed_by(prefix, flow_id))
+    queue = yield from ask(homes.claimed_by(prefix, flow_id))
     if queue is not None:
         home = QueueKeys(prefix, queue)
-        if found := (yield from claim.find_current(home, flow_id)):
+        if found := (yield from homes.find_current(home, flow_id)):
             return CurrentGeneration(ref_of(home, found), found)
     raise FlowNotFound(f"no flow {flow_id} on this server")
 
@@ -100,7 +98,7 @@ def submit(
             if not is_restart:
                 kept = yield from compared(ref, flow)
                 next_one = replace(flow, carried=kept.carried, settled=kept.settled)
-            new = yield from _begin(ref, next_one, calls.Before(ref.flow_id, on_existing), clock)
+            new = yield from _begin(ref, next_one, generation_record.Before(ref.flow_id, on_existing), clock)
             if new is not None:
                 return new
         place = yield from find_place(ref.home.prefix, ref.public_id)
@@ -134,7 +132,7 @@ def restart(  # noqa: PLR0913  as the public method
         GenerationTaken: Other callers kept extending it.
     """
     check_generation(generation)
-    asked = calls.request_for(request, again)
+    asked = generation_record.request_for(request, again)
     for _ in range(MAX_TRIES):
         if request and (known := (yield from _of_request(ref, asked, clock))):
             return known
@@ -149,7 +147,7 @@ def restart(  # noqa: PLR0913  as the public method
             _check_names(ref, flow, again)
             kept = yield from compared(ref, flow, again)
             flow = replace(flow, carried=kept.carried, settled=kept.settled)
-        before = calls.Before(ref.flow_id, "restart", stored.extensions)
+        before = generation_record.Before(ref.flow_id, "restart", stored.extensions)
         new = yield from _begin(ref, flow, before, clock)
         if new is not None:
             return new
@@ -165,7 +163,9 @@ def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:
             )
 
 
-def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) -> Op[FlowRef | None]:
+def _begin(
+    ref: FlowRef, flow: CheckedFlow, before: generation_record.Before, clock: Clock
+) -> Op[FlowRef | None]:
     """Stage the next generation and begin it; None if the current one is another one now."""
     new = _next(ref, flow, before)
     try:
@@ -179,7 +179,7 @@ def _taken(ref: FlowRef) -> GenerationTaken:
     return GenerationTaken(f"other callers kept changing flow {ref.public_id}")
 
 
-def _next(ref: FlowRef, flow: CheckedFlow, before: calls.Before) -> FlowRef:
+def _next(ref: FlowRef, flow: CheckedFlow, before: generation_record.Before) -> FlowRef:
     """The next generation: the same for a repeat that stages the same, else another one."""
     origin = json.dumps([before.how, before.extensions, flow.request, flow.digest, sorted(flow.carried)])
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
@@ -195,11 +195,11 @@ def _of_request(
     Raises:
         FlowConflict: It has another specification than the flow, or was to run other nodes again.
     """
-    every = yield from ask(calls.every(ref.home, ref.public_id))
-    if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
+    every = yield from ask(generation_record.every(ref.home, ref.public_id))
+    if not every and (first := (yield from ask(generation_record.first(ref.home, ref.public_id)))):
         every = [first]
     for found in reversed(every):
-        if found.requester == calls.read_request(request):
+        if found.requester == generation_record.read_request(request):
             known = ref_of(ref.home, found)
             if found.request != request:
                 raise FlowConflict(
@@ -224,7 +224,7 @@ def _is_staging(ref: FlowRef) -> Op[bool]:
 
 def _status(ref: FlowRef) -> Op[FlowStatus]:
     """The record of a generation, also before its first fields were written."""
-    found = yield from ask(flow_calls.record_fields(ref.home, ref.flow_id))
+    found = yield from ask(flow_record.record_fields(ref.home, ref.flow_id))
     if not found:
         raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
     return read_status(ref.home, ref.flow_id, found)
@@ -266,7 +266,7 @@ def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
     """The status of each of several generations, of any flows; None for one that no longer exists."""
     found: list[FlowStatus | None] = []
     for part in parts(refs, PER_TRIP):
-        records = yield from ask_all([flow_calls.record_fields(ref.home, ref.flow_id) for ref in part])
+        records = yield from ask_all([flow_record.record_fields(ref.home, ref.flow_id) for ref in part])
         found += [
             read_status(ref.home, ref.flow_id, record) if "digest" in record else None
             for ref, record in zip(part, records, strict=True)
@@ -276,7 +276,7 @@ def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
 
 def history(ref: FlowRef) -> Op[list[FlowStatus]]:
     """The status of every generation that is kept, oldest first."""
-    every = yield from ask(calls.every(ref.home, ref.public_id))
+    every = yield from ask(generation_record.every(ref.home, ref.public_id))
     stored = [found.stored_as for found in every] or [ref.flow_id]
     every_status = yield from statuses([replace(ref, flow_id=one) for one in stored])
     found = [one for one in every_status if one]  # of one that never was more than a claim, none is kept

@@ -14,9 +14,9 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
-from glidemq_orchestrate import registry as consumers
+from glidemq_orchestrate import registry
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
-from glidemq_orchestrate.flows import generation_record as generations
+from glidemq_orchestrate.flows import generation_record
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.generation_record import Found
 from glidemq_orchestrate.foundation.clock import Clock
@@ -112,7 +112,7 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
         return flow.home
     now_ms = clock.now_ms()
     asking: list[Call[Any]] = [claimed_by(prefix, flow_id)]
-    asking += [consumers.live_workers(QueueKeys(prefix, queue), now_ms) for queue in flow.queues]
+    asking += [registry.live_workers(QueueKeys(prefix, queue), now_ms) for queue in flow.queues]
     claimed, *lives = yield from ask_each(asking)
     if isinstance(claimed, GlideMQError):
         raise claimed
@@ -169,7 +169,9 @@ MAX_NAMED: Final = 5
 def find_current(home: QueueKeys, flow_id: str) -> Op[Found | None]:
     """The current generation of a flow of this home; None if there is none."""
     public, _ = read_generation(flow_id)
-    first, current = yield from ask_all([generations.first(home, public), generations.current(home, public)])
+    first, current = yield from ask_all(
+        [generation_record.first(home, public), generation_record.current(home, public)]
+    )
     return current or first
 
 
@@ -201,8 +203,8 @@ def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]
     asking: list[Call[Any]] = [
         claim(home, flow_id),
         claimed_by(home.prefix, flow_id),
-        generations.first(home, read_generation(flow_id)[0]),
-        generations.current(home, flow_id),
+        generation_record.first(home, read_generation(flow_id)[0]),
+        generation_record.current(home, flow_id),
     ]
     _, owner, first, current = yield from ask_all(asking)
     return owner, current or first

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import generation_record as generations
-from glidemq_orchestrate.flows import home as claim
+from glidemq_orchestrate.flows import generation_record
+from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.home import find_current, leave, release
 from glidemq_orchestrate.flows.record import TOMBSTONE, read_status
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
@@ -115,7 +115,7 @@ def list_flows(  # noqa: PLR0913  one filter each
     if before is not None:
         start = IndexPosition(str(_ms(before.created_at)), before.stored_as or before.id)
     find_current: list[FlowStatus] = []
-    for home in (yield from ask(claim.homes(prefix))):
+    for home in (yield from ask(homes.homes(prefix))):
         find_current += yield from _of_home(QueueKeys(prefix, home), wanted, start, limit)
     find_current.sort(key=lambda flow: (_ms(flow.created_at), flow.id.encode()), reverse=True)
     return find_current[:limit]
@@ -148,11 +148,11 @@ def _ms(moment: datetime | None) -> int:
 def _free(home: QueueKeys, swept: Swept) -> Op[None]:
     """Free the id of a flow that was removed; its claim is in another slot."""
     if swept.tombstone_ms:
-        yield from ask(claim.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
+        yield from ask(homes.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
         # A generation that began since has relied on the claim.
         current = yield from find_current(home, swept.removed)
-        if current and not (yield from ask(generations.is_expired(home, current.stored_as))):
-            yield from ask(claim.keep(home.prefix, swept.removed))
+        if current and not (yield from ask(generation_record.is_expired(home, current.stored_as))):
+            yield from ask(homes.keep(home.prefix, swept.removed))
     else:
         yield from release(home, swept.removed)
     yield from leave(home)

@@ -17,8 +17,8 @@ from glidemq_orchestrate.errors import (
     ResultRemoved,
     Superseded,
 )
-from glidemq_orchestrate.flows import node_status as node_calls
-from glidemq_orchestrate.flows import rows as rows_ops
+from glidemq_orchestrate.flows import node_status
+from glidemq_orchestrate.flows import rows as node_rows
 from glidemq_orchestrate.flows import watch as calls
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.ref import FlowRef
@@ -46,7 +46,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     found: list[NodeStatus] = []
     for part in _parts(names):
         asking_rows = [
-            rows_ops.some_rows(ref.home, ref.flow_id, part),
+            node_rows.some_rows(ref.home, ref.flow_id, part),
             calls.record_marks(ref.home, ref.flow_id),
         ]
         rows, marks = yield from ask_all(asking_rows)
@@ -71,11 +71,11 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
-        asking = [node_calls.job_now(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        asking = [node_status.job_now(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
         for node, (state, _, text, *_) in zip(part, (yield from _current(ref, asking)), strict=True):
             if state == "completed":
                 texts[node.name] = text
-    return node_calls.read_results(texts)
+    return node_status.read_results(texts)
 
 
 def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
@@ -84,7 +84,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
     found: dict[str, JobLogs] = {}
     for part in _parts(after):
         rows, marks = yield from ask_all(
-            [rows_ops.some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+            [node_rows.some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
         )
         _check(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
@@ -92,7 +92,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         wanted = []
         for name, row in zip(part, rows, strict=True):
-            _, queue, job_id, *_ = rows_ops.read_row(row or "") or (0, "", "")  # of a broken row
+            _, queue, job_id, *_ = node_rows.read_row(row or "") or (0, "", "")  # of a broken row
             wanted.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
         read = yield from job_logs.read(wanted, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))

@@ -13,7 +13,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, StateError, Superseded, WaitTimeout
 from glidemq_orchestrate.flows import node_changes, submission
-from glidemq_orchestrate.flows import owner as calls
+from glidemq_orchestrate.flows import owner as owner_calls
 from glidemq_orchestrate.flows.backend import Reach, backend_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.node_change import Change
@@ -80,7 +80,7 @@ class Ownership:
         at = self.renewals.done.get((ref.home.base, self.owner.name))
         if at is not None and began - at < self.owner.lapse_ms // PER_LEASE:
             return
-        if (yield from ask(calls.renew(ref.home, self.owner, clock.now_ms()))):
+        if (yield from ask(owner_calls.renew(ref.home, self.owner, clock.now_ms()))):
             self.renewals.done[ref.home.base, self.owner.name] = began
         else:
             yield from self.own(ref, clock)
@@ -105,7 +105,7 @@ def note(ref: FlowRef, text: str) -> Op[None]:
     Raises:
         FlowNotFound: It no longer exists.
     """
-    yield from ask(calls.note(ref.home, ref.flow_id, text))
+    yield from ask(owner_calls.note(ref.home, ref.flow_id, text))
 
 
 def owner_of(owned: Ownership | None) -> Owner | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from glidemq_orchestrate.errors import FlowNotFound
-from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.node_status import Inputs
 from glidemq_orchestrate.flows.portable import node as portable
@@ -31,7 +31,7 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     removed: set[str] = set()
     cursor = "0"
     while True:
-        cursor, page, gone = yield from ask(nodes.node_inputs(queue, attempt.job_id, cursor))
+        cursor, page, gone = yield from ask(node_status.node_inputs(queue, attempt.job_id, cursor))
         texts.update(page)
         removed.update(gone)
         if cursor == "0":

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
 from glidemq_orchestrate.flows import definitions as calls
-from glidemq_orchestrate.flows import record as record_ops
+from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.compare import is_of_spec
@@ -100,7 +100,7 @@ def _read_missing(
         asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
-                now = yield from ask(record_ops.record_fields(ref.home, ref.flow_id))
+                now = yield from ask(flow_record.record_fields(ref.home, ref.flow_id))
                 raise_if_superseded(read_status(ref.home, ref.flow_id, now))  # then the sweep has removed it
                 raise FlowExpired(
                     f"the job of node {name} of flow {ref.public_id} was removed, and with it what the node "

@@ -15,8 +15,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows import generations
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.backend import ONE_SERVER, Reach, backend_of, may_begin, ref_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.compare import differences, fields
@@ -64,9 +63,9 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
 def _submit(  # noqa: PLR0913, PLR0917  as submit
     prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
 ) -> Op[FlowRef]:
-    home = QueueKeys(prefix, (yield from neighbours.choose_home(prefix, flow, flow_id, clock)))
+    home = QueueKeys(prefix, (yield from homes.choose_home(prefix, flow, flow_id, clock)))
     try:
-        found = yield from claim.take(home, flow_id)
+        found = yield from homes.take(home, flow_id)
         place = CurrentGeneration(ref_of(home, found), found) if found else None
     except FlowConflict as exc:  # it has another home
         place = yield from _found(prefix, flow_id, exc)
@@ -75,11 +74,11 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach" or not may_begin(place.ref, flow, reach):
             raise (yield from conflict(prefix, flow_id, flow))
-        yield from neighbours.link(home, flow.queues)
+        yield from homes.link(home, flow.queues)
         return (yield from generations.submit(place, flow, on_existing, clock))
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
-        yield from neighbours.link(home, flow.queues)
+        yield from homes.link(home, flow.queues)
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
     except NodeNotRepeatable:
         if place is None:
@@ -89,8 +88,8 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
         raise
     except GlideMQError as exc:
         try:
-            yield from claim.release(home, flow_id)
-            yield from claim.leave(home)
+            yield from homes.release(home, flow_id)
+            yield from homes.leave(home)
         except TransportError as broken:
             raise exc from broken
         raise
@@ -117,10 +116,10 @@ def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
     try:
         ref = yield from find(prefix, flow_id)
         if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
-            return claim.conflict(flow_id)
-        return claim.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
+            return homes.conflict(flow_id)
+        return homes.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
     except GlideMQError:  # it was removed meanwhile, for example
-        return claim.conflict(flow_id)
+        return homes.conflict(flow_id)
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:

@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate import events
-from glidemq_orchestrate import events as event_calls
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.events import entry_order
-from glidemq_orchestrate.flows import deadlines, record
+from glidemq_orchestrate.flows import deadlines
+from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
 from glidemq_orchestrate.flows.node_status import node_status
@@ -233,9 +233,9 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
         )
     # In one trip: the server answers the calls after the read once the read has ended.
     todo: list[Call[Any]] = [read_streams(watch.streams, until - now_ms)]
-    todo += map(event_calls.first_event, watch.streams)
+    todo += map(events.first_event, watch.streams)
     if not watch.backend.is_carried:
-        todo.append(record.flow_status(watch.ref.home, watch.ref.flow_id))
+        todo.append(flow_record.flow_status(watch.ref.home, watch.ref.flow_id))
     read, *replies = yield from ask_all(todo)
     is_lost = _move(watch, read, replies[: len(watch.streams)])
     if watch.backend.is_carried:

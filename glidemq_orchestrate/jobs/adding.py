@@ -17,7 +17,6 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import JOB_NAME
-from glidemq_orchestrate.jobs import calls as changes
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.bounds import milli, milliseconds
 from glidemq_orchestrate.jobs.calls import EncodedJob
@@ -249,7 +248,7 @@ def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
     for first in range(0, len(parents), BATCH_CALLS):
         page = parents[first : first + BATCH_CALLS]
         found = yield from ask_all(
-            [changes.job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page]
+            [job_calls.job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page]
         )
         for parent, exists in zip(page, found, strict=True):
             if not exists:

@@ -8,7 +8,7 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     JobStateConflict,
 )
-from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import logs as job_logs
 from glidemq_orchestrate.jobs.bounds import check_text, lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.job import JobLogs
@@ -21,7 +21,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
     """Run a failed job again, immediately."""
-    (word,) = yield from ask(changes.retry_jobs(queue, [job_id], now_ms))
+    (word,) = yield from ask(job_calls.retry_jobs(queue, [job_id], now_ms))
     if word == "missing":
         raise missing(queue, job_id)
     if word == "flow":
@@ -33,24 +33,24 @@ def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 def change_priority(queue: QueueKeys, job_id: str, priority: int) -> Op[None]:
     """Change the priority of a job."""
     whole("priority", priority, 0, MAX_PRIORITY)
-    yield from ask(changes.change_priority(queue, job_id, priority))
+    yield from ask(job_calls.change_priority(queue, job_id, priority))
 
 
 def change_delay(queue: QueueKeys, job_id: str, delay: timedelta, now_ms: int) -> Op[None]:
     """Change the delay of a job."""
     lasting("delay", delay)
-    yield from ask(changes.change_delay(queue, job_id, milliseconds(delay), now_ms))
+    yield from ask(job_calls.change_delay(queue, job_id, milliseconds(delay), now_ms))
 
 
 def promote(queue: QueueKeys, job_id: str) -> Op[None]:
     """Make a delayed job ready."""
-    yield from ask(changes.promote_job(queue, job_id))
+    yield from ask(job_calls.promote_job(queue, job_id))
 
 
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
     """Append a log line to an existing job."""
     check_text("log line", line)
-    yield from ask(changes.add_log(queue, job_id, line))
+    yield from ask(job_calls.add_log(queue, job_id, line))
 
 
 def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:
@@ -64,10 +64,10 @@ def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:
 def update(queue: QueueKeys, job_id: str, field: str, value: JsonLike, now_ms: int) -> Op[None]:
     """Change data or progress."""
     text = encode(value, where=f"{field} of job {job_id}")
-    yield from ask(changes.update_job(queue, job_id, field, text, now_ms))
+    yield from ask(job_calls.update_job(queue, job_id, field, text, now_ms))
 
 
 def report_tokens(queue: QueueKeys, job_id: str, tokens: int, now_ms: int) -> Op[None]:
     """Report how many tokens a job used."""
     whole("tokens", tokens, 0)
-    yield from ask(changes.update_job(queue, job_id, "tpmTokens", tokens, now_ms))
+    yield from ask(job_calls.update_job(queue, job_id, "tpmTokens", tokens, now_ms))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.wire.call import Call, Op, ask_all
@@ -32,8 +32,8 @@ class LogRange:
         last = start + self.limit - 1
         first, last = (start, min(last, -1) if start < 0 else last) if self.limit else (1, 0)
         return [
-            changes.log_lines(self.keys, self.job_id, first, last),
-            changes.log_length(self.keys, self.job_id),
+            job_calls.log_lines(self.keys, self.job_id, first, last),
+            job_calls.log_length(self.keys, self.job_id),
             job_hash.get(self.keys, self.job_id, "gmo:cut", number),
         ]
 

@@ -10,7 +10,7 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     InvalidJob,
 )
-from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.bounds import check_text
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -29,7 +29,7 @@ class OutputChunk:
 def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Op[str]:
     """Append to the output of a job."""
     check_output(fields)
-    return (yield from ask(changes.add_output(queue, job_id, fields)))
+    return (yield from ask(job_calls.add_output(queue, job_id, fields)))
 
 
 def check_output(fields: Mapping[str, str]) -> None:
@@ -51,5 +51,5 @@ def read_output(
     """Read the output of a job after a position."""
     if limit < 1:
         raise ConfigurationError("limit must be at least 1")
-    call = changes.read_output(queue, job_id, after or "0-0", limit, wait_ms if wait_ms > 0 else None)
+    call = job_calls.read_output(queue, job_id, after or "0-0", limit, wait_ms if wait_ms > 0 else None)
     return [OutputChunk(entry_id, fields) for entry_id, fields in (yield from ask(call))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.bounds import named
 from glidemq_orchestrate.jobs.fields import JobField
@@ -53,7 +53,7 @@ def signal(queue: QueueKeys, job_id: str, name: str, data: JsonLike, now_ms: int
     """Wake a suspended job; data of None is no data."""
     named("signal", name)
     text = "" if data is None else encode(data, where=f"data of signal {name}")
-    return (yield from ask(changes.signal(queue, job_id, name, text, now_ms)))
+    return (yield from ask(job_calls.signal(queue, job_id, name, text, now_ms)))
 
 
 def _signals(text: str | None) -> list[Signal]:

@@ -18,7 +18,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
 )
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named
 from glidemq_orchestrate.wire import commands, replies, stored
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
@@ -145,7 +145,7 @@ def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock, proof: Seq
     text = json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
     fields = {f"usage:{name}": _text(value) for name, value in wire.items()}
     for _ in range(TRIES):
-        shown = proof or changes.from_outside(job_id)
+        shown = proof or job_calls.from_outside(job_id)
         call = report_usage(queue, shown, text, fields, clock.now_ms())
         if (yield from ask(call)):
             # In a cluster that set is in another slot; the report itself is written.

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from glidemq_orchestrate.attempts.dead_letters import queue_of
-from glidemq_orchestrate.broadcasts import calls as broadcast
+from glidemq_orchestrate.broadcasts import calls as broadcast_calls
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     JobNotFound,
@@ -18,7 +18,7 @@ from glidemq_orchestrate.jobs.adding import NewJob, add_job, get_job
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import listing, removal
-from glidemq_orchestrate.queues import settings as admin
+from glidemq_orchestrate.queues import settings as queue_settings
 from glidemq_orchestrate.queues.listing import JobFilter
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import Json, encode
@@ -53,11 +53,11 @@ class DeadLetter:
 def set_queue(queue: QueueKeys, name: str | None) -> Op[None]:
     """Set the queue for the dead letters of a queue."""
     if name is None:
-        yield from ask(admin.drop_meta(queue, "deadLetterQueueName"))
+        yield from ask(queue_settings.drop_meta(queue, "deadLetterQueueName"))
         return
     if check_queue_name(name) == queue.queue:
         raise ConfigurationError("the dead-letter queue must be another queue")
-    yield from ask(admin.set_meta(queue, "deadLetterQueueName", name))
+    yield from ask(queue_settings.set_meta(queue, "deadLetterQueueName", name))
 
 
 def dead_letters(queue: QueueKeys, offset: int, limit: int) -> Op[list[DeadLetter]]:
@@ -105,7 +105,7 @@ def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
 def _replay_message(queue: QueueKeys, letter: DeadLetter, subscription: str, now_ms: int) -> Op[JobId]:
     """Let the subscription that failed try the message again, or a copy if it was removed; no other does."""
     data, copy_id = encode(letter.data, where="data"), f"again-{letter.id.removeprefix('dead-')}"
-    call = broadcast.retry(queue, letter.job_id, subscription, letter.name, data, copy_id, now_ms)
+    call = broadcast_calls.retry(queue, letter.job_id, subscription, letter.name, data, copy_id, now_ms)
     return JobId((yield from ask(call)) or letter.job_id)
 
 

@@ -8,16 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError, QueueInUse
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.jobs import calls as changes
-from glidemq_orchestrate.jobs import pages as reads
-from glidemq_orchestrate.jobs import usage
+from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs import pages, usage
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import listing
-from glidemq_orchestrate.queues import settings as admin
+from glidemq_orchestrate.queues import settings as queue_settings
 from glidemq_orchestrate.queues.listing import JobFilter
 from glidemq_orchestrate.queues.removal import remove_some
 from glidemq_orchestrate.wire import commands
@@ -25,7 +24,7 @@ from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, flow_home, is_queue_name
 from glidemq_orchestrate.wire.stored import moment, number, span
 
-SLICE: Final = changes.MAX
+SLICE: Final = job_calls.MAX
 MINUTE: Final = timedelta(minutes=1)
 ENDED: Final[Mapping[JobState, KeyName]] = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
 DELETED: Final = ("removed", "left")
@@ -69,12 +68,12 @@ def as_time(now_ms: int) -> datetime:
 
 def pause(queue: QueueKeys, *, resume: bool = False) -> Op[None]:
     """Set or clear the paused mark."""
-    yield from ask(admin.pause(queue, resume=resume))
+    yield from ask(queue_settings.pause(queue, resume=resume))
 
 
 def is_paused(queue: QueueKeys) -> Op[bool]:
     """Whether the mark is set."""
-    (paused,) = yield from ask(admin.meta(queue, "paused"))
+    (paused,) = yield from ask(queue_settings.meta(queue, "paused"))
     return paused == "1"
 
 
@@ -87,7 +86,7 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
     cutoff, deleted, kept = now_ms - milliseconds(grace), list[JobId](), 0
     while len(deleted) < limit:
         count = min(SLICE, limit - len(deleted))
-        ids = yield from ask(admin.ended_before(queue, ENDED[state], cutoff, kept, count))
+        ids = yield from ask(queue_settings.ended_before(queue, ENDED[state], cutoff, kept, count))
         if not ids:
             break
         words = yield from remove_some(queue, [(job_id, "") for job_id in ids], "cleaned", now_ms)
@@ -111,15 +110,15 @@ def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
     """Run failed jobs again, oldest first: as many as have failed now, as some may fail again meanwhile."""
     if limit is not None:
         whole("count", limit, 1)
-    left = yield from ask(reads.length(queue, "failed"))
+    left = yield from ask(pages.length(queue, "failed"))
     count = kept = 0
     while left and (limit is None or count < limit):
         size = min(SLICE, left, left if limit is None else limit - count)
-        ids = yield from ask(reads.sorted_ids(queue.key("failed"), kept, size, newest_first=False))
+        ids = yield from ask(pages.sorted_ids(queue.key("failed"), kept, size, newest_first=False))
         if not ids:
             break
         left -= len(ids)
-        words = yield from ask(changes.retry_jobs(queue, ids, now_ms))
+        words = yield from ask(job_calls.retry_jobs(queue, ids, now_ms))
         count += words.count("retried")
         kept += len(words) - words.count("retried") - words.count("missing")
     return count
@@ -131,22 +130,22 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
     if active and not force:
         raise QueueInUse(queue.queue, active)
     ready = queue.keys("stream", "scheduled", "priority", "lifo", "ratelimited", "suspended")
-    yield from ask(admin.unlink(ready))
+    yield from ask(queue_settings.unlink(ready))
     cursor, flows = "0", list[str]()
     while True:
-        pattern = reads.escaped(f"{queue.base}:") + "*"
-        cursor, keys = yield from ask(reads.scan_keys(pattern, cursor, listing.PAGE))
+        pattern = pages.escaped(f"{queue.base}:") + "*"
+        cursor, keys = yield from ask(pages.scan_keys(pattern, cursor, listing.PAGE))
         flows += _flow_ids(queue, keys)
         if keys:
-            yield from ask(admin.unlink(keys))
+            yield from ask(queue_settings.unlink(keys))
         if cursor == "0":
             break
     # On a cluster these keys are in other slots; those that cannot be reached remain.
     yield from ask_each(
         [
-            *(admin.unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
+            *(queue_settings.unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
             usage.forget_usage(queue),
-            claim.forget_home(queue),
+            homes.forget_home(queue),
         ]
     )
 
@@ -160,7 +159,7 @@ def set_global_concurrency(queue: QueueKeys, limit: int | None) -> Op[None]:
 
 def global_concurrency(queue: QueueKeys) -> Op[int | None]:
     """The limit; None for none."""
-    (limit,) = yield from ask(admin.meta(queue, "globalConcurrency"))
+    (limit,) = yield from ask(queue_settings.meta(queue, "globalConcurrency"))
     return number(limit) or None
 
 
@@ -173,15 +172,15 @@ def set_global_rate_limit(queue: QueueKeys, limit: RateLimit | None) -> Op[None]
 def _set_limits(queue: QueueKeys, limits: Mapping[str, int | None]) -> Op[None]:
     """Write limits of the queue, or remove those that are None; workers that they hold back look at once."""
     pairs = [word for name, value in limits.items() if value is not None for word in (name, value)]
-    change = admin.set_meta(queue, *pairs) if pairs else admin.drop_meta(queue, *limits)
-    done, _ = yield from ask_each([change, admin.tell(queue, "limits.changed")])
+    change = queue_settings.set_meta(queue, *pairs) if pairs else queue_settings.drop_meta(queue, *limits)
+    done, _ = yield from ask_each([change, queue_settings.tell(queue, "limits.changed")])
     if isinstance(done, Exception):
         raise done
 
 
 def global_rate_limit(queue: QueueKeys) -> Op[RateLimit | None]:
     """The limit; None for none."""
-    most, duration = yield from ask(admin.meta(queue, "rateLimitMax", "rateLimitDuration"))
+    most, duration = yield from ask(queue_settings.meta(queue, "rateLimitMax", "rateLimitDuration"))
     try:
         return RateLimit(number(most), span(duration))
     except InvalidJob:
@@ -194,7 +193,7 @@ def rate_limit_group(
     """Hold back the jobs of an ordering key."""
     named("key", key)
     lasting("duration", duration, least=timedelta(milliseconds=1))
-    call = admin.rate_limit_group(queue, key, milliseconds(duration), now_ms, extend=extend)
+    call = queue_settings.rate_limit_group(queue, key, milliseconds(duration), now_ms, extend=extend)
     return datetime.fromtimestamp((yield from ask(call)) / 1000, UTC)
 
 
@@ -202,7 +201,7 @@ def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
     """The ordering keys in use, and those that are not forgotten yet."""
     cursor, found = "0", dict[str, GroupInfo]()
     while True:
-        cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, listing.READ))
+        cursor, keys = yield from ask(pages.ordering_keys_page(queue, cursor, listing.READ))
         for key, row in zip(keys, (yield from _group_rows(queue, keys)), strict=True):
             found[key] = row
         if cursor == "0":
@@ -227,8 +226,8 @@ def queue_names(prefix: str) -> Op[list[str]]:
     """The queues under a prefix that ever had a job or a worker."""
     start, names, cursor = f"{prefix}:{{", set[str](), "0"
     while True:
-        pattern = reads.escaped(start) + "*"
-        cursor, keys = yield from ask(reads.scan_keys(pattern, cursor, 2 * listing.PAGE))
+        pattern = pages.escaped(start) + "*"
+        cursor, keys = yield from ask(pages.scan_keys(pattern, cursor, 2 * listing.PAGE))
         for key in keys:
             name, mark, _ = key.removeprefix(start).partition("}:")
             if mark and is_queue_name(name):  # others cannot be queues of this package
@@ -252,7 +251,7 @@ def _drain_list(queue: QueueKeys, name: KeyName, now_ms: int) -> Op[int]:
     """Delete the waiting jobs of one list, slice by slice; returns how many."""
     count = kept = 0
     while True:
-        ids = yield from ask(reads.list_ids(queue, name, kept, SLICE))
+        ids = yield from ask(pages.list_ids(queue, name, kept, SLICE))
         if not ids:
             return count
         # A revoked job is still in its list, but has failed.
@@ -265,7 +264,7 @@ def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
     """Delete the waiting jobs of the stream that no worker has taken; returns how many."""
     count, start = 0, (yield from _undelivered(queue))
     while True:
-        entries = yield from ask(reads.stream_page(queue, start, SLICE))
+        entries = yield from ask(pages.stream_page(queue, start, SLICE))
         if not entries:
             return count
         entry_of = {job_id: entry_id for entry_id, job_id in entries if job_id}
@@ -277,7 +276,7 @@ def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
 def _undelivered(queue: QueueKeys) -> Op[str]:
     """The position in the stream from which no worker has taken an entry."""
     try:
-        last = yield from ask(reads.last_delivered(queue))
+        last = yield from ask(pages.last_delivered(queue))
     except ProtocolError:
         return "-"  # there is no stream
     return f"({last}" if last else "-"
@@ -294,8 +293,8 @@ def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
     """The state of some ordering keys, read in four trips."""
     names = ("active", "maxConcurrency")
     states = yield from ask_all([commands.fields_of(queue.group(key), *names) for key in keys])
-    parked = yield from ask_all([reads.parked_count(queue, key) for key in keys])
-    times = yield from ask_all([reads.score(queue, "ratelimited", key) for key in keys])
+    parked = yield from ask_all([pages.parked_count(queue, key) for key in keys])
+    times = yield from ask_all([pages.score(queue, "ratelimited", key) for key in keys])
     numbers = (
         (yield from ask(commands.fields_of(queue.key("ordering"), *keys))) if keys else list[str | None]()
     )

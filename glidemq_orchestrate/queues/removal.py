@@ -10,8 +10,8 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as changes
-from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.calls import complete_child
 from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -26,7 +26,7 @@ Revoked = Literal["revoked", "flagged"]
 
 def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     """End a job that does not run yet; flag a running one."""
-    word, flow_id = yield from ask(changes.revoke_job(queue, job_id, clock.now_ms()))
+    word, flow_id = yield from ask(job_calls.revoke_job(queue, job_id, clock.now_ms()))
     if flow_id:
         yield from running.advance(queue, flow_id, clock)
     if word == "left":
@@ -49,13 +49,13 @@ def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
     """Delete at most a hundred jobs, given with their stream entries; returns a word for each."""
-    words, elsewhere = yield from ask(changes.remove_jobs(queue, jobs, event, now_ms))
+    words, elsewhere = yield from ask(job_calls.remove_jobs(queue, jobs, event, now_ms))
     if nodes := [job_id for (job_id, _), word in zip(jobs, words, strict=True) if word == NODE]:
         removed = yield from _remove_nodes(queue, nodes, event, now_ms)
         words = [removed.get(job_id, word) for (job_id, _), word in zip(jobs, words, strict=True)]
     for member, parent, parent_id in _foreign(elsewhere):
         # Some glidemq libraries would create a hash for a parent that was removed.
-        if (yield from ask(changes.job_exists(parent, parent_id))):
+        if (yield from ask(job_calls.job_exists(parent, parent_id))):
             yield from ask(complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
         if word == "left":
@@ -68,7 +68,7 @@ def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: in
     marks = yield from running.removal_marks(queue, nodes)
     words = dict.fromkeys(nodes, "flow")
     if marks:
-        found, _ = yield from ask(changes.remove_jobs(queue, list(marks.items()), event, now_ms))
+        found, _ = yield from ask(job_calls.remove_jobs(queue, list(marks.items()), event, now_ms))
         words |= dict(zip(marks, found, strict=True))
     return words
 
@@ -77,10 +77,10 @@ def _drop_entry(queue: QueueKeys, job_id: str) -> Op[None]:
     """Find and delete the stream entry of a job that is far from its expected place, a page at a time."""
     start = "-"
     while True:
-        entries = yield from ask(reads.stream_page(queue, start, PAGE))
+        entries = yield from ask(pages.stream_page(queue, start, PAGE))
         for entry_id, found in entries:
             if found == job_id:
-                yield from ask_all(changes.drop_entry(queue, entry_id))
+                yield from ask_all(job_calls.drop_entry(queue, entry_id))
                 return
         if len(entries) < PAGE:
             return

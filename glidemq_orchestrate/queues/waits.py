@@ -16,11 +16,10 @@ from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.foundation.names import short_reason
-from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues import settings as admin
+from glidemq_orchestrate.queues import settings as queue_settings
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -134,7 +133,7 @@ def _read(prefix: str, held: Sequence[Waiter]) -> Op[list[_Job]]:
     for job in held:
         keys = QueueKeys(prefix, job.queue)
         calls.append(job_hash.get_some(keys, job.job_id, _FIELDS, list))
-        calls.append(reads.score(keys, "scheduled", job.job_id))
+        calls.append(pages.score(keys, "scheduled", job.job_id))
     replies = (yield from ask_all(calls)) if calls else []
     return [
         _Job(job, dict(zip(_FIELDS, fields, strict=True)), score)
@@ -195,8 +194,8 @@ class _Queue:
 def _queue(keys: QueueKeys, now_ms: int) -> Op[_Queue]:
     (paused, concurrency, rate, per), (start, used) = yield from ask_all(
         [
-            admin.meta(keys, "paused", "globalConcurrency", "rateLimitMax", "rateLimitDuration"),
-            admin.rate_window(keys),
+            queue_settings.meta(keys, "paused", "globalConcurrency", "rateLimitMax", "rateLimitDuration"),
+            queue_settings.rate_window(keys),
         ]
     )
     handlers = yield from workers.known_handlers(keys, now_ms)
@@ -214,7 +213,7 @@ def _queue(keys: QueueKeys, now_ms: int) -> Op[_Queue]:
 def _group_times(prefix: str, found: Sequence[_Job]) -> Op[dict[str, datetime | None]]:
     """When the limit of its ordering key lets a job go on, by name."""
     parked = [job for job in found if job.job.state is JobState.GROUP_WAITING and job.key]
-    calls = [reads.score(QueueKeys(prefix, job.job.queue), "ratelimited", job.key) for job in parked]
+    calls = [pages.score(QueueKeys(prefix, job.job.queue), "ratelimited", job.key) for job in parked]
     scores = (yield from ask_all(calls)) if calls else []
     return {
         job.job.name: None if score is None else moment(str(int(score)))

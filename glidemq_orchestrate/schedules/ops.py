@@ -133,7 +133,12 @@ def _texts(queue: QueueKeys, name: str) -> Op[calls.Texts]:
 
 
 def _put(  # noqa: PLR0913, PLR0917  an entry
-    queue: QueueKeys, name: str, seen: calls.Texts, texts: calls.Texts, look_ms: int, now_ms: int
+    queue: QueueKeys,
+    name: str,
+    seen: calls.Texts,
+    texts: calls.Texts,
+    look_ms: int,
+    now_ms: int,
 ) -> Op[None]:
     if (yield from ask(calls.put(queue, name, seen, texts, look_ms, now_ms))) != "put":
         raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")

@@ -14,14 +14,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.broadcasts import calls as broadcasting
+from glidemq_orchestrate.broadcasts import calls as broadcast_calls
 from glidemq_orchestrate.broadcasts import ops
 from glidemq_orchestrate.broadcasts.calls import Result
 from glidemq_orchestrate.broadcasts.ops import Subscription
 from glidemq_orchestrate.broadcasts.subjects import check_pattern
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as changes
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
@@ -383,10 +383,10 @@ class _Speaker(Unheard):
         self._queue, self._job_id, self._send = queue, job_id, send
 
     def progress(self, value: JsonLike) -> None:
-        self._send(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
+        self._send(broadcast_calls.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
-        self._send(changes.add_log(self._queue, self._job_id, sendable(line)))
+        self._send(job_calls.add_log(self._queue, self._job_id, sendable(line)))
 
 
 async def _awaited(made: Any) -> Any:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater, Suspend
-from glidemq_orchestrate.attempts import exchange as wire
-from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import exchange, ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -121,7 +120,7 @@ def test_fact_17_a_node_worker_takes_over_from_a_dead_one_of_ours(
 
 
 def hand_in(node: Node, outcome: Outcome) -> Any:
-    return ask(wire.finish_and_fetch(KEYS, "gmo-worker-1-dead", Request([outcome], 0, "t"), node.now()))
+    return ask(exchange.finish_and_fetch(KEYS, "gmo-worker-1-dead", Request([outcome], 0, "t"), node.now()))
 
 
 def test_fact_18_a_long_job_of_ours_is_not_taken(node: Node, queue: Queue) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
+from glidemq_orchestrate.attempts import dead_letters as letters
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
@@ -153,7 +153,7 @@ class AdminCalls(QueueBase):
 
     def dead_letter_queue(self) -> str | None:
         """The queue for dead letters; None if none is set."""
-        return self._run(dead_letters_ops.queue_of(self._keys))
+        return self._run(letters.queue_of(self._keys))
 
     def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """The dead letters of this queue, the oldest first."""
@@ -269,7 +269,7 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def dead_letter_queue(self) -> str | None:
         """See ``Queue.dead_letter_queue``."""
-        return await self._run(dead_letters_ops.queue_of(self._keys))
+        return await self._run(letters.queue_of(self._keys))
 
     async def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """See ``Queue.dead_letters``."""

@@ -13,8 +13,7 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     NodeNotRepeatable,
 )
-from glidemq_orchestrate.flows import node_change as calls
-from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows import node_change, removed
 from glidemq_orchestrate.flows.checked import MAX_NODES
 from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.owner import Owner
@@ -100,7 +99,7 @@ def _done(nodes: Sequence[Node], wanted: Change) -> Op[set[str]]:
     """The names of the nodes that this request has changed."""
     found: set[str] = set()
     for part in parts(nodes):
-        known = yield from ask_all([calls.requests(node.queue, node.job_id) for node in part])
+        known = yield from ask_all([node_change.requests(node.queue, node.job_id) for node in part])
         found |= {node.name for node, some in zip(part, known, strict=True) if wanted.token in some}
     return found
 

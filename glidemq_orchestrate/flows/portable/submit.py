@@ -25,9 +25,9 @@ from glidemq_orchestrate.errors import (
     Superseded,
     TransportError,
 )
-from glidemq_orchestrate.flows import generation_record as generations
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.flows import rows as rows_ops
+from glidemq_orchestrate.flows import generation_record
+from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.flows import rows as node_rows
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.generation_record import Before
 from glidemq_orchestrate.flows.policies import policy_text
@@ -60,12 +60,12 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
     """
     for _ in range(MAX_STAGINGS):
         yield from _begin_record(ref, flow, clock.now_ms())
-        current = yield from ask(generations.current(ref.home, ref.flow_id))
+        current = yield from ask(generation_record.current(ref.home, ref.flow_id))
         if current is not None and _is_before(ref, current.stored_as):
             raise (yield from _too_late(ref))
         found = yield from ask(records.record(ref.home, ref.flow_id))
         if "digest" not in found.fields:  # a sweep took it for abandoned, and has removed it
-            yield from claim.take(ref.home, ref.flow_id)
+            yield from homes.take(ref.home, ref.flow_id)
             continue
         if found.fields["digest"] != flow.digest:
             raise FlowConflict(f"flow id {ref.public_id} belongs to another flow")
@@ -76,7 +76,7 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
                 yield from relist(ref)
             return
         yield from remove(ref)
-        yield from claim.take(ref.home, ref.flow_id)
+        yield from homes.take(ref.home, ref.flow_id)
     raise FlowIncomplete(f"flow {ref.public_id} was aborted by other clients while it was being submitted")
 
 
@@ -148,7 +148,7 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
         yield from _add_nodes(ref, flow, part, now_ms)
         yield from _carry_over(ref, flow, part)
     # Everything above was accepted: only now may the flow begin.
-    yield from claim.confirm(home, flow_id)
+    yield from homes.confirm(home, flow_id)
     if flow.owner is not None:
         yield from owners.own_round(ref, flow.owner, 0, clock)
     is_first = yield from ask(records.begin(home, flow_id, 0, clock.now_ms()))
@@ -209,7 +209,7 @@ def _write_tables(ref: FlowRef, flow: CheckedFlow) -> Op[None]:
     """Write the row of every node, and the policies of those that have some."""
     rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
     for part in parts_of_size(rows):
-        yield from ask(rows_ops.write_table(ref.home, ref.flow_id, part))
+        yield from ask(node_rows.write_table(ref.home, ref.flow_id, part))
     texts = ((node.name, text) for node in flow.nodes if (text := policy_text(node)))
     for part in parts_of_size(texts):
         yield from ask(tables.write_policies(ref.home, ref.flow_id, part))
@@ -303,7 +303,7 @@ def remove(ref: FlowRef) -> Op[bool]:
     if found.is_superseded:
         return True
     yield from ask(records.drop_record(ref.home, ref.flow_id))
-    yield from claim.release(ref.home, ref.flow_id)
+    yield from homes.release(ref.home, ref.flow_id)
     return True
 
 
@@ -311,7 +311,7 @@ def forget(ref: FlowRef, record: Record) -> Op[None]:
     """Delist a flow everywhere and delete its tables. Repeatable."""
     yield from ask(tables.drop_tables(ref.home, ref.flow_id))
     yield from ask_all(lists.unindex(ref.home, ref.flow_id, labels_of(record)))
-    yield from claim.leave(ref.home)
+    yield from homes.leave(ref.home)
 
 
 def relist(ref: FlowRef) -> Op[None]:

@@ -30,9 +30,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.flows import generation_record as generations
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.flows import home as claims
+from glidemq_orchestrate.flows import generation_record
+from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.generation_record import Found, read_entries
 from glidemq_orchestrate.flows.portable import lists, submit
 from glidemq_orchestrate.flows.portable import record as records
@@ -110,7 +109,7 @@ def _is_noted(ref: FlowRef) -> Op[bool | None]:
     """Whether a generation was noted; None while none of its number or a later one was."""
     noting: list[Call[Any]] = [
         read_noted(ref.home, ref.flow_id),
-        generations.current(ref.home, ref.flow_id),
+        generation_record.current(ref.home, ref.flow_id),
     ]
     noted, current = yield from ask_all(noting)
     if noted:
@@ -132,7 +131,7 @@ def _note(ref: FlowRef) -> Op[None]:
     new = Found(ref.flow_id, records.PATH, fields["digest"], fields.get("request", ""), fields.get("how", ""))
     noting = [new]
     if ref.generation == 1:
-        first = yield from ask(generations.first(ref.home, ref.public_id))
+        first = yield from ask(generation_record.first(ref.home, ref.public_id))
         noting = [first or Found(ref.public_id, records.PATH, ""), new]
     *_, refused = yield from ask_each([note(ref.home, one) for one in noting])
     if isinstance(refused, GlideMQError) and (yield from _is_noted(ref)) is None:
@@ -141,17 +140,17 @@ def _note(ref: FlowRef) -> Op[None]:
 
 def keep(ref: FlowRef) -> Op[None]:
     """Keep the claim and the records of all generations: a flow whose retention had ended runs again."""
-    every = yield from ask(generations.every(ref.home, ref.public_id))
+    every = yield from ask(generation_record.every(ref.home, ref.public_id))
     yield from ask_all([keep_entry(key) for key in _keys(ref, every)])
-    yield from ask_all([claims.claim(ref.home, ref.flow_id), claims.keep(ref.home.prefix, ref.flow_id)])
+    yield from ask_all([homes.claim(ref.home, ref.flow_id), homes.keep(ref.home.prefix, ref.flow_id)])
 
 
 def end_with(ref: FlowRef, ms: int) -> Op[None]:
     """Let everything that is kept of a flow end after so long, unless another generation begins."""
-    every = yield from ask(generations.every(ref.home, ref.public_id))
+    every = yield from ask(generation_record.every(ref.home, ref.public_id))
     yield from ask_all([keep_for(key, ms) for key in _keys(ref, every)])
-    yield from ask(claims.unclaim_after(ref.home.prefix, ref.flow_id, ms))
-    current = yield from claim.find_current(ref.home, ref.flow_id)
+    yield from ask(homes.unclaim_after(ref.home.prefix, ref.flow_id, ms))
+    current = yield from homes.find_current(ref.home, ref.flow_id)
     if current is not None and current.stored_as != ref.flow_id:
         yield from keep(ref)
 

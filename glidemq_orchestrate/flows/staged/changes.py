@@ -15,7 +15,7 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.ref import BROKEN, FlowRef
 from glidemq_orchestrate.flows.rows import Row, read_rows
 from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.flows.staged import calls
+from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import removed as removed_ops
 from glidemq_orchestrate.flows.staged.advance import advance
 from glidemq_orchestrate.flows.staged.reading import status
@@ -30,7 +30,7 @@ BYTES_PER_CALL: Final = 1_048_576
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
     """End every node that has not ended. Returns the state before."""
-    before = yield from ask(calls.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
+    before = yield from ask(staged_calls.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
     if not before.is_terminal:
         yield from advance(ref, clock)
     return before
@@ -67,7 +67,7 @@ def _needed(ref: FlowRef) -> Op[list[str]]:
 
 
 def _retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str]) -> Op[FlowState]:
-    state = yield from ask(calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner, also))
+    state = yield from ask(staged_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner, also))
     yield from advance(ref, clock)
     return state
 
@@ -81,7 +81,7 @@ def change(
     ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     """Change nodes, as many in a call as one call changes; see ``FlowBackend.change``."""
-    if (yield from ask(calls.has_grown(ref.home, ref.flow_id))):
+    if (yield from ask(staged_calls.has_grown(ref.home, ref.flow_id))):
         yield from _refuse_growers(ref, names, follow=wanted.what != "alone")
     changed: list[str] = []
     for part in parts(names, max_changes(len(wanted.text))):
@@ -94,7 +94,7 @@ def _change_some(
     ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     while True:
-        call = calls.change_nodes(ref.home, ref.flow_id, wanted, names, clock.now_ms(), strict=strict)
+        call = staged_calls.change_nodes(ref.home, ref.flow_id, wanted, names, clock.now_ms(), strict=strict)
         changed = yield from ask(call)
         if changed is not None:
             return changed
@@ -106,7 +106,9 @@ def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[N
     rows = yield from read_rows(ref)
     affected = _with_followers(rows, names) if follow else set(names)
     for part in parts([name for name in rows if name in affected]):
-        asking = [calls.grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part]
+        asking = [
+            staged_calls.grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part
+        ]
         for name, has_added in zip(part, (yield from ask_all(asking)), strict=True):
             if has_added:
                 raise NodeNotRepeatable(

@@ -22,7 +22,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
     UnknownDependency,
 )
-from glidemq_orchestrate.flows import home as neighbours
+from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedNode, check_flow
 from glidemq_orchestrate.flows.node_status import flow_nodes
 from glidemq_orchestrate.flows.ref import FlowRef
@@ -294,7 +294,7 @@ def add_nodes(
         raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
     check_place(growth, known, (yield from reading.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
-    yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
+    yield from homes.link(ref.home, (node.queue for node in placed.nodes))
     stagings = 0
     while True:
         staged = grow(ref.home, attempt, placed, known, clock.now_ms())
@@ -319,7 +319,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
         yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # refused if its nodes were removed
         raise
     placed = growth.placed(known, status.total)
-    yield from neighbours.link(ref.home, (node.queue for node in placed.nodes))
+    yield from homes.link(ref.home, (node.queue for node in placed.nodes))
     for stagings in range(1, MAX_STAGINGS + 1):
         staged = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
         states, refused = yield from _send(list(staged))

@@ -9,14 +9,14 @@ from glidemq_orchestrate.errors import (
     FlowNotFound,
     ResultRemoved,
 )
-from glidemq_orchestrate.flows import node_status as node_calls
-from glidemq_orchestrate.flows import record as record_ops
+from glidemq_orchestrate.flows import node_status
+from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.definitions import Manner, Ran, StoredNodes
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rows import Row
 from glidemq_orchestrate.flows.rules import UPSTREAM
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.flows.staged import calls
+from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import removed as removed_ops
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs.states import JobState
@@ -27,7 +27,7 @@ from glidemq_orchestrate.wire.stored import number
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     """Where the generation is that is stored under this id."""
-    home = yield from ask(record_ops.flow_home_queue(prefix, flow_id))
+    home = yield from ask(flow_record.flow_home_queue(prefix, flow_id))
     if home is None:
         raise FlowNotFound(f"no flow {flow_id} on this server")
     return FlowRef(QueueKeys(prefix, home), flow_id)
@@ -35,7 +35,7 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
     """Read the record."""
-    return (yield from ask(record_ops.flow_status(ref.home, ref.flow_id)))
+    return (yield from ask(flow_record.flow_status(ref.home, ref.flow_id)))
 
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
@@ -49,7 +49,7 @@ def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
     found: dict[str, tuple[float, NodeStatus]] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(node_calls.flow_nodes(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(node_status.flow_nodes(ref.home, ref.flow_id, cursor))
         found.update((node.name, (rank, node)) for rank, node in page)
         if cursor == "0":
             return found
@@ -72,11 +72,11 @@ def _results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
     gone: set[str] = set()
     cursor = "0"
     while True:
-        cursor, page, some = yield from ask(node_calls.flow_results(ref.home, ref.flow_id, cursor))
+        cursor, page, some = yield from ask(node_status.flow_results(ref.home, ref.flow_id, cursor))
         texts.update(page)
         gone.update(some)
         if cursor == "0":
-            return node_calls.read_results(texts), sorted(gone)
+            return node_status.read_results(texts), sorted(gone)
 
 
 def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
@@ -92,7 +92,7 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
     if ended.failed:
         broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
         broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
-        failed = [node_calls.failed_node(node) for node in broken]
+        failed = [node_status.failed_node(node) for node in broken]
     return FlowOutcome(status=ended, results=values, failed=failed, removed=gone)
 
 
@@ -106,7 +106,7 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
     found: dict[str, Ran] = {}
     cursor = ""
     while cursor != "0":
-        cursor, page = yield from ask(calls.ran_page(ref.home, ref.flow_id, cursor or "0"))
+        cursor, page = yield from ask(staged_calls.ran_page(ref.home, ref.flow_id, cursor or "0"))
         found |= page
     return found
 
@@ -121,7 +121,7 @@ def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
     skipped = [node for node in nodes if node.state == JobState.SKIPPED and node.reason.startswith(UPSTREAM)]
     for part in parts(skipped):
         refs = [f"{QueueKeys(ref.home.prefix, node.queue).base}:{node.job_id}" for node in part]
-        known = yield from ask(calls.are_retried(ref.home, ref.flow_id, refs))
+        known = yield from ask(staged_calls.are_retried(ref.home, ref.flow_id, refs))
         found |= {node.name for node, is_retried in zip(part, known, strict=True) if is_retried}
     return found
 
@@ -155,7 +155,7 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
     manners: dict[str, Manner] = {}
     cursor = ""
     while cursor != "0":
-        cursor, page = yield from ask(calls.works_page(ref.home, ref.flow_id, cursor or "0"))
+        cursor, page = yield from ask(staged_calls.works_page(ref.home, ref.flow_id, cursor or "0"))
         for name, (row, work) in page.items():
             rows[name] = row
             if work is not None:

@@ -15,9 +15,8 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     TransportError,
 )
-from glidemq_orchestrate.flows import generation_record as generations
-from glidemq_orchestrate.flows import home as claim
-from glidemq_orchestrate.flows import staging
+from glidemq_orchestrate.flows import generation_record, staging
+from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.generation_record import Before
 from glidemq_orchestrate.flows.home import hold, take
@@ -94,7 +93,7 @@ def _stage_once(
         trip += starting
         starting = []
     # On a cluster the claim is in another slot; it has been kept by the time the next trip starts.
-    trip = [claim.note_home(ref.home), *hold(ref.home, ref.flow_id), *trip]
+    trip = [homes.note_home(ref.home), *hold(ref.home, ref.flow_id), *trip]
     staged: Staged = (FlowState.STAGING, -1)
     while trip and staged[0] is FlowState.STAGING:
         for reply in (yield from ask_each(trip)):
@@ -116,7 +115,7 @@ def _starting(ref: FlowRef, flow: CheckedFlow, before: Before | None, now_ms: in
     slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
     start = staged_calls.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
     if before is not None:
-        start = generations.begin(ref.home, before, ref.flow_id, flow.digest, now_ms)
+        start = generation_record.begin(ref.home, before, ref.flow_id, flow.digest, now_ms)
     return [start, *[staged_calls.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
 
 

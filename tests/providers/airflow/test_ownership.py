@@ -18,7 +18,7 @@ from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDefer
 
 from glidemq_orchestrate import FlowProducer
 from glidemq_orchestrate.attempts import ops as attempt
-from glidemq_orchestrate.flows import owner as owner_module
+from glidemq_orchestrate.flows import owner as owner_calls
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -222,7 +222,7 @@ class TestTheTrigger:
     async def test_it_renews_while_it_watches(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(owner_module, "MIN", timedelta(0))
+        monkeypatch.setattr(owner_calls, "MIN", timedelta(0))
         trigger = deferred(operator(load("wait"), lapse=0.6, poll_interval=0.05), context())
         (name, before) = next(iter(heard(valkey).items()))
         assert name == "600:Airflow task d.t of run r1"

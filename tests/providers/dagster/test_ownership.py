@@ -14,7 +14,7 @@ from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
 from glidemq_orchestrate.attempts import ops as attempt
-from glidemq_orchestrate.flows import owner as owner_module
+from glidemq_orchestrate.flows import owner as owner_calls
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -113,8 +113,8 @@ def test_a_step_that_waits_renews(url: str, gate: threading.Event, monkeypatch: 
         with client:
             return [at for _, at in client.zrange("glide:{etl}:gmo:owners", 0, -1, withscores=True)]
 
-    monkeypatch.setattr(owner_module, "MIN", timedelta(0))
-    monkeypatch.setattr(FlowRun, "_as_owner", lambda *_: owner_module.Owner("step", timedelta(seconds=6)))
+    monkeypatch.setattr(owner_calls, "MIN", timedelta(0))
+    monkeypatch.setattr(FlowRun, "_as_owner", lambda *_: owner_calls.Owner("step", timedelta(seconds=6)))
     seen: list[float] = []
 
     @dg.op

@@ -19,7 +19,7 @@ from glidemq_orchestrate import (
     Queue,
     RateLimit,
 )
-from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
+from glidemq_orchestrate.attempts import dead_letters as letters
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowNotFound,
@@ -311,7 +311,7 @@ class TestDeadLetters:
         job_id = queue.add("a", data or {"n": 1})
         node.fail(node.begin(job_id), "no rows")
         hand.driver.run(ask(command("HSET", f"{P}gmo:letters", job_id, "1\n", decode=int)))
-        (letter_id,) = hand.run(dead_letters_ops.write_noted([QueueKeys("glide", "etl")], SystemClock()))
+        (letter_id,) = hand.run(letters.write_noted([QueueKeys("glide", "etl")], SystemClock()))
         return str(letter_id)
 
     def test_a_letter_has_the_form_that_node_writes(
@@ -385,7 +385,7 @@ class TestDeadLetters:
             clients.do(mine.get_dead_letter("1"))
         node.fail(node.begin(queue.add("a")))
         hand.driver.run(ask(command("HSET", f"{P}gmo:letters", "1", "1\n", decode=int)))
-        assert hand.run(dead_letters_ops.write_noted([QueueKeys("glide", "etl")], SystemClock())) == []
+        assert hand.run(letters.write_noted([QueueKeys("glide", "etl")], SystemClock())) == []
         clients.do(mine.set_dead_letter_queue("dead"))
         assert clients.do(mine.dead_letter_queue()) == "dead"
         clients.do(mine.set_dead_letter_queue(None))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.flows import record, ref
+from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows import ref
 from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -38,7 +39,7 @@ def run_all(bench: Bench, limit: int = 10_000) -> list[str]:
 
 
 def status(bench: Bench) -> tuple[str, int, int, int]:
-    found = bench.call(record.flow_status(ETL, "f"))
+    found = bench.call(flow_record.flow_status(ETL, "f"))
     return str(found.state), found.total, found.completed, found.failed
 
 

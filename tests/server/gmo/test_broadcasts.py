@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker, JobOptions
-from glidemq_orchestrate.broadcasts import calls, ops, subscriptions
+from glidemq_orchestrate.broadcasts import calls as broadcast_calls
+from glidemq_orchestrate.broadcasts import ops, subscriptions
 from glidemq_orchestrate.broadcasts.calls import Result
 from glidemq_orchestrate.broadcasts.ops import Subscription
 from glidemq_orchestrate.errors import ConfigurationError
@@ -256,13 +257,13 @@ def test_the_lease_of_one_subscription_is_not_renewed_by_another(news: News, ben
     news.publish()
     (of_a,), (of_b,) = news.take("a"), news.take("b")
     member = news.subs["a"].member("gmo-1")
-    kept = bench.call(calls.renew(member, [(of_a.entry_id, "1"), (of_b.entry_id, "1")], bench.now))
+    kept = bench.call(broadcast_calls.renew(member, [(of_a.entry_id, "1"), (of_b.entry_id, "1")], bench.now))
     assert kept == [1, 1]
     assert len(news.take_over("b")) == 1
     (pending,) = bench.client.xpending_range(STREAM, "b", "-", "+", 1)
     assert pending["consumer"] == "gmo-2"
     other = news.subs["b"].member("gmo-1")
-    assert bench.call(calls.renew(other, [(of_b.entry_id, "1")], bench.now)) == [-1]
+    assert bench.call(broadcast_calls.renew(other, [(of_b.entry_id, "1")], bench.now)) == [-1]
 
 
 def test_attempts_are_counted_for_longer_than_a_day(news: News, bench: Bench) -> None:
@@ -534,7 +535,7 @@ def test_a_worker_of_node_takes_part(news: News, bench: Bench) -> None:
     job_id = news.publish()
     bench.client.xreadgroup("a", "node", {STREAM: ">"})
     (entry_id, _), *_ = bench.client.xrange(STREAM)
-    activated = bench.hand.run(ask(calls.begin(news.subs["a"].member("node"), [], bench.now)))
+    activated = bench.hand.run(ask(broadcast_calls.begin(news.subs["a"].member("node"), [], bench.now)))
     assert activated == []
     bench.client.hset(ETL.job(job_id), "lastActive", bench.now)
     call = ops.take_over(news.subs["a"], "gmo-2", room=1, lock_ms=1, max_stalled=1, clock=bench)

@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from glidemq_orchestrate import FlowSpec
-from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs import calls as jobs
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.ordering import Ordering
@@ -33,7 +33,7 @@ class Worker:
     def __call__(self, *outcomes: Outcome, wanted: int = 0, again: bool = False, **kw: Any) -> Answer:
         self.token += not again
         request = Request(outcomes, wanted, f"{self.name}{self.token}", again, **kw)
-        call = wire.finish_and_fetch(self.bench.etl, self.name, request, self.bench.now)
+        call = exchange.finish_and_fetch(self.bench.etl, self.name, request, self.bench.now)
         answer: Answer = self.bench.call(call)
         return answer
 
@@ -133,7 +133,7 @@ class TestOneCall:
             commands=["-time"],
         )  # fmt: skip
         place = {key: bench.client.get_connection_kwargs()[key] for key in ("port", "db")}
-        words = wire.finish_and_fetch(bench.etl, "w", Request((), 1, "t", again=False), bench.now).words
+        words = exchange.finish_and_fetch(bench.etl, "w", Request((), 1, "t", again=False), bench.now).words
         try:
             with redis.Redis(**place, username="timeless", password="any", decode_responses=True) as client:
                 reply: Any = client.execute_command(*words)
@@ -164,7 +164,7 @@ class TestOneCall:
         self, bench: Bench, worker: Worker
     ) -> None:
         options = JobOptions(ordering=Ordering("k", concurrency=2))
-        ids = [bench.call(jobs.add_job(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
+        ids = [bench.call(job_calls.add_job(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
         first, second = worker(wanted=9).begun
         assert bench.pending() == 2
         (third,) = worker(done(first), wanted=9).begun
@@ -231,7 +231,7 @@ class TestTheFence:
         assert bench.job("1")["gmo:token"] == late.token
         before = bench.dump()
         assert worker(done(late)).verdicts[0].startswith("stale ")
-        assert bench.call(wire.heartbeat(bench.etl, [late], bench.now)) == [-1]
+        assert bench.call(exchange.heartbeat(bench.etl, [late], bench.now)) == [-1]
         assert bench.dump() == before
 
     def test_a_heartbeat_returns_the_state_of_each_attempt(self, bench: Bench, worker: Worker) -> None:
@@ -241,7 +241,7 @@ class TestTheFence:
         worker(done(one))
         bench.client.hset(P + "job:2", "revoked", "1")
         bench.now += 5
-        assert bench.call(wire.heartbeat(bench.etl, [one, two, three], bench.now)) == [-1, 0, 1]
+        assert bench.call(exchange.heartbeat(bench.etl, [one, two, three], bench.now)) == [-1, 0, 1]
         assert bench.job("3")["lastActive"] == str(bench.now)
 
 
@@ -288,7 +288,7 @@ class TestWhatALostReplyLeaves:
         (attempt,) = worker(wanted=1).begun
         for _ in range(5):
             bench.now += 900
-            bench.call(wire.heartbeat(bench.etl, [attempt], bench.now))
+            bench.call(exchange.heartbeat(bench.etl, [attempt], bench.now))
             bench.reclaim(lock_ms=1_000)
         assert worker(done(attempt)).verdicts == ["ok"]
 

@@ -19,9 +19,8 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows import index as flow_index
-from glidemq_orchestrate.flows import node_status as node_calls
+from glidemq_orchestrate.flows import node_status, submission
 from glidemq_orchestrate.flows import ref as ref_ops
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.flows.staged import calls as staged_calls
@@ -82,7 +81,7 @@ class TestStaged:
         nodes = {found.name: found for found in bench.hand.run(reading.nodes(REF))}
         assert nodes["a"].after == ("split",)
         assert set(nodes["join"].after) == {"split", "b", "c"}
-        inputs = bench.call(node_calls.node_inputs(ETL, "f~join", "0"))[1]
+        inputs = bench.call(node_status.node_inputs(ETL, "f~join", "0"))[1]
         assert inputs == {name: f'"{name}!"' for name in ("split", "b", "c")}
 
     def test_the_last_node_of_a_flow_can_add_more(self, bench: Bench, node: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs import attempt as attempt_calls
-from glidemq_orchestrate.jobs import calls as jobs
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import messages as calls
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.messages import AcceptedAttempt
@@ -23,7 +23,7 @@ ETL = QueueKeys("glide", "etl")
 
 @pytest.fixture
 def attempt(bench: Bench) -> Attempt:
-    bench.call(jobs.add_job(ETL, "work", "1", JobOptions(job_id="j"), bench.now))
+    bench.call(job_calls.add_job(ETL, "work", "1", JobOptions(job_id="j"), bench.now))
     return bench.begin()
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
-from glidemq_orchestrate.flows import record
+from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.portable import gates, node_jobs
-from glidemq_orchestrate.jobs import calls as jobs
+from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -92,7 +92,7 @@ class TestEnding:
 
     def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:
         later = JobOptions(job_id="j", delay=timedelta(seconds=60))
-        bench.call(jobs.add_job(ETL, "work", "1", later, bench.now))
+        bench.call(job_calls.add_job(ETL, "work", "1", later, bench.now))
         assert end(bench, "cancelled") == 1
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 
@@ -157,4 +157,4 @@ def test_a_client_that_still_names_the_claim_is_refused(bench: Bench, node: Any)
         bench.raw("gmo_stage_flow", keys, *call.words[5:])
     assert bench.dump() == before
     assert bench.call(call) == "staging"
-    assert bench.call(record.flow_status(ETL, "f")).state == "staging"
+    assert bench.call(flow_record.flow_status(ETL, "f")).state == "staging"

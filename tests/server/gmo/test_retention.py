@@ -11,8 +11,7 @@ import pytest
 from glidemq_orchestrate import JobOptions, Keep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.deadlines import expire_due
-from glidemq_orchestrate.jobs import calls as changes
-from glidemq_orchestrate.jobs import calls as jobs
+from glidemq_orchestrate.jobs import calls as job_calls
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt
@@ -109,7 +108,7 @@ def test_what_was_removed_or_retried_is_none_of_the_newest(bench: Bench, kind: K
     options = JobOptions(remove_on_complete=2, remove_on_fail=2)
 
     def one() -> str:
-        job_id = str(bench.call(jobs.add_job(bench.etl, "work", "1", options, bench.now)))
+        job_id = str(bench.call(job_calls.add_job(bench.etl, "work", "1", options, bench.now)))
         end(bench, bench.begin(), "count 2 0", kind)
         return job_id
 
@@ -179,9 +178,9 @@ class TestJobsThatTheServerFails:
         ttl = timedelta(milliseconds=5) if how.startswith("expired") else None
         delay = timedelta(milliseconds=9) if how == "expired while it waits" else timedelta(0)
         options = JobOptions(remove_on_fail=keep, ttl=ttl, delay=delay)
-        job_id = str(bench.call(jobs.add_job(bench.etl, "work", "1", options, bench.now)))
+        job_id = str(bench.call(job_calls.add_job(bench.etl, "work", "1", options, bench.now)))
         if how == "revoked":
-            bench.call(changes.revoke_job(bench.etl, job_id, bench.now))
+            bench.call(job_calls.revoke_job(bench.etl, job_id, bench.now))
         elif how == "suspended":
             bench.exchange(Outcome(bench.begin(), Kind.SUSPEND, "", first=5))
         elif how == "lost":
@@ -206,7 +205,7 @@ class TestJobsThatTheServerFails:
         bench.client.hset(P + "meta", "deadLetterQueueName", "spark")
         options = JobOptions(remove_on_fail=True, ttl=timedelta(milliseconds=5))
         large = '"' + "x" * 70_000 + '"'
-        job_id = str(bench.call(jobs.add_job(bench.etl, "work", large, options, bench.now)))
+        job_id = str(bench.call(job_calls.add_job(bench.etl, "work", large, options, bench.now)))
         bench.now += 10
         bench.exchange(wanted=1)
         assert left(bench, "failed") == [job_id]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.flows.portable import node_jobs
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
@@ -23,7 +23,7 @@ ETL = QueueKeys("glide", "etl")
 
 
 def read_node(bench: Bench) -> NodeStatus:
-    ((_, found),) = bench.call(nodes.flow_nodes(ETL, "f", "0"))[1]
+    ((_, found),) = bench.call(node_status.flow_nodes(ETL, "f", "0"))[1]
     status: NodeStatus = found
     return status
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
-from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts import ops as attempt_ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows import submission
@@ -79,14 +79,14 @@ class Keeper:
 
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1
-        request = wire.Request([], wanted, f"t{self.tokens}")
-        return list(self.call(wire.finish_and_fetch(ETL, "w", request, self.now)).begun)
+        request = exchange.Request([], wanted, f"t{self.tokens}")
+        return list(self.call(exchange.finish_and_fetch(ETL, "w", request, self.now)).begun)
 
     def hand_in(self, kind: Kind, text: str, attempts: list[Attempt]) -> list[str]:
         """Hand in one outcome for all of them; the verdicts."""
         outcomes = [Outcome(attempt, kind, text, "", 1, 0) for attempt in attempts]
-        request = wire.Request(outcomes, 0, "")
-        return list(self.call(wire.finish_and_fetch(ETL, "w", request, self.now)).verdicts)
+        request = exchange.Request(outcomes, 0, "")
+        return list(self.call(exchange.finish_and_fetch(ETL, "w", request, self.now)).verdicts)
 
     def record(self) -> dict[str, str]:
         return dict(self.client.hgetall("glide:{etl}:gmo:flow:f"))

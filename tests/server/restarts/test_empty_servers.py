@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer, Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
-from glidemq_orchestrate.attempts import exchange as wire
+from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -39,8 +39,8 @@ def test_an_exchange_goes_on(keeper: Keeper, lose: Any, *, again: bool) -> None:
         queue.add("work")
         held = keeper.begin()
         lose(keeper)
-        request = wire.Request([Outcome(held[0], Kind.DONE, "1")], 1, "t", again)
-        (verdict,) = keeper.call(wire.finish_and_fetch(ETL, "w", request, keeper.now)).verdicts
+        request = exchange.Request([Outcome(held[0], Kind.DONE, "1")], 1, "t", again)
+        (verdict,) = keeper.call(exchange.finish_and_fetch(ETL, "w", request, keeper.now)).verdicts
         assert verdict == "ok" or verdict.startswith("stale ")
         queue.add("work")
         assert len(keeper.begin()) == 1

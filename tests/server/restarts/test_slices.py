@@ -9,8 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Kind
-from glidemq_orchestrate.flows import generations, ref
-from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows import generations, node_status, ref
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import reading
@@ -148,5 +147,5 @@ def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     keeper.submit(*wide_join())
     keeper.call(staged_calls.advance_flow(ETL, "f", keeper.now))
     assert run_all(keeper, '"1"') == WIDE + 1
-    assert len(every_page(keeper, lambda at: nodes.flow_results(ETL, "f", at))) == WIDE + 1
-    assert len(every_page(keeper, lambda at: nodes.node_inputs(ETL, "f~end", at))) == WIDE
+    assert len(every_page(keeper, lambda at: node_status.flow_results(ETL, "f", at))) == WIDE + 1
+    assert len(every_page(keeper, lambda at: node_status.node_inputs(ETL, "f~end", at))) == WIDE

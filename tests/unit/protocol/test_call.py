@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import JobOptions, events
-from glidemq_orchestrate import registry as consumers
+from glidemq_orchestrate import JobOptions, events, registry
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
-from glidemq_orchestrate.flows import deadlines, record
-from glidemq_orchestrate.flows import node_status as nodes
+from glidemq_orchestrate.flows import deadlines, node_status
+from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import stalled
-from glidemq_orchestrate.jobs import calls as changes
-from glidemq_orchestrate.jobs import calls as jobs
-from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.server import calls as server
 from glidemq_orchestrate.server import libraries
 from glidemq_orchestrate.wire.call import Call, ask, ask_all, ask_each, command, function
@@ -113,10 +111,10 @@ def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) ->
 
 
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
-    assert jobs.job_fields(ETL, "1").repeatable
-    assert record.flow_status(ETL, "f").repeatable
+    assert job_calls.job_fields(ETL, "1").repeatable
+    assert flow_record.flow_status(ETL, "f").repeatable
     assert staged_calls.advance_flow(ETL, "f", 1).repeatable
-    assert not changes.add_log(ETL, "1", "line").repeatable
+    assert not job_calls.add_log(ETL, "1", "line").repeatable
     assert not server.server_time().repeatable
     assert not staged_calls.retry_flow(ETL, "f", 1).repeatable
     assert not budget.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
@@ -126,19 +124,19 @@ def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
 def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
     calls: list[Call[Any]] = [
         libraries.orchestrate_version(),
-        record.flow_status(ETL, "f"),
-        nodes.flow_nodes(ETL, "f", "0"),
+        flow_record.flow_status(ETL, "f"),
+        node_status.flow_nodes(ETL, "f", "0"),
         deadlines.expire_due(ETL, 1),
         stalled.check_open(ETL, "f", 0, 1, 1),
         stalled.delivered(ETL),
         stalled.stream_page(ETL, ""),
-        reads.pending_page(ETL, "-", 1, "workers"),
-        reads.score(ETL, "scheduled", "y"),
-        reads.stream_page(ETL, "-", 1),
-        consumers.consumers(ETL),
+        pages.pending_page(ETL, "-", 1, "workers"),
+        pages.score(ETL, "scheduled", "y"),
+        pages.stream_page(ETL, "-", 1),
+        registry.consumers(ETL),
         events.has_lost_events(ETL),
         events.read_events(ETL, "0", 1, None),
-        jobs.add_job(ETL, "n", "", JobOptions(), 1),
+        job_calls.add_job(ETL, "n", "", JobOptions(), 1),
     ]
     for call in calls:
         with contextlib.suppress(GlideMQError):

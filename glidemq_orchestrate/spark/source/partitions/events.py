@@ -8,7 +8,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.events import Event, event_of
-from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.spark.source.partitions.part import At, Span, Times, cut_stream
 from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each
@@ -34,7 +34,7 @@ def plan(prefix: str, queues: Sequence[str], times: Times, size: int) -> Op[list
     found: list[tuple[str, Span]] = []
     for first in range(0, len(queues), QUEUES_PER_TRIP):
         some = [QueueKeys(prefix, queue) for queue in queues[first : first + QUEUES_PER_TRIP]]
-        lengths = yield from ask_all([reads.length(queue, "events") for queue in some])
+        lengths = yield from ask_all([pages.length(queue, "events") for queue in some])
         for queue, length in zip(some, lengths, strict=True):
             if length:
                 spans = yield from cut_stream(queue.key("events"), times, length, size)

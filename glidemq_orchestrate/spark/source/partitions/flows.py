@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, Superseded
-from glidemq_orchestrate.flows import generation_record as generations
+from glidemq_orchestrate.flows import generation_record
 from glidemq_orchestrate.flows import home as claims
-from glidemq_orchestrate.flows import record as record_ops
-from glidemq_orchestrate.flows import rows as rows_ops
+from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows import rows as node_rows
 from glidemq_orchestrate.flows.backend import backend_of, path_of, read_status
 from glidemq_orchestrate.flows.node_status import GONE, TimedNode, timed_node, timed_nodes
 from glidemq_orchestrate.flows.ref import FlowRef, Path
@@ -145,7 +145,9 @@ def read(
     found: list[ListedFlow] = []
     for first in range(0, len(places), PER_TRIP):
         some_places = places[first : first + PER_TRIP]
-        records = yield from ask_all([record_ops.record_fields(home, stored) for home, stored in some_places])
+        records = yield from ask_all(
+            [flow_record.record_fields(home, stored) for home, stored in some_places]
+        )
         for (home, one), record in zip(some_places, records, strict=True):
             if "digest" in record:
                 flow = ListedFlow(home, one, read_status(home, one, record), path_of(record.get("path")))
@@ -165,7 +167,7 @@ def nodes(flow: ListedFlow, cursor: str) -> Op[tuple[list[TimedNode], str | None
             return found, None if following == "0" else following
     except (FlowNotFound, FlowExpired, Superseded):
         return [], None
-    following, rows = yield from ask(rows_ops.node_table(flow.home, flow.stored_as, cursor))
+    following, rows = yield from ask(node_rows.node_table(flow.home, flow.stored_as, cursor))
     asking = [
         timed_node(QueueKeys(flow.home.prefix, row[1]), row[2], name, json.dumps(row), GONE)
         for name, row in rows.items()
@@ -197,7 +199,7 @@ def _places(prefix: str, flow_ids: Sequence[str]) -> Op[list[tuple[QueueKeys, st
     """Where the current generations of flows are; those that do not exist are left out."""
     owners = yield from ask_all([claims.claimed_by(prefix, one) for one in flow_ids])
     claimed = [(QueueKeys(prefix, owner), one) for one, owner in zip(flow_ids, owners, strict=True) if owner]
-    current = yield from ask_all([generations.current(home, one) for home, one in claimed])
+    current = yield from ask_all([generation_record.current(home, one) for home, one in claimed])
     return [
         (home, found.stored_as if found else one) for (home, one), found in zip(claimed, current, strict=True)
     ]
@@ -207,7 +209,7 @@ def _generations(places: Sequence[tuple[QueueKeys, str]]) -> Op[list[tuple[Queue
     found: list[tuple[QueueKeys, str]] = []
     for first in range(0, len(places), PER_TRIP):
         some = places[first : first + PER_TRIP]
-        every = yield from ask_all([generations.every(home, stored) for home, stored in some])
+        every = yield from ask_all([generation_record.every(home, stored) for home, stored in some])
         for (home, stored), past in zip(some, every, strict=True):
             found += [(home, one.stored_as) for one in past] or [(home, stored)]
     return found

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
-from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs import pages as reads
+from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.partitions import calls
@@ -93,7 +92,7 @@ def plan(prefix: str, queues: Sequence[str], wanted: WantedJobs, size: int) -> O
     for first in range(0, len(queues), QUEUES_PER_TRIP):
         some = [QueueKeys(prefix, queue) for queue in queues[first : first + QUEUES_PER_TRIP]]
         if JobState.ACTIVE in wanted.those:
-            listed = yield from ask_all([reads.list_active(queue) for queue in some])
+            listed = yield from ask_all([pages.list_active(queue) for queue in some])
             from_lists |= {queue.queue for queue, count in zip(some, listed, strict=True) if count}
         for name, states in _PLACES.items():
             if states & wanted.those:
@@ -111,7 +110,7 @@ def _of_place(
     found: list[JobSpan] = []
     times = wanted.finished if _PLACES[name] <= ENDED else ALL_TIMES
     if times.is_all:
-        lengths = yield from ask_all([reads.length(queue, name) for queue in queues])
+        lengths = yield from ask_all([pages.length(queue, name) for queue in queues])
     else:
         counting = [calls.count_between(queue.key(name), *times.bounds) for queue in queues]
         lengths = yield from ask_all(counting)
@@ -183,7 +182,7 @@ def _is_of(part: JobSpan, queue: str, state: str) -> bool:
 
 def _of_states(prefix: str, part: JobSpan, job_ids: Sequence[str]) -> Op[list[str]]:
     queue = QueueKeys(prefix, part.queue)
-    asking: list[Call[list[str | None]]] = reads.heads(queue, job_ids, ("state",))
+    asking: list[Call[list[str | None]]] = pages.heads(queue, job_ids, ("state",))
     replies = yield from ask_each(asking)
     return [
         job_id
@@ -196,9 +195,9 @@ def _scanned(prefix: str, part: JobSpan, cursor: str) -> Op[tuple[Ids, Place | N
     """Of about a thousand keys the jobs in states without an index."""
     one = part.queues[0] if len(part.queues) == 1 else None
     start = f"{prefix}:{{"
-    middle = f"{reads.escaped(one)}}}" if one is not None else "*}"
-    pattern = f"{reads.escaped(start)}{middle}:job:*"
-    following, keys = yield from ask(reads.scan_keys(pattern, cursor, 1000))
+    middle = f"{pages.escaped(one)}}}" if one is not None else "*}"
+    pattern = f"{pages.escaped(start)}{middle}:job:*"
+    following, keys = yield from ask(pages.scan_keys(pattern, cursor, 1000))
     queues, found = frozenset(part.queues), Ids()
     for key in keys:
         queue, mark, job_id = key.removeprefix(start).partition("}:job:")
