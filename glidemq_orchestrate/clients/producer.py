@@ -14,7 +14,7 @@ from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import generations, index, owners, submission
+from glidemq_orchestrate.flows import generations, index, submission
 from glidemq_orchestrate.flows import planning as plans
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
@@ -104,7 +104,9 @@ class FlowProducer(SyncFacade):
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
             owned, reach = self._owned_by(owner), self._reach()
-            made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
+            made = submission.submit(
+                self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
+            )
             return Flow(self, self._run(made), owned)
 
     def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
@@ -231,7 +233,9 @@ class AsyncFlowProducer(AsyncFacade):
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
             owned, reach = self._owned_by(owner), self._reach()
-            made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
+            made = submission.submit(
+                self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
+            )
             return AsyncFlow(self, await self._run(made), owned)
 
     async def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:

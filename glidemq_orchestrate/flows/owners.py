@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, StateError, Superseded, WaitTimeout
-from glidemq_orchestrate.flows import node_changes, submission
+from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
+from glidemq_orchestrate.flows import node_changes
 from glidemq_orchestrate.flows import owner as owner_calls
-from glidemq_orchestrate.flows.backend import Reach, backend_of
-from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
+from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask
@@ -124,36 +123,3 @@ def change(
     if owned is not None and names:
         yield from owned.own(ref, clock, has_begun=has_ended)
     return names
-
-
-def submit(  # noqa: PLR0913, PLR0917  a flow, its name, where it goes, and whose it is
-    prefix: str,
-    flow: CheckedFlow,
-    flow_id: str,
-    on_existing: OnExisting,
-    clock: Clock,
-    reach: Reach,
-    owned: Ownership | None,
-) -> Op[FlowRef]:
-    """``backend.submit`` for an owner, if there is one.
-
-    Again where the server has lost the flow before it is owned, and where another generation took its place.
-
-    Raises:
-        Superseded: That which a restart began was superseded before it was owned; or others kept beginning
-            generations.
-        FlowNotFound: The server kept losing the flow.
-    """
-    for _ in range(submission.MAX_GENERATIONS):
-        ref = yield from submission.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
-        if owned is None:
-            return ref
-        try:
-            yield from owned.own(ref, clock)
-        except (FlowNotFound, Superseded) as exc:
-            if on_existing == "restart" and isinstance(exc, Superseded):
-                raise
-            gone: StateError = exc
-        else:
-            return ref
-    raise gone

@@ -11,6 +11,7 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     NodeNotRepeatable,
     OutcomeUnknown,
+    StateError,
     Superseded,
     TransportError,
 )
@@ -20,6 +21,7 @@ from glidemq_orchestrate.flows.backend import ONE_SERVER, Reach, backend_of, may
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.compare import differences, fields
 from glidemq_orchestrate.flows.generations import CurrentGeneration, find_place
+from glidemq_orchestrate.flows.owners import Ownership
 from glidemq_orchestrate.flows.ref import (
     BROKEN,
     FlowRef,
@@ -34,7 +36,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 MAX_GENERATIONS: Final = 5
 
 
-def submit(  # noqa: PLR0913  a flow, its name, and where it goes
+def submit(  # noqa: PLR0913  a flow, its name, where it goes, and whose it is
     prefix: str,
     flow: CheckedFlow,
     flow_id: str,
@@ -42,25 +44,47 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
     clock: Clock,
     *,
     reach: Reach = ONE_SERVER,
+    owned: Ownership | None = None,
 ) -> Op[FlowRef]:
-    """Write a flow and let it run, by the path that its topology requires. Repeatable.
+    """Write a flow and let it run, by the way that its topology requires, and own it. Repeatable.
 
-    Where another generation takes the place of the one that it is about to join, it joins that.
+    Where another generation takes the place of the one that it is about to join, it joins that. It begins
+    again where the server has lost the flow before it is owned.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        Superseded: Others kept beginning generations.
+        Superseded: Others kept beginning generations; or began one in the place of that of a restart, before
+            it was owned.
+        FlowNotFound: The server kept losing the flow.
     """
     check_on_existing(on_existing)
     for _ in range(MAX_GENERATIONS):
+        ref = yield from _begin_or_join(prefix, flow, flow_id, on_existing, clock, reach)
+        if owned is None:
+            return ref
         try:
-            return (yield from _submit(prefix, flow, flow_id, on_existing, clock, reach))
+            yield from owned.own(ref, clock)
+        except (FlowNotFound, Superseded) as exc:
+            if on_existing == "restart" and isinstance(exc, Superseded):
+                raise
+            gone: StateError = exc
+        else:
+            return ref
+    raise gone
+
+
+def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
+    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
+) -> Op[FlowRef]:
+    for _ in range(MAX_GENERATIONS):
+        try:
+            return (yield from _try(prefix, flow, flow_id, on_existing, clock, reach))
         except Superseded as exc:
             superseded = exc
     raise superseded
 
 
-def _submit(  # noqa: PLR0913, PLR0917  as submit
+def _try(  # noqa: PLR0913, PLR0917  as submit
     prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
 ) -> Op[FlowRef]:
     home = QueueKeys(prefix, (yield from homes.choose_home(prefix, flow, flow_id, clock)))

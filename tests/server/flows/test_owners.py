@@ -422,7 +422,7 @@ def test_a_submission_during_which_the_server_loses_all_submits_again(
 ) -> None:
     flow = replace(check_flow(FLOW), owner=MINUTE if is_owned else None)
     owned = Ownership(MINUTE, Renewals()) if is_owned else None
-    op = owners.submit("glide", flow, "f", "attach", SystemClock(), REACHES[path], owned)
+    op = submission.submit("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path], owned=owned)
     has_begun = False
     for number, _ in enumerate(hand.steps(op), 1):
         if number == at:
