@@ -17,6 +17,8 @@ from glidemq_orchestrate.wire.codec import Json, decode, readable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, read_progress, span
 
+READ_COUNT = 100
+
 
 def last_event(queue: QueueKeys) -> Call[str]:
     """The id of the newest event; ``0-0`` for none."""
@@ -54,9 +56,6 @@ def read_events(queue: QueueKeys, position: str, count: int, block_ms: int | Non
     return command(
         *words, decode=replies.stream_entries, blocks_for=None if block_ms is None else block_ms / 1000
     )
-
-
-READ_COUNT = 100
 
 
 class EventKind(StrEnum):

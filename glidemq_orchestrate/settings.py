@@ -61,6 +61,8 @@ _DATABASE: Final = re.compile(r"[0-9]{1,6}\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _USER_INFO: Final = re.compile(r"[^/]*://[^/]*@")
+_SECRETS: Final = ("password", "sentinel_user", "sentinel_password")
+_FROM_URL: Final = ("kind", "places", "db", "service", "tls")
 
 
 class Endpoint(NamedTuple):
@@ -235,8 +237,6 @@ class ConnectionSettings:
 
 
 Address: TypeAlias = str | ConnectionSettings | None
-_SECRETS: Final = ("password", "sentinel_user", "sentinel_password")
-_FROM_URL: Final = ("kind", "places", "db", "service", "tls")
 _DEFAULTS: Final = {one.name: one.default for one in fields(ConnectionSettings)}
 
 

@@ -19,6 +19,8 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 MAX_OUTCOMES: Final = 50
 MAX_NODES: Final = 16  # the end of a node of a flow releases others
 MAX_WANTED: Final = 64
+UNBEGUN: Final = 1
+"""The second number of ``LATER``: no handler was called, so the queue timeout of a node goes on."""
 
 
 class Kind(StrEnum):
@@ -34,9 +36,6 @@ class Kind(StrEnum):
     BEGUN = "begun"
     """No outcome yet: the handler of a job that was fetched ahead begins."""
 
-
-UNBEGUN: Final = 1
-"""The second number of ``LATER``: no handler was called, so the queue timeout of a node goes on."""
 
 _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are encoded faster
 

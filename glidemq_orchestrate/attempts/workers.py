@@ -20,6 +20,13 @@ from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from glidemq_orchestrate.wire.stored import parsed_object
 
+FOREIGN_IDLE_MS: Final = 10_000
+SILENT_MS: Final = 60_000
+REGISTERED_MS: Final = 30_000
+"""For so long a worker is registered at a time."""
+LOST_MS: Final = 15_000
+"""After so long without registering again, which workers do every 10 s, a worker is lost."""
+
 
 def reclaim(
     queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
@@ -56,14 +63,6 @@ def renew(queue: QueueKeys, group: str, worker_id: str, goes_on: str, now_ms: in
 def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
     """Remove registrations and consumers of killed workers; returns how many consumers. Repeatable."""
     return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
-
-
-FOREIGN_IDLE_MS: Final = 10_000
-SILENT_MS: Final = 60_000
-REGISTERED_MS: Final = 30_000
-"""For so long a worker is registered at a time."""
-LOST_MS: Final = 15_000
-"""After so long without registering again, which workers do every 10 s, a worker is lost."""
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:

@@ -25,6 +25,12 @@ from glidemq_orchestrate.wire.keys import read_generation
 UNSEEN: Final = JobState.WAITING_CHILDREN
 """A node is not reported before it leaves this state."""
 
+_DELTA: Final = r"(\d+)([a-z])(?:(\d{1,19})\.)?"
+_MAX_DELTAS: Final = 64
+_MAX_BYTES: Final = 16 * 2**20
+_MAX_RANK: Final = 999_999
+_TURNS_OF_RUN: Final = 1_000  # later attempts count as the last
+
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
@@ -76,13 +82,8 @@ _CODES: Final = {
 }  # fmt: skip
 _STATES: Final = {code: str(state) for state, code in _CODES.items()}
 _UNSEEN: Final = ord(_CODES[UNSEEN])
-_DELTA: Final = r"(\d+)([a-z])(?:(\d{1,19})\.)?"
 _POSITION: Final = re.compile(rf"1\.([\w-]+)\.((?:{_DELTA})*)\Z", re.ASCII)
 _TURN: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
-_MAX_DELTAS: Final = 64
-_MAX_BYTES: Final = 16 * 2**20
-_MAX_RANK: Final = 999_999
-_TURNS_OF_RUN: Final = 1_000  # later attempts count as the last
 
 
 def turn_of(node: NodeStatus) -> int:

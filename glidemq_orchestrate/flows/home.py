@@ -25,6 +25,8 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, comm
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, flow_homes, read_generation
 
 CLAIM_MS: Final = 15 * 60_000
+MAX: Final = 100
+MAX_NAMED: Final = 5
 
 
 def claim(home: QueueKeys, flow_id: str) -> Call[None]:
@@ -89,9 +91,6 @@ def homes(prefix: str) -> Call[list[str]]:
 def forget_home(queue: QueueKeys) -> Call[None]:
     """Remove a queue from the home queues. Repeatable."""
     return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)
-
-
-MAX: Final = 100
 
 
 def link(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
@@ -161,9 +160,6 @@ def unlink(queue: QueueKeys) -> Op[None]:
         # A submission since the check has written the links before.
         if any((yield from ask_all([has_flows(queue), has_flows(other)]))):
             yield from ask_all([add_links(queue, [other.queue]), add_links(other, [queue.queue])])
-
-
-MAX_NAMED: Final = 5
 
 
 def find_current(home: QueueKeys, flow_id: str) -> Op[Found | None]:

@@ -22,6 +22,9 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, funct
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 100
+ABANDONED_AFTER: Final = timedelta(minutes=15)
+MAX_LISTED: Final = 10_000
+SLICES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,6 @@ def sweep_slice(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int,
 
     return function("gmo_sweep", [home.flows()], args, decode)
 
-
-ABANDONED_AFTER: Final = timedelta(minutes=15)
-MAX_LISTED: Final = 10_000
-SLICES: Final = 20
 
 Label = tuple[str, str]
 

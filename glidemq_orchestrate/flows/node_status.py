@@ -33,6 +33,12 @@ STATUS_FIELDS: Final[tuple[JobField, ...]] = (
 )  # fmt: skip
 """The fields of a job that make up the status of its node. The state comes first."""
 
+_TIMES: Final[tuple[JobField, ...]] = ("timestamp", "gmo:entry")
+_NOW: Final[tuple[JobField, ...]] = (
+    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
+    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn", "gmo:removed",
+)  # fmt: skip
+
 
 def flow_nodes(
     queue: QueueKeys, flow_id: str, cursor: str
@@ -63,9 +69,6 @@ class TimedNode(NamedTuple):
     status: NodeStatus
     created: str
     entry: str
-
-
-_TIMES: Final[tuple[JobField, ...]] = ("timestamp", "gmo:entry")
 
 
 def timed_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[TimedNode]]]:
@@ -179,12 +182,6 @@ class JobNow(NamedTuple):
     round: int
     is_stray: bool
     is_removed: bool = False
-
-
-_NOW: Final[tuple[JobField, ...]] = (
-    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
-    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn", "gmo:removed",
-)  # fmt: skip
 
 
 def job_now(queue: QueueKeys, job_id: str) -> Call[JobNow]:

@@ -14,6 +14,8 @@ from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, read_generation
 from glidemq_orchestrate.wire.stored import exact, moment, parsed_object
 
+TOMBSTONE: Final = timedelta(days=30)
+
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
     """Return a status from the fields of the record, also where they are not valid."""
@@ -50,9 +52,6 @@ def _flow_state(text: str | None) -> FlowState:
 def record_fields(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
     """The fields of the record of a flow; empty when there is none."""
     return command("HGETALL", home.flow(flow_id), decode=replies.pairs)
-
-
-TOMBSTONE: Final = timedelta(days=30)
 
 
 def flow_home_queue(prefix: str, flow_id: str) -> Call[str | None]:

@@ -11,6 +11,9 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed
 
+LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
+TABLE_PAGE: Final = 200
+
 
 def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
     """Store rows of the node table."""
@@ -42,9 +45,6 @@ def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, di
 _NUMBERS: Final = frozenset({int, float})
 
 
-LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
-
-
 Row = tuple[Any, ...]
 """Rank, queue, job id, job and dependencies of a node; as a tuple no work for the garbage collector."""
 
@@ -68,6 +68,3 @@ def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
 def some_rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str | None]]:
     """Rows of the node table by name; None for a missing node."""
     return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
-
-
-TABLE_PAGE: Final = 200

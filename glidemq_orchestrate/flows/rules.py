@@ -12,6 +12,8 @@ from typing import Final, Self, TypeAlias
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.foundation.names import described
 
+UPSTREAM: Final = "upstream "
+
 
 class OnFailure(StrEnum):
     """What the failure of a node means to a node that waits for it.
@@ -179,6 +181,3 @@ def read_rule(value: str, *, where: str) -> Rule:
 def _listed(names: type[StrEnum]) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}"
-
-
-UPSTREAM: Final = "upstream "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.flows.forms.file import OptionsFile
 
 FlowId = NewType("FlowId", str)
+SILENT: Final = timedelta(seconds=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,6 @@ class FlowStatus:
     def open(self) -> int:
         """Nodes that have not ended."""
         return self.total - self.completed - self.failed - self.skipped
-
-
-SILENT: Final = timedelta(seconds=12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,12 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 COUNT: Final = 500
 
 Entries = list[tuple[str, dict[str, str]]]
+REREAD_MS: Final = 5_000
+REST_MS: Final = 5_000
+DEADLINES_MS: Final = 1_000
+READS_SHARE: Final = 20  # reads that no event asked for take at most this fraction of the time: 1 in 20
+POLL_MS: Final = 500
+PER_TRIP: Final = 200
 
 
 def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[QueueKeys, Entries]]:
@@ -65,13 +71,6 @@ def one_node(prefix: str, known: NodeStatus, reason: str = "") -> Call[NodeStatu
     place = QueueKeys(prefix, known.queue)
     return node_status(place, known.job_id, known.name, json.dumps(row), reason)
 
-
-REREAD_MS: Final = 5_000
-REST_MS: Final = 5_000
-DEADLINES_MS: Final = 1_000
-READS_SHARE: Final = 20  # reads that no event asked for take at most this fraction of the time: 1 in 20
-POLL_MS: Final = 500
-PER_TRIP: Final = 200
 
 Found = dict[str, tuple[float, NodeStatus]]
 Change = NodeChange | FlowChange

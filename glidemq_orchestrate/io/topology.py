@@ -32,6 +32,12 @@ from glidemq_orchestrate.io.translate import Redirected
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Call, command
 
+Received: TypeAlias = "Replies | GlideMQError"
+DOUBT_SECONDS: Final = 2.0
+"""After so long without a reply others are asked whether the server has been replaced."""
+REPLACED: Final = "another server has taken over"
+_STALE: Final = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS", "LOADING"})
+
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
@@ -43,15 +49,11 @@ class Parcel:
 
 
 Replies: TypeAlias = list[Any]
-Received: TypeAlias = "Replies | GlideMQError"
 Delivery: TypeAlias = Generator[list[Parcel], list[Received], Replies]
 Lookup: TypeAlias = Generator[list[Parcel], list[Received], tuple[Endpoint, ...]]
 Doubt: TypeAlias = Generator[list[Parcel], list[Received], bool]
 
 ASKING: Final = command("ASKING", decode=str)
-DOUBT_SECONDS: Final = 2.0
-"""After so long without a reply others are asked whether the server has been replaced."""
-REPLACED: Final = "another server has taken over"
 
 
 class Topology(Protocol):
@@ -321,9 +323,6 @@ class Order:
 
     parts: list[Part]
     merge: Callable[[Replies], Any]
-
-
-_STALE: Final = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS", "LOADING"})
 
 
 def is_stale(reply: object) -> bool:

@@ -30,6 +30,9 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 CHUNK_JOBS: Final = 100
 CHUNK_CHARACTERS: Final = 1_000_000
 NOT_ADDED: Final = ("skipped", "duplicate")
+REREAD_MS: Final = 1000
+BATCH_CALLS: Final = 500
+BATCH_CHARACTERS: Final = 8_000_000
 
 
 @dataclass(slots=True)
@@ -127,11 +130,6 @@ def _ids(first: str, length: int) -> Iterable[str | None]:
         return (None if first == "duplicate" else first,)
     start = int(first)
     return map(str, range(start, start + length))
-
-
-REREAD_MS: Final = 1000
-BATCH_CALLS: Final = 500
-BATCH_CHARACTERS: Final = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from glidemq_orchestrate.wire.codec import is_utf8, sendable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import exact
 
+MAX_MESSAGES: Final = 100
+MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -136,10 +139,6 @@ def _odd(*counts: tuple[str, str | None]) -> str:
         if text and exact(text) is None:
             return f"its {name} is not a whole number"
     return ""
-
-
-MAX_MESSAGES: Final = 100
-MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 
 
 def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:

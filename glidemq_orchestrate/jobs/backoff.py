@@ -10,6 +10,8 @@ from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.names import described
 
+MAX_DELAY_MS = 7 * 24 * 3600 * 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -34,9 +36,6 @@ class Backoff:
             raise InvalidJob(f"backoff delay must not be negative, got {self.delay}")
         if not 0 <= self.jitter <= 1:
             raise InvalidJob(f"backoff jitter must be between 0 and 1, got {described(self.jitter)}")
-
-
-MAX_DELAY_MS = 7 * 24 * 3600 * 1000
 
 
 def delay_ms(backoff: Backoff | None, failures: int, random: float) -> int:

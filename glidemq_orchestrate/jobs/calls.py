@@ -17,6 +17,8 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
+MAX: Final = 100
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedJob:
@@ -106,7 +108,6 @@ def job_outcome(queue: QueueKeys, job_id: str) -> Call[list[str | None]]:
     return job_hash.get_some(queue, job_id, ("state", "returnvalue", "failedReason"), list)
 
 
-MAX: Final = 100
 Removal = tuple[list[str], list[tuple[str, str]]]
 
 

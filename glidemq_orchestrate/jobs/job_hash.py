@@ -14,6 +14,7 @@ from glidemq_orchestrate.wire.call import Call, Word, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 T = TypeVar("T")
+ENDS: Final = ("completed", "failed", "skipped")
 
 
 def get(queue: QueueKeys, job_id: str, name: JobField, decode: Callable[[Any], T]) -> Call[T]:
@@ -40,9 +41,6 @@ def touch(queue: QueueKeys, job_id: str, field: JobField, value: Word) -> Call[i
 def delete(queue: QueueKeys, job_id: str, names: Sequence[JobField]) -> Call[None]:
     """Delete fields."""
     return command("HDEL", queue.job(job_id), *names, decode=replies.anything)
-
-
-ENDS: Final = ("completed", "failed", "skipped")
 
 
 def end_of_stub(stub: str) -> str:

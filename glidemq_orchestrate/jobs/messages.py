@@ -15,6 +15,9 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import exact
 
+PAGE = 500
+MAX = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class JobMessage:
@@ -76,10 +79,6 @@ def _message(entry_id: str, fields: Any) -> JobMessage:
     if number is None or "text" not in found:
         raise ProtocolError("a message of a job lacks its number or text")
     return JobMessage(entry_id, found.get("attempt", ""), number, found["text"])
-
-
-PAGE = 500
-MAX = 10_000
 
 
 def messages(queue: QueueKeys, job_id: str, after: str | None, limit: int) -> Op[list[JobMessage]]:

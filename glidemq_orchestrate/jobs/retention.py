@@ -10,6 +10,9 @@ from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import lasting, whole
 
+Retention: TypeAlias = "bool | int | Keep"
+"""``False``: kept until cleaned. ``True``: removed immediately. A number: a ``Keep`` with it. Or ``Keep``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Keep:
@@ -32,10 +35,6 @@ class Keep:
             whole("keep.count", self.count, 1)
         if self.age is not None:
             lasting("keep.age", self.age, least=timedelta(seconds=1))
-
-
-Retention: TypeAlias = "bool | int | Keep"
-"""``False``: kept until cleaned. ``True``: removed immediately. A number: a ``Keep`` with it. Or ``Keep``."""
 
 
 def check_retention(name: str, value: object) -> None:

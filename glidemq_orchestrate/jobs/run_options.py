@@ -14,6 +14,8 @@ from glidemq_orchestrate.jobs.options import Fallback
 from glidemq_orchestrate.wire.codec import is_utf8
 from glidemq_orchestrate.wire.stored import amount
 
+_CACHED: Final = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -41,9 +43,6 @@ class RunOptions:
     def from_wire(cls, text: str) -> RunOptions:
         """Read the ``opts`` JSON."""
         return _run_options(text) if len(text) <= _CACHED else _run_options.__wrapped__(text)
-
-
-_CACHED: Final = 1024
 
 
 @lru_cache(maxsize=1024)  # most jobs of a queue have the same options

@@ -11,46 +11,8 @@ from enum import StrEnum
 from itertools import product
 from typing import Final, Literal, NamedTuple, Self
 
-
-class JobState(StrEnum):
-    """The state of a job; the values are glide-mq's, except ``skipped``."""
-
-    WAITING = "waiting"
-    ACTIVE = "active"
-    DELAYED = "delayed"
-    PRIORITIZED = "prioritized"
-    WAITING_CHILDREN = "waiting-children"
-    GROUP_WAITING = "group-waiting"
-    SUSPENDED = "suspended"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-    """Only for nodes of flows: the job has completed, without a result."""
-    UNKNOWN = "unknown"
-    """The stored state is none of these; the job or node is marked ``broken``."""
-
-    @classmethod
-    def read(cls, text: str | None) -> Self:
-        """The state of this name; ``UNKNOWN`` for any other text."""
-        try:
-            return cls(text or "")
-        except ValueError:
-            return cls("unknown")
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the job has ended; only a retry runs it again."""
-        return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
-
-
-EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
-"""The states of a job that has ended."""
-
 ABSENT: Final = "absent"
 """In the table: the job does not exist yet, or no longer."""
-
-# Transition: states before > states after; below it the calls that make it. `any`: every state of a job.
-_HEAD: Final = re.compile(r"([a-z ]+): ([a-z -]+) > ([a-z -]+)")
 TABLE: Final = """
 added: absent > waiting
     glidemq_addJob glidemq_dedup glidemq_addFlow gmo_add_jobs gmo_fire_scheduler
@@ -159,6 +121,45 @@ recorded after removal: absent > completed failed
 made again after removal: absent > waiting-children
     gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
 """
+
+
+class JobState(StrEnum):
+    """The state of a job; the values are glide-mq's, except ``skipped``."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    DELAYED = "delayed"
+    PRIORITIZED = "prioritized"
+    WAITING_CHILDREN = "waiting-children"
+    GROUP_WAITING = "group-waiting"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """Only for nodes of flows: the job has completed, without a result."""
+    UNKNOWN = "unknown"
+    """The stored state is none of these; the job or node is marked ``broken``."""
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """The state of this name; ``UNKNOWN`` for any other text."""
+        try:
+            return cls(text or "")
+        except ValueError:
+            return cls("unknown")
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job has ended; only a retry runs it again."""
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
+
+
+EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
+"""The states of a job that has ended."""
+
+
+# Transition: states before > states after; below it the calls that make it. `any`: every state of a job.
+_HEAD: Final = re.compile(r"([a-z ]+): ([a-z -]+) > ([a-z -]+)")
 
 
 class Step(NamedTuple):

@@ -25,6 +25,15 @@ from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.keys import QueueKeys, queues_with_usage
 from glidemq_orchestrate.wire.stored import parsed_object, span
 
+MINUTE_MS: Final = 60_000
+KEPT: Final = timedelta(days=30)
+NEWEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, after which there is no ``datetime``."""
+MAX_READS: Final = 100_000
+SLICE: Final = 500
+TRIES: Final = 200
+PAUSE_MS: Final = 25
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -91,15 +100,7 @@ def _sum(total: float | None, parts: Mapping[str, float]) -> float | None:
     return sum(parts.values()) if total is None and parts else total
 
 
-MINUTE_MS: Final = 60_000
-KEPT: Final = timedelta(days=30)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-NEWEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, after which there is no ``datetime``."""
-MAX_READS: Final = 100_000
-SLICE: Final = 500
-TRIES: Final = 200
-PAUSE_MS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)

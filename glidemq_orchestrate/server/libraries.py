@@ -28,6 +28,8 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request, ask, each_request, function, survey
 
 SUPPORTED_VERSION: Final = "93"
+T = TypeVar("T")
+LOADS: Final = 5
 
 
 def glidemq_version() -> Call[str]:
@@ -63,11 +65,6 @@ def orchestrate_version() -> Call[tuple[str, str]]:
 def numbers(version: str) -> tuple[int, ...]:
     """A version as numbers that can be compared."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-T = TypeVar("T")
-
-LOADS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

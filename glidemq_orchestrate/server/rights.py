@@ -88,6 +88,7 @@ _ON_ABSENT: Final = {
     "zadd": ("XX", "1", "m"),
 }
 ALWAYS_WRITE: Final = ("incr", "decr", "hsetnx", "lpush", "rpush", "sadd")
+_LOAD: Final = "glidemq library load"
 
 
 def harmless_trial(name: str, key: str) -> Call[None]:
@@ -155,9 +156,6 @@ def loader_rule() -> str:
 
 def _allowed(commands: tuple[str, ...]) -> str:
     return " ".join(f"+{command}" for command in commands)
-
-
-_LOAD: Final = "glidemq library load"
 
 
 def examine(prefix: str, *, look_only: bool = False) -> Op[Finding]:

@@ -48,6 +48,7 @@ _READING_FUNCTIONS: Final = frozenset(
         "gmo_version",
     ]
 )
+Request: TypeAlias = "Call[Any] | Batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,6 @@ class Unconfirmed(NotConfirmed):
         super().__init__(message)
 
 
-Request: TypeAlias = "Call[Any] | Batch"
 Op: TypeAlias = Generator[Request, Any, T]
 
 

@@ -12,54 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-
-class Lives(StrEnum):
-    """How long a key lives."""
-
-    QUEUE = "queue"
-    """As long as the queue: until ``obliterate``. It does not grow: see ``most``."""
-    WORK = "work"
-    """As long as something waits, runs or is due that it is about."""
-    JOB = "job"
-    """As long as its job."""
-    FLOW = "flow"
-    """As long as its flow, and then as a tombstone with a time to live."""
-    USER = "user"
-    """Until a user removes it, who gave it its name."""
-    TIMED = "timed"
-    """It has a time to live."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyLife:
-    """One pattern of keys.
-
-    Attributes:
-        name: After ``<prefix>:{<queue>}:``, unless it begins with ``<prefix>``. ``<x>`` stands for any text.
-        kind: The type of the value.
-        holds: What it holds.
-        lives: How long it lives.
-        removed: Who removes what is in it, and when.
-        most: How many elements it has at most when nothing waits or runs; only for ``Lives.QUEUE``.
-    """
-
-    name: str
-    kind: str
-    holds: str
-    lives: Lives
-    removed: str
-    most: int | None = None
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """Matches whole keys of this pattern, with any prefix and queue."""
-        own = self.name.startswith("<prefix>")
-        text = "".join(
-            ".+" if part.startswith("<") else re.escape(part) for part in re.split(r"(<\w+>)", self.name)
-        )
-        return re.compile(text if own else r"[^{}]*:\{[^{}]*\}:" + text, re.DOTALL)
-
-
 # name | type | holds | lives, with the bound for those of the queue | who removes it, and when. An indented
 # line goes on with the row before.
 _TABLE: Final = """
@@ -182,6 +134,53 @@ gmo:portable:notes:<flow> | hash | nodes that its next round runs again or ends 
 <prefix>:gmo:homes | set | queues that are the home of a flow | flow | the sweep, after the last flow
 <prefix>:gmo:doctor | string | a trial of rights | timed | after a minute
 """
+
+
+class Lives(StrEnum):
+    """How long a key lives."""
+
+    QUEUE = "queue"
+    """As long as the queue: until ``obliterate``. It does not grow: see ``most``."""
+    WORK = "work"
+    """As long as something waits, runs or is due that it is about."""
+    JOB = "job"
+    """As long as its job."""
+    FLOW = "flow"
+    """As long as its flow, and then as a tombstone with a time to live."""
+    USER = "user"
+    """Until a user removes it, who gave it its name."""
+    TIMED = "timed"
+    """It has a time to live."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLife:
+    """One pattern of keys.
+
+    Attributes:
+        name: After ``<prefix>:{<queue>}:``, unless it begins with ``<prefix>``. ``<x>`` stands for any text.
+        kind: The type of the value.
+        holds: What it holds.
+        lives: How long it lives.
+        removed: Who removes what is in it, and when.
+        most: How many elements it has at most when nothing waits or runs; only for ``Lives.QUEUE``.
+    """
+
+    name: str
+    kind: str
+    holds: str
+    lives: Lives
+    removed: str
+    most: int | None = None
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches whole keys of this pattern, with any prefix and queue."""
+        own = self.name.startswith("<prefix>")
+        text = "".join(
+            ".+" if part.startswith("<") else re.escape(part) for part in re.split(r"(<\w+>)", self.name)
+        )
+        return re.compile(text if own else r"[^{}]*:\{[^{}]*\}:" + text, re.DOTALL)
 
 
 def lives() -> Iterator[tuple[str, tuple[KeyLife, ...]]]:

@@ -26,6 +26,9 @@ MAX_NOTIFIED: Final = 50
 
 Only = Literal["any", "open", "idle"]
 _ONLY: Final[dict[Only, int]] = {"any": 0, "open": 1, "idle": 2}
+_END: Final[tuple[JobField, ...]] = (
+    "returnvalue", "finishedOn", "processedOn", "attemptsMade", "progress", "gmo:accepted"
+)  # fmt: skip
 
 
 class NodeResult(NamedTuple):
@@ -122,11 +125,6 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, NO_ENTRY, reason, now_ms, 0, 0, GROUP, "0", 0, 0, 0)
     return function("glidemq_fail", keys, args, replies.text)
-
-
-_END: Final[tuple[JobField, ...]] = (
-    "returnvalue", "finishedOn", "processedOn", "attemptsMade", "progress", "gmo:accepted"
-)  # fmt: skip
 
 
 def end_of(queue: QueueKeys, job_id: str) -> Call[dict[JobField, Word] | None]:

@@ -19,6 +19,9 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
+_ENDED: Final = ("completed", "failed", "skipped")
+NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
+
 
 def policy_rows(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
     """A page of the policies of nodes, as ``policy_text`` writes them."""
@@ -79,10 +82,6 @@ def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
     keys = [f"{home.flow(flow_id)}:nodes", home.portable_policies(flow_id)]
     keys += [home.portable_waiting(flow_id), home.portable_notes(flow_id)]
     return command("UNLINK", *keys, decode=replies.anything)
-
-
-_ENDED: Final = ("completed", "failed", "skipped")
-NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 
+_BUSY: Final = "busy"
+
 
 def stage_flow(
     home: QueueKeys, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
@@ -118,9 +120,6 @@ def are_open(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[b
         return [bool(one) for one in replies.integers(reply)]
 
     return command("SMISMEMBER", f"{queue.flow(flow_id)}:open", *refs, decode=decode)
-
-
-_BUSY: Final = "busy"
 
 
 def change_nodes(  # noqa: PLR0913  the function has as many arguments

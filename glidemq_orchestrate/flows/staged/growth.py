@@ -41,6 +41,8 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 MAX_BEFORE: Final = 100
 _RANK_STEP: Final = 1e-6
+T = TypeVar("T")
+_NAMES_PER_CALL: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,6 @@ def check_place(
             )
 
 
-T = TypeVar("T")
 Send = Callable[[Sequence[str], str, Sequence[Word]], Call[T]]
 
 
@@ -264,9 +265,6 @@ def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
 def job_state(queue: QueueKeys, job_id: str) -> Call[str]:
     """The state of a job; '' for a missing job."""
     return job_hash.get(queue, job_id, "state", lambda reply: reply or "")
-
-
-_NAMES_PER_CALL: Final = 500
 
 
 def add_nodes(

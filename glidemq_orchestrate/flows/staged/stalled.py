@@ -20,6 +20,8 @@ PAGE: Final = 100
 
 
 STREAM_PAGE: Final = 500
+STREAM_PAGES: Final = 200
+EVENT_PAGES: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,6 @@ def settle_missing(  # noqa: PLR0913  the arguments of one server call
     keys = [home.flow(flow_id), queue.job(job_id), queue.parents(job_id)]
     args: list[Word] = [now_ms, flow_id, job_id, json.dumps(outcome), *dependents]
     return function("gmo_settle_missing", keys, args, replies.integer)
-
-
-STREAM_PAGES: Final = 200
-EVENT_PAGES: Final = 11
 
 
 def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock: Clock) -> Op[None]:

@@ -10,6 +10,8 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 
+PAGE: Final = 500
+
 
 def some_lines(queue: QueueKeys, first: int, count: int) -> Call[list[str]]:
     """Some of the lines, the oldest first."""
@@ -19,9 +21,6 @@ def some_lines(queue: QueueKeys, first: int, count: int) -> Call[list[str]]:
 def forget_page(queue: QueueKeys, some: Sequence[str]) -> Call[int]:
     """Remove lines: what they name is visible, or gone. Repeatable."""
     return command("ZREM", queue.key("gmo:published"), *some, decode=replies.integer)
-
-
-PAGE: Final = 500
 
 
 def lines(queue: QueueKeys) -> Op[list[str]]:

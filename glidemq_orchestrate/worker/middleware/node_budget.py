@@ -12,6 +12,8 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed_object
 
+PAUSE_MS: Final = 86_400_000
+
 
 def check_budget(budget_key: str) -> Call[str]:
     """``ok``, ``exceeded`` or ``no_budget``."""
@@ -29,9 +31,6 @@ def record_usage(  # noqa: PLR0913, PLR0917  the arguments of one server call
     """Add usage to a budget. Not repeatable."""
     args = (tokens, costs, weighted, cost, max_tokens, max_costs)
     return function("glidemq_recordUsageAndCheckBudget", [budget_key], args, replies.text)
-
-
-PAUSE_MS: Final = 86_400_000
 
 
 def check(budget_key: str) -> Op[Literal["go", "fail", "pause"]]:
