@@ -1,19 +1,51 @@
-"""Calls of a supervisor: its lock, its progress, and nodes that were ended by Node workers."""
+"""Keeps the flows of a queue moving, whichever worker ran their nodes.
+
+Our own workers report the end of a node to its flow in the call that ends the node. A Node worker does not,
+and no worker does when a job is revoked, expires or is removed. A supervisor finds such ends in the sets of
+ended jobs and, more slowly, in the open nodes of every running flow; events only wake it. One leads a queue
+at a time to save work, not for safety: every step may be repeated, interrupted anywhere, and run by two
+supervisors at the same time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from glidemq_orchestrate import registry
+from glidemq_orchestrate.attempts import upkeep as upkeep_ops
+from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
+from glidemq_orchestrate.attempts.workers import FOREIGN_IDLE_MS
+from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
+from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.flows import index
+from glidemq_orchestrate.flows.backend import sweep_all
+from glidemq_orchestrate.flows.staged import stalled
+from glidemq_orchestrate.flows.staged.stalled import bring_back
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, command, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each, command, function
+from glidemq_orchestrate.wire.isolated import isolated
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
 
 LOOK: Final = 200
 
 
 Ended = Literal["completed", "failed"]
+LOCK_TTL_MS: Final = 6_000
+OVERLAP_MS: Final = 2_000
+LOOK_BACK_MS: Final = 60_000
+LAP_MS: Final = 15_000
+SLICES: Final = 50
+PAGES: Final = 20
+FLOWS: Final = 20
+SILENT_LOCKS: Final = 4
+WAKING: Final = frozenset({"completed", "failed", "revoked", "expired", "removed", "stalled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +88,6 @@ def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[Non
     return command("HSET", queue.supervised(), *pairs, decode=replies.anything)
 
 
-def cleanup(queue: QueueKeys, now_ms: int) -> Call[bool]:
-    """Remove a slice of what the queue no longer needs; whether there is more to do now. Repeatable."""
-    return function("gmo_cleanup", [queue.key("stream")], (now_ms,), bool)
-
-
 def settle_foreign(
     queue: QueueKeys, ended: Ended, place: SweepPosition, now_ms: int
 ) -> Call[tuple[SweepPosition, bool, int]]:
@@ -72,3 +99,198 @@ def settle_foreign(
 
     args = (now_ms, place.score, place.passed, LOOK)
     return function("gmo_settle_foreign", [queue.key(ended)], args, decode)
+
+
+CONSUMER: Final = f"{OURS}supervisor"
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """How one supervisor maintains one queue.
+
+    Attributes:
+        queue: The queue; flows whose home it is, and flows elsewhere that have nodes in it.
+        token: The identity of the supervisor; unique.
+        lock_ms: After this long without a heartbeat, the jobs of a worker are taken back.
+        max_stalled: How often a job may stall before it fails.
+        lost: Lost workers whose jobs it took back, for the log: the newest.
+        may_reclaim: The user has the right to take back jobs.
+    """
+
+    queue: QueueKeys
+    token: str
+    lock_ms: int = 30_000
+    max_stalled: int = 3
+    lost: deque[tuple[QueueKeys, ReclaimedJobs]] = field(default_factory=lambda: deque(maxlen=100))
+    may_reclaim: bool = True
+
+    @property
+    def consumer(self) -> str:
+        """The consumer that takes back the jobs of dead workers: a worker does so in its own name."""
+        return self.token if self.token.startswith(OURS) else CONSUMER
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The result of a tick.
+
+    Attributes:
+        leading: This supervisor leads the queue; otherwise it did nothing.
+        foreign: Workers that are not ours serve the queue, so its events are worth waiting for.
+        due_ms: When something is due next, ms since the epoch; -1 for never.
+    """
+
+    leading: bool
+    foreign: bool = False
+    due_ms: int = -1
+
+
+def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
+    """Do what the queue needs now, unless another one leads. Repeatable; a refused step stops no other."""
+    if not (yield from lead(watch)):
+        return Tick(leading=False)
+    refused, due_ms = None, -1
+    for step in STEPS:
+        try:
+            if (reached := (yield from step(watch, clock))) is not None:
+                due_ms = reached
+        except TransportError:
+            raise
+        except Exception as exc:  # noqa: BLE001  raised in the end
+            refused = refused or exc
+    if refused is not None:
+        raise refused
+    foreign = yield from has_foreign_workers(watch.queue)
+    return Tick(leading=True, foreign=foreign, due_ms=due_ms)
+
+
+def lead(watch: Supervision) -> Op[bool]:
+    """Take or keep the lead of the queue for some seconds."""
+    queue, token = watch.queue, watch.token
+    locks = [
+        renew_lock(queue, token, LOCK_TTL_MS),
+        try_lock(queue, token, LOCK_TTL_MS),
+    ]
+    replies = yield from ask_each(locks)
+    for reply in replies:
+        if isinstance(reply, GlideMQError):
+            raise reply
+    return any(replies)
+
+
+def resign(watch: Supervision) -> Op[None]:
+    """Let another supervisor lead immediately."""
+    yield from ask(unlock(watch.queue, watch.token))
+
+
+def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
+    """Whether a worker that is not ours is alive, or holds jobs."""
+    try:
+        consumers = yield from ask(registry.consumers(queue))
+    except ProtocolError:
+        return False  # the queue has no group: it never had a worker
+    return any(
+        not str(consumer["name"]).startswith(OURS)
+        and (int(consumer["pending"]) > 0 or int(consumer["idle"]) < 6 * FOREIGN_IDLE_MS)
+        for consumer in consumers
+    )
+
+
+def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
+    """Report to flows the jobs that foreign workers have ended since the last time.
+
+    Without such workers this costs one call. ``check_open`` finds what it misses.
+    """
+    if not (yield from has_foreign_workers(watch.queue)):
+        return
+    known = yield from ask(progress(watch.queue))
+    kinds: tuple[Ended, ...] = ("completed", "failed")
+    for kind in kinds:
+        reached = yield from _settle(watch.queue, kind, known, clock)
+        yield from _note(watch.queue, {kind: reached})
+
+
+def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
+    """Settle the jobs of one set of ended jobs from where the last time stopped; returns how far it came."""
+    now_ms = clock.now_ms()
+    # Clocks differ and calls overtake each other: a job that ended just before the newest may show up later.
+    start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
+    place = SweepPosition(str(start))
+    for _ in range(SLICES):
+        place, more, _ = yield from ask(settle_foreign(queue, kind, place, clock.now_ms()))
+        if not more:
+            break
+    return min(number(place.score), now_ms)
+
+
+def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
+    """Do what is due, sweep, and continue unsettled flows. Returns when something is due next, or -1."""
+    return (yield from upkeep_ops.upkeep([watch.queue], clock))
+
+
+def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
+    """Take back the jobs of dead workers."""
+    if not watch.may_reclaim:
+        return
+    found = yield from upkeep_ops.reclaim(
+        [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_stalled=watch.max_stalled, clock=clock
+    )
+    watch.lost.extend(found)
+
+
+def check_open(watch: Supervision, clock: Clock) -> Op[None]:
+    """Continue the walk over the open nodes of every running flow: a lap takes 15 s, or longer if it must."""
+    home = watch.queue
+    known = yield from ask(progress(home))
+    lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
+    first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
+    if (first, position) == (0, 0):
+        if now_ms - lap < LAP_MS:
+            return
+        lap = now_ms
+        yield from isolated(homes.unlink(home), f"the set {home.beside()}")
+    first, position = yield from _walk(watch, first, position, clock)
+    yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
+
+
+def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
+    """Store how far it came; continue even if the server is full."""
+    with suppress(ServerBusy):
+        yield from ask(note_progress(queue, fields))
+
+
+def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
+    """Check some pages; returns where to continue: number of the flow and position in it."""
+    home, pages = watch.queue, 0
+    while flow_ids := (yield from ask(index.running_flows(home, first, FLOWS))):
+        for flow_id in flow_ids:
+            while True:
+                if pages == PAGES:
+                    return first, position
+                pages += 1
+                checking = _check_page(watch, flow_id, position, clock)
+                position = (yield from isolated(checking, f"flow {flow_id} of queue {home.queue}")) or 0
+                if not position:
+                    break
+            first += 1
+    return 0, 0
+
+
+def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -> Op[int]:
+    """Check a page of a flow; returns where to continue in it, 0 at its end."""
+    home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
+    position, suspects = yield from ask(
+        stalled.check_open(home, flow_id, position, silent_ms, clock.now_ms())
+    )
+    yield from bring_back(home, flow_id, suspects, clock)
+    return position
+
+
+def sweep(watch: Supervision, clock: Clock) -> Op[None]:
+    """Do what no server function does for the flows of this home, such as to report ends across slots."""
+    yield from sweep_all(watch.queue, clock)
+
+
+Step = Callable[[Supervision, Clock], Op[int | None]]
+
+STEPS: Final[tuple[Step, ...]] = (settle_ended, check_open, upkeep, reclaim, sweep)

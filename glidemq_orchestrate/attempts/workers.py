@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from glidemq_orchestrate import registry
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
@@ -14,10 +15,8 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, OURS
-from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, function
-from glidemq_orchestrate.wire.codec import readable
-from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed_object
 
 FOREIGN_IDLE_MS: Final = 10_000
@@ -26,43 +25,6 @@ REGISTERED_MS: Final = 30_000
 """For so long a worker is registered at a time."""
 LOST_MS: Final = 15_000
 """After so long without registering again, which workers do every 10 s, a worker is lost."""
-
-
-def reclaim(
-    queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
-) -> Call[list[ReclaimedJobs]]:
-    """Reclaim the jobs of lost workers. Flows that need ``advance_flow`` are noted on the server."""
-    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
-    return function("gmo_reclaim", [queue.key("stream")], args, _lost)
-
-
-class ReclaimedJobs(NamedTuple):
-    """A lost worker: how many jobs were taken back, how many of them had begun, and some of these."""
-
-    worker: str
-    jobs: int
-    begun: int
-    ids: list[str]
-
-
-def _lost(reply: Any) -> list[ReclaimedJobs]:
-    rows = ((readable(name), jobs, begun, replies.texts(ids)) for name, jobs, begun, *ids in reply[1])
-    return [ReclaimedJobs(*row) for row in rows]
-
-
-def renew(queue: QueueKeys, group: str, worker_id: str, goes_on: str, now_ms: int) -> Call[tuple[int, str]]:
-    """Renew a page of the leases of a worker; how many, and where to go on or ''. Repeatable."""
-    args = (now_ms, group, worker_id, goes_on)
-
-    def decode(reply: Any) -> tuple[int, str]:
-        return replies.integer(reply[0]), replies.text(reply[1])
-
-    return function("gmo_renew", [queue.key("stream")], args, decode, repeatable=True)
-
-
-def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
-    """Remove registrations and consumers of killed workers; returns how many consumers. Repeatable."""
-    return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
@@ -206,3 +168,38 @@ def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[se
     # A worker of ours that died a moment ago is not foreign, as its name shows.
     foreign = [consumer for consumer in consumers if not str(consumer["name"]).startswith(OURS)]
     return None if any(int(consumer["idle"]) < FOREIGN_IDLE_MS for consumer in foreign) else names
+
+
+def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
+    """Create the workers' group of each queue if it is missing."""
+    for reply in (yield from ask_each([registry.create_group(queue) for queue in queues])):
+        if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
+            raise reply
+
+
+def announce(
+    queues: Sequence[QueueKeys], worker_id: str, description: dict[str, Any], ttl_ms: int, now_ms: int
+) -> Op[None]:
+    """Register the worker on every queue as alive for another ``ttl_ms``."""
+    text = json.dumps(description, separators=(",", ":"))
+    calls: list[Call[None]] = []
+    for queue in queues:
+        calls.append(registry.register_worker(queue, worker_id, text, ttl_ms))
+        calls.append(registry.announce_worker(queue, worker_id, now_ms + ttl_ms))
+    yield from ask_all(calls)
+
+
+def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
+    """Unregister the worker from every queue; it no longer holds a job.
+
+    Its consumer stays if entries are pending: reclaiming makes it the owner of entries whose jobs other
+    workers run, and an entry deleted with its consumer could never be taken over from a worker that dies.
+    """
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(registry.forget_worker(queue, worker_id))
+        calls.append(registry.withdraw_worker(queue, worker_id))
+        calls.append(registry.has_pending(queue, worker_id))
+    replies = yield from ask_each(calls)
+    free = [queue for queue, pending in zip(queues, replies[2::3], strict=True) if pending is False]
+    yield from ask_each([registry.drop_consumer(queue, worker_id) for queue in free])

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from glidemq_orchestrate.attempts import dead_letters as letters
-from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.dead_letters import write_noted
-from glidemq_orchestrate.attempts.ops import clean_up, expire
+from glidemq_orchestrate.attempts.upkeep import clean_up, expire, forget_workers
 from glidemq_orchestrate.attempts.workers import SILENT_MS
 from glidemq_orchestrate.broadcasts import calls
 from glidemq_orchestrate.broadcasts.calls import Begun, Member, Result
@@ -182,7 +181,7 @@ def upkeep(subscription: Subscription, lock_ms: int, clock: Clock) -> Op[int]:
     """
     queue, group = subscription.queue, subscription.group
     (due_ms,) = yield from expire([queue], clock)
-    yield from ask(workers.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
+    yield from ask(forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
     yield from clean_up([queue], clock)
     if (yield from ask(letters.count(queue))):
         yield from write_noted([queue], clock)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.attempts.tending import unsupervised_homes
+from glidemq_orchestrate.attempts.client_supervision import unsupervised_homes
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock, SystemClock
 from glidemq_orchestrate.foundation.importing import importing

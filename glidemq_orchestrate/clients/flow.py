@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from uuid import uuid4
 
-from glidemq_orchestrate.attempts import tending as tendings
+from glidemq_orchestrate.attempts import client_supervision as tendings
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.flows import generations, owners
@@ -27,9 +27,9 @@ from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reas
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.queues import waits as waiting
-from glidemq_orchestrate.queues.ops import as_time
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import Json, JsonLike, encode
+from glidemq_orchestrate.wire.stored import as_time
 
 __all__ = ["Flow"]
 

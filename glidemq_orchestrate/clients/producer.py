@@ -9,7 +9,8 @@ from datetime import datetime
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate.attempts import tending, workers
+from glidemq_orchestrate.attempts import client_supervision as tending
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
@@ -26,9 +27,9 @@ from glidemq_orchestrate.flows.ref import OnExisting
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import check_request
-from glidemq_orchestrate.queues.ops import as_time
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_flow_id, check_queue_name
+from glidemq_orchestrate.wire.stored import as_time
 
 __all__ = ["AsyncFlowProducer", "FlowProducer"]
 

@@ -24,8 +24,9 @@ from glidemq_orchestrate.jobs.suspension import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues import waits
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
-from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
-from glidemq_orchestrate.queues.ops import GroupInfo, MetricPoint, queue_names
+from glidemq_orchestrate.queues.limits import GroupInfo
+from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage, queue_names
+from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 __all__ = [

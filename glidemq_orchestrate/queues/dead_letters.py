@@ -17,8 +17,8 @@ from glidemq_orchestrate.jobs import changes as jobs
 from glidemq_orchestrate.jobs.adding import NewJob, add_job, get_job
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.queues import limits as queue_settings
 from glidemq_orchestrate.queues import listing, removal
-from glidemq_orchestrate.queues import settings as queue_settings
 from glidemq_orchestrate.queues.listing import JobFilter
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import Json, encode

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.broadcasts import subscriptions
-from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
+from glidemq_orchestrate.errors import (
+    CodecError,
+    ConfigurationError,
+    GlideMQError,
+    ProtocolError,
+)
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import pages as reads
@@ -22,7 +27,7 @@ from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, decode
-from glidemq_orchestrate.wire.keys import KeyName, QueueKeys
+from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, is_queue_name
 
 PAGE: Final = 500
 READ: Final = 100
@@ -359,3 +364,17 @@ def _has_data(text: str | None, wanted: Mapping[str, JsonLike]) -> bool:
 def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def queue_names(prefix: str) -> Op[list[str]]:
+    """The queues under a prefix that ever had a job or a worker."""
+    start, names, cursor = f"{prefix}:{{", set[str](), "0"
+    while True:
+        pattern = reads.escaped(start) + "*"
+        cursor, keys = yield from ask(reads.scan_keys(pattern, cursor, 2 * PAGE))
+        for key in keys:
+            name, mark, _ = key.removeprefix(start).partition("}:")
+            if mark and is_queue_name(name):  # others cannot be queues of this package
+                names.add(name)
+        if cursor == "0":
+            return sorted(names)

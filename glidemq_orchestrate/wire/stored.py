@@ -76,3 +76,8 @@ def amount(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return 0.0
     return float(min(value, MAX))
+
+
+def as_time(now_ms: int) -> datetime:
+    """Milliseconds since the epoch as a time."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.exchange import (
     MAX_NODES,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.attempts.workers import ReclaimedJobs
+from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.foundation.log_text import in_line
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.keys import QueueKeys

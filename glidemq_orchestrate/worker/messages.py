@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from glidemq_orchestrate.attempts.ops import check_owner
+from glidemq_orchestrate.attempts.leases import check_owner
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls

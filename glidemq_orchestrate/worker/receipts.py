@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import leases
 from glidemq_orchestrate.attempts.exchange import Outcome
 from glidemq_orchestrate.errors import NotConfirmed
 from glidemq_orchestrate.wire.call import Run, ask
@@ -130,7 +130,7 @@ class Receipts:
     async def _verdict(self, receipt: Receipt) -> str:
         """The verdict that holds now."""
         if receipt.before and receipt.verdict.startswith("stale "):
-            stands = await self._run(ops.stands(self._keys, receipt.outcome, receipt.before))
+            stands = await self._run(leases.stands(self._keys, receipt.outcome, receipt.before))
             return receipt.before if stands else receipt.verdict
         return receipt.verdict
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from glidemq_orchestrate.attempts.ops import renew_all
+from glidemq_orchestrate.attempts.leases import renew_all
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings

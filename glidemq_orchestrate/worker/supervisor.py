@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.attempts import tending as ops
-from glidemq_orchestrate.attempts.supervise import Supervision
-from glidemq_orchestrate.attempts.tending import Tending
+from glidemq_orchestrate.attempts import client_supervision as ops
+from glidemq_orchestrate.attempts.client_supervision import Tending
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.attempts import ops
-from glidemq_orchestrate.attempts import tending as tendings
+from glidemq_orchestrate.attempts import client_supervision as tendings
+from glidemq_orchestrate.attempts import leases, upkeep, workers
+from glidemq_orchestrate.attempts.client_supervision import Tending
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.attempts.supervise import Supervision
-from glidemq_orchestrate.attempts.tending import Tending
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
@@ -193,7 +193,7 @@ class Worker(Service):
     async def _begin(self) -> None:
         for name, keys in self._queues.items():
             try:
-                await self._run(ops.open_queues([keys]))
+                await self._run(workers.open_queues([keys]))
                 await self._announce(keys)
             except ProtocolError as exc:  # keys of one queue are broken: still serve the others
                 self._failures.report(f"queue {name}", exc)
@@ -303,7 +303,7 @@ class Worker(Service):
     async def _unregister(self) -> None:
         for tending in self._tendings.values():
             await self._run(tendings.resign(tending))
-        await self._run(ops.withdraw(list(self._queues.values()), self.id))
+        await self._run(workers.withdraw(list(self._queues.values()), self.id))
 
     async def _run_hook(self, hook: Callable[[], None]) -> None:
         if (ended := await self._threads.run(hook)).error is not None:
@@ -317,7 +317,7 @@ class Worker(Service):
             self._wake()
 
     async def _tell(self, attempt: Attempt) -> bool:
-        return await self._run(ops.begin(self._queues[attempt.queue], self.id, attempt, self._clock))
+        return await self._run(leases.begin(self._queues[attempt.queue], self.id, attempt, self._clock))
 
     def _is_late(self, queue: str) -> bool:
         """Whether it has not renewed its leases for longer than it ever should."""
@@ -342,7 +342,7 @@ class Worker(Service):
         # What has ended keeps its lease too, else it runs again because the server was away when it ended.
         leased = [*held, *self._feeds[keys.queue].unreported]
         if leased:
-            kept = await self._run(ops.heartbeat(keys, leased, self._clock.now_ms()))
+            kept = await self._run(leases.heartbeat(keys, leased, self._clock.now_ms()))
             for attempt, beat in zip(held, kept, strict=False):
                 if beat < 1:
                     jobs.cancel(attempt, revoked=beat == 0)
@@ -378,10 +378,10 @@ class Worker(Service):
             "activeJobs": len(self._slots.held),
             "handlers": self.handlers.names,
         }
-        await self._run(ops.announce([keys], self.id, description, REGISTERED_MS, self._clock.now_ms()))
+        await self._run(workers.announce([keys], self.id, description, REGISTERED_MS, self._clock.now_ms()))
 
     async def _maintain(self, keys: QueueKeys) -> float | None:
-        return self._until(await self._run(ops.upkeep([keys], self._clock)))
+        return self._until(await self._run(upkeep.upkeep([keys], self._clock)))
 
     async def _fire(self, keys: QueueKeys) -> float | None:
         due_ms = await self._run(schedulers.tick(keys, self._clock))
@@ -397,7 +397,7 @@ class Worker(Service):
     async def _reclaim(self, keys: QueueKeys) -> None:
         await self._catch_up(keys)
         lost = await self._run(
-            ops.reclaim(
+            upkeep.reclaim(
                 [keys], self.id, lock_ms=self._lock_ms, max_stalled=self._max_stalled, clock=self._clock
             )
         )

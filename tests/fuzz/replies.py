@@ -10,10 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from glidemq_orchestrate.attempts import exchange, supervise, workers
-from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts import exchange, upkeep, workers
+from glidemq_orchestrate.attempts import fetching as attempt
+from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Held
-from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
 from glidemq_orchestrate.flows import running
@@ -96,16 +97,16 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "supervise.tick": lambda: supervise.tick(Supervision(ETL, "gmo-worker-x"), CLOCK),
     "supervise.tick idle": lambda: supervise.tick(Supervision(IDLE, "gmo-worker-x"), CLOCK),
     "schedulers.tick": lambda: schedulers.tick(ETL, CLOCK),
-    "attempt.upkeep": lambda: attempt.upkeep([ETL, IDLE], CLOCK),
-    "attempt.open_queues": lambda: attempt.open_queues([ETL]),
-    "attempt.announce": lambda: attempt.announce([ETL], "w", {"a": 1}, 1_000, CLOCK.now_ms()),
-    "attempt.withdraw": lambda: attempt.withdraw([ETL], "w"),
+    "attempt.upkeep": lambda: upkeep.upkeep([ETL, IDLE], CLOCK),
+    "attempt.open_queues": lambda: workers.open_queues([ETL]),
+    "attempt.announce": lambda: workers.announce([ETL], "w", {"a": 1}, 1_000, CLOCK.now_ms()),
+    "attempt.withdraw": lambda: workers.withdraw([ETL], "w"),
     "attempt.listen": lambda: attempt.listen(ETL, ("0-0", "0-0"), 1, Held.NOTHING),
     "attempt.settle": lambda: attempt.settle(ETL, "0-0", 1),
     "attempt.advance": lambda: running.advance(ETL, "f2", CLOCK),
     "attempt.exchange": lambda: attempt.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.exchange nodes": lambda: attempt.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),
-    "attempt.reclaim": lambda: attempt.reclaim([ETL], "w", lock_ms=1, max_stalled=0, clock=CLOCK),
+    "attempt.reclaim": lambda: upkeep.reclaim([ETL], "w", lock_ms=1, max_stalled=0, clock=CLOCK),
     "workers.live": lambda: workers.live(ETL, CLOCK.now_ms()),
     "workers.require": lambda: workers.require("glide", {"etl": ["work"]}, CLOCK.now_ms()),
     "library.status": library.library_status,

@@ -25,8 +25,8 @@ from glidemq_orchestrate import (
     Schedulers,
     Worker,
 )
-from glidemq_orchestrate.attempts import supervise
-from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts import supervision as supervise
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.clients.doctor import examine
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.foundation.clock import SystemClock

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater, Suspend
-from glidemq_orchestrate.attempts import exchange, ops
+from glidemq_orchestrate.attempts import exchange, leases, workers
+from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -37,7 +38,7 @@ def completed(node: Node) -> int:
 
 def begin(queue: Queue, now_ms: int, consumer: str = "gmo-worker-1-dead") -> Any:
     """A worker of ours takes one job and dies."""
-    queue._run(ops.open_queues([KEYS]))
+    queue._run(workers.open_queues([KEYS]))
 
     class Now:
         def now_ms(self) -> int:
@@ -126,7 +127,7 @@ def hand_in(node: Node, outcome: Outcome) -> Any:
 def test_fact_18_a_long_job_of_ours_is_not_taken(node: Node, queue: Queue) -> None:
     job_id = node.add()
     attempt = begin(queue, node.now() - 60_000)
-    queue._run(ops.heartbeat(KEYS, [attempt], node.now()))
+    queue._run(leases.heartbeat(KEYS, [attempt], node.now()))
     words = ("workers", node.consumer, 0, 1, node.now(), "glide:{q}:failed", 0, 1_000)
     node.fcall("glidemq_reclaimStalled", node.key("stream", "events"), *words)
     assert node.job(job_id)["state"] == "active"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, OnFailure, Rule
-from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import fetching as ops
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request
 from glidemq_orchestrate.flows import backend, running, submission
 from glidemq_orchestrate.flows.backend import Reach
@@ -104,7 +105,7 @@ class Bulk:
         """Run flows; yield how those end that end in a way that their specification does not allow."""
         self.store.reset(1)
         places = [QueueKeys(PREFIX, queue) for queue in QUEUES[self.path]]
-        self.run(ops.open_queues(places))
+        self.run(workers.open_queues(places))
         reach = Reach(is_cluster=self.path == "portable")
         refs = [
             self.run(submission.submit(PREFIX, check_flow(spec), f"f{number}", "attach", self, reach=reach))

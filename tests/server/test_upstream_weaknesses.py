@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate.attempts import supervise
-from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts import supervision as supervise
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow

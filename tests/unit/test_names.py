@@ -32,7 +32,7 @@ from glidemq_orchestrate.foundation import names
 from glidemq_orchestrate.jobs import adding as queue_ops
 from glidemq_orchestrate.jobs import suspension
 from glidemq_orchestrate.jobs.adding import NewJob
-from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_job_id

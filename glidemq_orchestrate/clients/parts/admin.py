@@ -11,9 +11,12 @@ from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState
-from glidemq_orchestrate.queues import dead_letters, ops
+from glidemq_orchestrate.queues import cleaning, dead_letters, metrics
+from glidemq_orchestrate.queues import limits as ops
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
-from glidemq_orchestrate.queues.ops import GroupInfo, MetricPoint
+from glidemq_orchestrate.queues.limits import GroupInfo
+from glidemq_orchestrate.queues.metrics import MetricPoint
+from glidemq_orchestrate.wire import stored
 
 
 class AdminCalls(QueueBase):
@@ -21,7 +24,7 @@ class AdminCalls(QueueBase):
 
     def now(self) -> datetime:
         """The server's time, by which leases and due times go; to some milliseconds, UTC."""
-        return ops.as_time(self._now())
+        return stored.as_time(self._now())
 
     def pause(self) -> None:
         """Let no worker of this package start a job until ``resume``; running ones continue. Repeatable.
@@ -48,7 +51,7 @@ class AdminCalls(QueueBase):
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
             InvalidJob: ``grace`` is negative or ``limit`` less than 1; nothing was sent.
         """
-        return self._run(ops.clean(self._keys, state, grace, limit, self._now()))
+        return self._run(cleaning.clean(self._keys, state, grace, limit, self._now()))
 
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
@@ -59,7 +62,7 @@ class AdminCalls(QueueBase):
         Args:
             delayed: Also delayed jobs, including those that wait for another attempt.
         """
-        return self._run(ops.drain(self._keys, delayed=delayed, now_ms=self._now()))
+        return self._run(cleaning.drain(self._keys, delayed=delayed, now_ms=self._now()))
 
     def obliterate(self, *, force: bool = False) -> None:
         """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedulers.
@@ -72,7 +75,7 @@ class AdminCalls(QueueBase):
         Raises:
             QueueInUse: Jobs are active; nothing was removed.
         """
-        self._run(ops.obliterate(self._keys, force=force))
+        self._run(cleaning.obliterate(self._keys, force=force))
 
     def retry_failed(self, count: int | None = None) -> int:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
@@ -80,7 +83,7 @@ class AdminCalls(QueueBase):
         All means as many as have failed at the start: jobs that fail again meanwhile remain failed. Nodes of
         flows remain failed: a flow is retried as a whole.
         """
-        return self._run(ops.retry_failed(self._keys, count, self._now()))
+        return self._run(cleaning.retry_failed(self._keys, count, self._now()))
 
     def set_global_concurrency(self, limit: int | None) -> None:
         """Let at most ``limit`` jobs run at the same time over all workers; None removes it. Repeatable.
@@ -129,7 +132,7 @@ class AdminCalls(QueueBase):
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
-        return self._run(ops.metrics(self._keys, state))
+        return self._run(metrics.metrics(self._keys, state))
 
     def lost_workers(self) -> list[LostWorker]:
         """The workers that are gone, with how many jobs wait until their leases end."""
@@ -193,7 +196,7 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def now(self) -> datetime:
         """See ``Queue.now``."""
-        return ops.as_time(await self._now())
+        return stored.as_time(await self._now())
 
     async def pause(self) -> None:
         """See ``Queue.pause``."""
@@ -211,19 +214,19 @@ class AsyncAdminCalls(AsyncQueueBase):
         self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000
     ) -> list[JobId]:
         """See ``Queue.clean``."""
-        return await self._run(ops.clean(self._keys, state, grace, limit, await self._now()))
+        return await self._run(cleaning.clean(self._keys, state, grace, limit, await self._now()))
 
     async def drain(self, *, delayed: bool = False) -> int:
         """See ``Queue.drain``."""
-        return await self._run(ops.drain(self._keys, delayed=delayed, now_ms=await self._now()))
+        return await self._run(cleaning.drain(self._keys, delayed=delayed, now_ms=await self._now()))
 
     async def obliterate(self, *, force: bool = False) -> None:
         """See ``Queue.obliterate``."""
-        await self._run(ops.obliterate(self._keys, force=force))
+        await self._run(cleaning.obliterate(self._keys, force=force))
 
     async def retry_failed(self, count: int | None = None) -> int:
         """See ``Queue.retry_failed``."""
-        return await self._run(ops.retry_failed(self._keys, count, await self._now()))
+        return await self._run(cleaning.retry_failed(self._keys, count, await self._now()))
 
     async def set_global_concurrency(self, limit: int | None) -> None:
         """See ``Queue.set_global_concurrency``."""
@@ -253,7 +256,7 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
         """See ``Queue.metrics``."""
-        return await self._run(ops.metrics(self._keys, state))
+        return await self._run(metrics.metrics(self._keys, state))
 
     async def lost_workers(self) -> list[LostWorker]:
         """See ``Queue.lost_workers``."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
 
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
-from glidemq_orchestrate.queues.ops import queue_names
+from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import pages, row
 from glidemq_orchestrate.spark.source.link import Link

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate.attempts.supervise import LOCK_TTL_MS
+from glidemq_orchestrate.attempts.supervision import LOCK_TTL_MS
 from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.io.repeats import PAUSES
 from glidemq_orchestrate.io.slots import target

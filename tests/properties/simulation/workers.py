@@ -11,11 +11,13 @@ from functools import partial
 from typing import Final
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate.attempts import ops, tending
+from glidemq_orchestrate.attempts import client_supervision as tending
+from glidemq_orchestrate.attempts import fetching as ops
+from glidemq_orchestrate.attempts import leases, upkeep, workers
+from glidemq_orchestrate.attempts.client_supervision import Tending
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.exchange import MAX_NODES, Answer, Kind, Outcome, Request
-from glidemq_orchestrate.attempts.supervise import Supervision
-from glidemq_orchestrate.attempts.tending import Tending
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.flows.node_status import read_results
@@ -88,7 +90,7 @@ class SimulatedWorker:
 
     def _begin(self) -> Program:
         for keys in self.queues.values():
-            yield from self._until_done(partial(ops.open_queues, [keys]))
+            yield from self._until_done(partial(workers.open_queues, [keys]))
             yield from self._until_done(partial(self._announcing, keys))
         lock = self.scheduler.lock_ms
         for name, keys in self.queues.items():
@@ -98,7 +100,7 @@ class SimulatedWorker:
                 (
                     "upkeep",
                     int(UPKEEP_SECONDS * SECOND),
-                    partial(ops.upkeep, [keys], self.scheduler),
+                    partial(upkeep.upkeep, [keys], self.scheduler),
                 ),
                 ("reclaiming", max(lock // 2, 500), partial(self._reclaim, keys)),
                 ("supervision", int(UPKEEP_SECONDS * SECOND), partial(self._supervise, keys)),
@@ -125,11 +127,11 @@ class SimulatedWorker:
 
     def _announcing(self, keys: QueueKeys) -> Op[None]:
         about = {"addr": "sim", "pid": 1, "startedAt": 0, "activeJobs": 0, "handlers": [JOB]}
-        return ops.announce([keys], self.id, about, 30 * SECOND, self.scheduler.now)
+        return workers.announce([keys], self.id, about, 30 * SECOND, self.scheduler.now)
 
     def _reclaim(self, keys: QueueKeys) -> Op[object]:
         lock = self.scheduler.lock_ms
-        return ops.reclaim([keys], self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
+        return upkeep.reclaim([keys], self.id, lock_ms=lock, max_stalled=MAX_STALLED, clock=self.scheduler)
 
     def _supervise(self, keys: QueueKeys) -> Op[object]:
         return tending.tend(self._tendings[keys.queue])
@@ -138,7 +140,7 @@ class SimulatedWorker:
         held = [attempt for attempt in self.held.values() if attempt.queue == keys.queue]
         if not held:
             return
-        kept = yield from ops.heartbeat(keys, held, self.scheduler.now)
+        kept = yield from leases.heartbeat(keys, held, self.scheduler.now)
         for attempt, beat in zip(held, kept, strict=True):
             if beat < 1:
                 self._cancel(attempt, is_revoked=beat == 0)
@@ -160,7 +162,7 @@ class SimulatedWorker:
             yield Sleep(10)
         for keys in self.queues.values():
             yield from self._until_done(partial(tending.resign, self._tendings[keys.queue]))
-        yield from self._until_done(partial(ops.withdraw, list(self.queues.values()), self.id))
+        yield from self._until_done(partial(workers.withdraw, list(self.queues.values()), self.id))
         self.process.is_alive = False
 
     # --- the feed of a queue ---

@@ -17,7 +17,7 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferred
 
 from glidemq_orchestrate import FlowProducer
-from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.flows import owner as owner_calls
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
@@ -59,7 +59,7 @@ def later(valkey: Valkey) -> Iterator[Callable[..., None]]:
 
     def look(*at: float) -> None:
         for clock.seconds in at:
-            driver.run(attempt.upkeep([QueueKeys(valkey.prefix, QUEUE)], clock))
+            driver.run(upkeep.upkeep([QueueKeys(valkey.prefix, QUEUE)], clock))
 
     yield look
     driver.close()

@@ -13,7 +13,7 @@ from dagster_glidemq import GlideMQResource
 from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.flows import owner as owner_calls
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
@@ -81,7 +81,7 @@ def look(url: str, *at: float) -> None:
     """Let a supervisor look at these seconds after now."""
     driver, clock = SyncDriver(ConnectionSettings.resolve(url)), Ahead()
     for clock.seconds in at:
-        driver.run(attempt.upkeep([QueueKeys("glide", "etl")], clock))
+        driver.run(upkeep.upkeep([QueueKeys("glide", "etl")], clock))
     driver.close()
 
 

@@ -22,7 +22,7 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
 from glidemq_orchestrate.foundation.clock import SystemClock

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobState
-from glidemq_orchestrate.attempts import ops as attempt
-from glidemq_orchestrate.attempts import supervise
-from glidemq_orchestrate.attempts.supervise import LAP_MS, Supervision
+from glidemq_orchestrate.attempts import supervision as supervise
+from glidemq_orchestrate.attempts import upkeep
+from glidemq_orchestrate.attempts.supervision import LAP_MS, Supervision
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -108,7 +108,7 @@ def test_a_flow_that_cannot_be_moved_on_holds_up_no_other(
     redis_client.sadd("glide:{etl}:gmo:todo", "bad", b"\xff", *(f"gone {n}" for n in range(5)))
     redis_client.zadd("glide:{etl}:gmo:flows:state:running", {"bad": 1, b"\xff": 2})
     for _ in range(3):
-        hand.run(attempt.upkeep([ETL], SystemClock()))
+        hand.run(upkeep.upkeep([ETL], SystemClock()))
     running = run_worker(["etl"], {"work": lambda ctx: ctx.node})
     assert good.wait(timeout=LONG).status.state is FlowState.COMPLETED
     assert running.error is None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
-from glidemq_orchestrate.attempts import ops as attempt
+from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
 from glidemq_orchestrate.flows import owners, submission
@@ -63,7 +63,7 @@ class Supervisor:
     def look(self, *at: float) -> None:
         """At these seconds after now."""
         for self.clock.seconds in at:
-            self.hand.run(attempt.upkeep([ETL], self.clock))
+            self.hand.run(upkeep.upkeep([ETL], self.clock))
             self.hand.run(sweep.sweep(ETL, self.clock))
 
 
@@ -409,7 +409,7 @@ def test_a_supervisor_that_dies_after_any_call_is_followed_by_another(
     mine = [flows.submit(FLOW, owner=MINUTE) for _ in range(25)]
     supervisor.look(31)
     supervisor.clock.seconds = 62
-    hand.run_until(attempt.upkeep([ETL], supervisor.clock), calls)
+    hand.run_until(upkeep.upkeep([ETL], supervisor.clock), calls)
     hand.run_until(sweep.sweep(ETL, supervisor.clock), calls)
     supervisor.look(63, 64, 65)
     assert {flow.status().state.value for flow in mine} == {"cancelled"}

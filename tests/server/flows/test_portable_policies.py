@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
     Rule,
     Skip,
 )
-from glidemq_orchestrate.attempts import ops
+from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows import generations, submission

@@ -18,8 +18,7 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
 )
-from glidemq_orchestrate.attempts import exchange
-from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.errors import FlowCancelled, LeaseLost
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import ask
@@ -195,7 +194,7 @@ class TestCancelling:
     ) -> None:
         found = flows.submit(DIAMOND, flow_id="f")
         queue = QueueKeys("glide", "etl")
-        hand.run(attempt_ops.open_queues([queue]))
+        hand.run(workers.open_queues([queue]))
         request = exchange.Request([], 1, "token")
         (attempt,) = hand.run(ask(exchange.finish_and_fetch(queue, "me", request, 5))).begun
         found.cancel("enough")

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts import exchange as wire
-from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows import staging, submission
@@ -54,7 +54,7 @@ class Bench:
         self.tokens = 0
         self.lost: list[Any] = []
         self.etl, self.spark = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
-        hand.run(attempt_ops.open_queues([self.etl, self.spark]))
+        hand.run(workers.open_queues([self.etl, self.spark]))
         if is_held:
             hold_to_life_cycle(hand, client)
 

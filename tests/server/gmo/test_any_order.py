@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
 from glidemq_orchestrate.attempts import exchange as wire
-from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows import submission
@@ -141,7 +141,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.client.flushall()
         self.world = World(self.hand, self.client)
         self.spec = {node.name: node for node in spec.nodes}
-        self.hand.run(attempt_ops.open_queues(QUEUES))
+        self.hand.run(workers.open_queues(QUEUES))
         checked = check_flow(spec)
         self.ref = self.hand.run(submission.submit("glide", checked, FLOW, "attach", self.world.clock))
         self.home = self.ref.home

@@ -14,9 +14,9 @@ import hypothesis.strategies as st
 from hypothesis.stateful import rule
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Owner
-from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
 from glidemq_orchestrate.flows import deadlines, generations, node_changes, submission
 from glidemq_orchestrate.flows.checked import check_flow

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.jobs import attempt as attempt_calls
@@ -348,5 +348,5 @@ class TestReclaiming:
 
     def test_it_needs_a_group(self, bench: Bench) -> None:
         bench.client.delete(STREAM)
-        call: Any = workers.reclaim(ETL, "w", lock_ms=1, max_stalled=1, now_ms=bench.now)
+        call: Any = upkeep.reclaim_jobs(ETL, "w", lock_ms=1, max_stalled=1, now_ms=bench.now)
         assert "NOGROUP" in str(bench.hand.answer(call))

@@ -18,8 +18,7 @@ from glidemq_orchestrate.jobs.adding import get_job
 from glidemq_orchestrate.jobs.changes import retry as retry_job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
-from glidemq_orchestrate.queues import dead_letters, listing
-from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.queues import cleaning, dead_letters, listing
 from glidemq_orchestrate.queues.removal import revoke as revoke_job
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -118,7 +117,7 @@ def test_clean_leaves_what_a_slow_subscription_has_not_handled(news: News, bench
     for attempt in news.take("b", 4):
         news.end("b", attempt)
     bench.now += 1
-    cleaned = bench.hand.run(admin.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now))
+    cleaned = bench.hand.run(cleaning.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now))
     assert sorted(cleaned) == sorted(ids[:4])
     assert len(news.take("b")) == 16
     assert bench.client.xlen(STREAM) == 16, "what is removed leaves the stream too"
@@ -133,9 +132,9 @@ def test_clean_leaves_it_too_where_node_says_that_it_has_completed(news: News, b
     bench.raw("glidemq_complete", keys, "1", entry_id, "1", bench.now, "a", 0, 0, 0, "", "", 1)
     assert news.state("1") == "completed"
     bench.now += 1
-    assert bench.hand.run(admin.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == []
+    assert bench.hand.run(cleaning.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == []
     news.handle("b")
-    assert bench.hand.run(admin.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == ["1"]
+    assert bench.hand.run(cleaning.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == ["1"]
 
 
 def test_no_more_messages_of_a_dead_worker_are_taken_than_there_is_room_for(news: News) -> None:

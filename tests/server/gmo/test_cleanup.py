@@ -9,12 +9,13 @@ import pytest
 
 from glidemq_orchestrate import Deduplication, JobOptions, Ordering, RateLimit, TokenBucket
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.attempts.ops import clean_up
+from glidemq_orchestrate.attempts.upkeep import clean_up
 from glidemq_orchestrate.errors import JobSkipped
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.queues import cleaning, metrics
+from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ def test_a_slow_queue_keeps_the_minutes_of_a_day(bench: Bench, state: JobState) 
         add(bench)
         kind = Kind.DONE if state is JobState.COMPLETED else Kind.FAIL
         bench.hand_in(Outcome(bench.begin(), kind, "1", "", 1, 0))
-    points = bench.hand.run(admin.metrics(ETL, state))
+    points = bench.hand.run(metrics.metrics(ETL, state))
     assert len(points) == 25
     later(bench, DAY + 2 * MINUTE)
-    assert bench.hand.run(admin.metrics(ETL, state)) == [], "an idle queue as well"
+    assert bench.hand.run(metrics.metrics(ETL, state)) == [], "an idle queue as well"
 
 
 def test_a_history_of_months_goes_in_slices(bench: Bench) -> None:
@@ -238,7 +239,7 @@ def test_a_failed_job_comes_back_to_a_key_that_was_removed(bench: Bench, *, has_
 def test_the_budget_of_a_flow_of_node_goes_with_its_root(bench: Bench) -> None:
     job_id = add(bench)
     bench.client.hset(ETL.budget(job_id), "usedTokens", 0)
-    bench.hand.run(admin.drain(ETL, delayed=True, now_ms=bench.now))
+    bench.hand.run(cleaning.drain(ETL, delayed=True, now_ms=bench.now))
     assert bench.client.exists(ETL.budget(job_id)) == 0
 
 

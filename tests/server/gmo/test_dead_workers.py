@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glidemq_orchestrate.attempts import ops as attempt_ops
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import upkeep, workers
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
@@ -26,16 +25,16 @@ def _workers(bench: Bench) -> None:
     for name in ("gmo-worker-1-alive", "gmo-worker-2-idle", "gmo-worker-3-busy", "node-1", "node-2"):
         bench.client.xgroup_createconsumer(ETL.key("stream"), GROUP, name)
         if not name.startswith("node"):
-            bench.hand.run(attempt_ops.announce([ETL], name, {}, 30_000, bench.now))
+            bench.hand.run(workers.announce([ETL], name, {}, 30_000, bench.now))
     bench.hand.run(add_job(ETL, NewJob("work"), bench.now))
     bench.take("gmo-worker-3-busy")
     bench.now += 200_000
-    bench.hand.run(attempt_ops.announce([ETL], "gmo-worker-1-alive", {}, 30_000, bench.now))
+    bench.hand.run(workers.announce([ETL], "gmo-worker-1-alive", {}, 30_000, bench.now))
 
 
 def forget(bench: Bench, silent_ms: int) -> set[str]:
     """The consumers that are left."""
-    call = workers.forget_workers(ETL, GROUP, silent_ms, bench.now)
+    call = upkeep.forget_workers(ETL, GROUP, silent_ms, bench.now)
     bench.call(call)
     assert bench.unchanged(call) == 0
     return {consumer["name"] for consumer in bench.client.xinfo_consumers(ETL.key("stream"), GROUP)}
@@ -58,12 +57,12 @@ def test_one_that_was_active_a_moment_ago_stays(bench: Bench) -> None:
 
 def test_a_queue_without_a_group_is_not_an_error(bench: Bench) -> None:
     bench.client.delete(ETL.key("stream"))
-    assert bench.call(workers.forget_workers(ETL, GROUP, 0, bench.now)) == 0
+    assert bench.call(upkeep.forget_workers(ETL, GROUP, 0, bench.now)) == 0
 
 
 def test_reclaiming_forgets_them(bench: Bench) -> None:
     bench.client.zadd(LISTED, {"gmo-worker-0-old": 1})
-    bench.hand.run(attempt_ops.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_stalled=3, clock=bench))
+    bench.hand.run(upkeep.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_stalled=3, clock=bench))
     assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, JobOptions
 from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
-from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
@@ -36,7 +36,7 @@ def add(bench: Bench, data: Any = None, **options: Any) -> JobId:
 
 
 def someone_reclaims(bench: Bench) -> None:
-    bench.hand.run(attempt_ops.reclaim([ETL], "other", lock_ms=1000, max_stalled=0, clock=bench))
+    bench.hand.run(upkeep.reclaim([ETL], "other", lock_ms=1000, max_stalled=0, clock=bench))
 
 
 def letters(bench: Bench) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def test_a_node_that_no_worker_begins_in_time_gets_a_letter_and_its_dependents_n
 ) -> None:
     bench.submit(FlowNode("a", "etl", "work", queue_timeout=timedelta(seconds=1)), node("b", "a"))
     bench.now += 10_000
-    bench.hand.run(attempt_ops.upkeep([ETL], bench))
+    bench.hand.run(upkeep.upkeep([ETL], bench))
     someone_reclaims(bench)
     assert [letter["originalJobId"] for letter in letters(bench)] == ["f~a"]
     assert bench.record()["state"] == "failed"
@@ -133,7 +133,7 @@ def test_a_suspended_job_whose_time_has_passed_gets_a_letter(bench: Bench) -> No
     job_id = add(bench)
     assert bench.hand_in(Outcome(bench.begin(), Kind.SUSPEND, "wait", first=5))[0] == "ok"
     bench.now += 10_000
-    bench.hand.run(attempt_ops.upkeep([ETL], bench))
+    bench.hand.run(upkeep.upkeep([ETL], bench))
     someone_reclaims(bench)
     assert [letter["originalJobId"] for letter in letters(bench)] == [job_id]
 

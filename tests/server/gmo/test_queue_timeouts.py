@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate import FlowNode, JobOptions
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.flows import deadlines
 
@@ -53,7 +53,7 @@ def test_one_whose_worker_died_has_met_it(bench: Bench) -> None:
     submit(bench, JobOptions(lifo=True))
     bench.begin()
     bench.now += 500
-    bench.call(workers.reclaim(bench.etl, "w", lock_ms=100, max_stalled=3, now_ms=bench.now))
+    bench.call(upkeep.reclaim_jobs(bench.etl, "w", lock_ms=100, max_stalled=3, now_ms=bench.now))
     assert bench.job("f~a")["state"] == "waiting"
     expire(bench)
     assert bench.job("f~a")["state"] == "waiting"

@@ -22,8 +22,8 @@ from glidemq_orchestrate import (
     TokenBucket,
     Usage,
 )
-from glidemq_orchestrate.attempts import ops as attempt_ops
-from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts import supervision as supervise
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.broadcasts.calls import Result
@@ -35,7 +35,7 @@ from glidemq_orchestrate.jobs import output, usage
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.attempt import write_messages
 from glidemq_orchestrate.queues import dead_letters
-from glidemq_orchestrate.queues import ops as admin
+from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -167,7 +167,7 @@ class Week:
         """A worker that is killed before the next hour, or a supervisor."""
         if worker:
             worker += str(self.bench.now)
-            self.run(attempt_ops.announce([ETL, NEWS], worker, {}, 30_000, self.bench.now))
+            self.run(workers.announce([ETL, NEWS], worker, {}, 30_000, self.bench.now))
         for queue in (ETL, NEWS):
             watch = supervise.Supervision(queue, worker or "supervisor")
             self.run(supervise.tick(watch, self.bench), supervise.resign(watch))

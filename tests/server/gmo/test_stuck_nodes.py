@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate.attempts import supervise
+from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import start
 from glidemq_orchestrate.flows.ref import FlowRef

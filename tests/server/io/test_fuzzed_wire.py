@@ -26,8 +26,8 @@ from glidemq_orchestrate import (
     Queue,
     Schedulers,
 )
-from glidemq_orchestrate.attempts import supervise
-from glidemq_orchestrate.attempts.supervise import Supervision
+from glidemq_orchestrate.attempts import supervision as supervise
+from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.schedules import ops as scheduler

@@ -10,8 +10,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
-from glidemq_orchestrate.attempts import exchange
-from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
@@ -46,7 +45,7 @@ class Keeper:
         self.client: Any = redis.Redis(port=self.port, decode_responses=True)
         self.driver = SyncDriver(ConnectionSettings.resolve(self.server.url))
         self.driver.run(ensure_libraries())
-        self.driver.run(attempt_ops.open_queues([ETL]))
+        self.driver.run(workers.open_queues([ETL]))
 
     def disconnect(self) -> None:
         self.client.close()

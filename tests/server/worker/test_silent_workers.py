@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Broadcast, FlowNode, FlowProducer, FlowSpec, JobState, Queue
-from glidemq_orchestrate.attempts import exchange, workers
-from glidemq_orchestrate.attempts import ops as attempt_ops
+from glidemq_orchestrate.attempts import exchange, upkeep
 from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.wire.call import ask
@@ -44,7 +43,7 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
     eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    hand.run(attempt_ops.open_queues([ETL]))
+    hand.run(worker_ops.open_queues([ETL]))
     job_id = queue.add("work")
     past = int(queue.now().timestamp() * 1000) - 60_000
     hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 1, f"{LOST}/t"), past)))
@@ -59,12 +58,12 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
 
 
 def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, hand: Hand) -> None:
-    hand.run(attempt_ops.open_queues([ETL]))
+    hand.run(worker_ops.open_queues([ETL]))
     flow = flows.submit(FlowSpec("nightly", [FlowNode("a", "etl", "work")]))
     now = int(queue.now().timestamp() * 1000)
     past = now - 20_000
     about = {"addr": "host", "pid": 1, "startedAt": past, "activeJobs": 1, "handlers": []}
-    hand.run(attempt_ops.announce([ETL], LOST, about, 30_000, past))
+    hand.run(worker_ops.announce([ETL], LOST, about, 30_000, past))
     hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 1, f"{LOST}/t"), past)))
     node = flow.node("a")
     assert (node.state, node.worker, node.lost_runs) == (JobState.ACTIVE, LOST, 0)
@@ -78,7 +77,7 @@ def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, han
     (worker,) = queue.workers()
     assert worker.is_silent
 
-    hand.run(ask(workers.reclaim(ETL, "other", lock_ms=0, max_stalled=3, now_ms=now)))
+    hand.run(ask(upkeep.reclaim_jobs(ETL, "other", lock_ms=0, max_stalled=3, now_ms=now)))
     node = flow.node("a")
     assert (node.state, node.lost_runs, node.silent_for(queue.now())) == (JobState.WAITING, 1, None)
     assert "its worker was lost: it runs again, at no cost of an attempt" in shown(flow)

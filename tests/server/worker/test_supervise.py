@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate.attempts import ops as attempt
-from glidemq_orchestrate.attempts import supervise
-from glidemq_orchestrate.attempts.supervise import Supervision, Tick
+from glidemq_orchestrate.attempts import supervision as supervise
+from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts.supervision import Supervision, Tick
 from glidemq_orchestrate.flows import staging
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged import calls as staged_calls
@@ -399,7 +399,7 @@ def test_many_ends_of_one_moment_are_all_seen(scene: Scene) -> None:
 def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> None:
     scene.flows.submit(DIAMOND, flow_id="f")
     scene.lap()
-    scene.hand.run(attempt.open_queues([ETL]))
+    scene.hand.run(workers.open_queues([ETL]))
     asked = list(scene.hand.steps(supervise.tick(Supervision(ETL, "one"), scene)))
     assert len(asked) < 16
 

@@ -10,8 +10,8 @@ import pytest
 
 from glidemq_orchestrate import JobOptions, NewJob
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate.attempts import ops as attempts
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import fetching as attempts
+from glidemq_orchestrate.attempts import upkeep, workers
 from glidemq_orchestrate.attempts.exchange import Held, Request
 from glidemq_orchestrate.errors import (
     FlowNotFound,
@@ -139,9 +139,9 @@ class TestQueues:
 
 class TestTheWorkersCalls:
     def test_existing_groups_are_fine_and_other_refusals_are_not(self, scripted: Scripted) -> None:
-        assert scripted(attempts.open_queues([HOME]), [[ProtocolError("BUSYGROUP x")]]).value is None
+        assert scripted(workers.open_queues([HOME]), [[ProtocolError("BUSYGROUP x")]]).value is None
         with pytest.raises(ProtocolError, match="WRONGTYPE"):
-            scripted(attempts.open_queues([HOME]), [[ProtocolError("WRONGTYPE x")]])
+            scripted(workers.open_queues([HOME]), [[ProtocolError("WRONGTYPE x")]])
 
     def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted, clock: ManualClock) -> None:
         row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None, "9", None, ""]
@@ -182,7 +182,7 @@ class TestTheWorkersCalls:
 
     def test_upkeep_goes_on_where_a_flow_is_missing(self, scripted: Scripted, clock: ManualClock) -> None:
         script: list[Any] = [[0], [0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)]]
-        assert scripted(attempts.upkeep([HOME], clock), script).value == -1
+        assert scripted(upkeep.upkeep([HOME], clock), script).value == -1
 
     def test_upkeep_returns_when_the_first_job_of_all_queues_is_due(
         self, scripted: Scripted, clock: ManualClock
@@ -190,7 +190,7 @@ class TestTheWorkersCalls:
         other = QueueKeys("glide", "other")
         assert (
             scripted(
-                attempts.upkeep([HOME, other], clock),
+                upkeep.upkeep([HOME, other], clock),
                 [[0, 0], [0, 0], [[], []], [(0, -1), (0, 600)]],
             ).value
             == 600
@@ -200,18 +200,18 @@ class TestTheWorkersCalls:
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         script: list[Any] = [[0], [0], [[]], [(20, 5)], [(3, 400)], [(0, 400)]]
-        assert scripted(attempts.upkeep([HOME], clock), script).value == 400
+        assert scripted(upkeep.upkeep([HOME], clock), script).value == 400
 
     def test_reclaiming_passes_over_queues_without_a_group(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        op = attempts.reclaim([HOME], "w", lock_ms=1, max_stalled=1, clock=clock)
+        op = upkeep.reclaim([HOME], "w", lock_ms=1, max_stalled=1, clock=clock)
         assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value == []
 
     def test_a_worker_that_leaves_keeps_its_consumer_while_entries_are_pending(
         self, scripted: Scripted
     ) -> None:
-        transcript = scripted(attempts.withdraw([HOME], "w"), [[1, 1, [["1-1", "w", 9, 1]]]])
+        transcript = scripted(workers.withdraw([HOME], "w"), [[1, 1, [["1-1", "w", 9, 1]]]])
         assert transcript.names == ["UNLINK", "ZREM", "XPENDING"]
-        transcript = scripted(attempts.withdraw([HOME], "w"), [[1, 1, []], [0]])
+        transcript = scripted(workers.withdraw([HOME], "w"), [[1, 1, []], [0]])
         assert transcript.names == ["UNLINK", "ZREM", "XPENDING", "XGROUP"]

@@ -11,7 +11,7 @@ from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.deadlines import expire_due
 from glidemq_orchestrate.flows.node_status import flow_nodes
 from glidemq_orchestrate.jobs.calls import remove_jobs, retry_jobs, revoke_job
-from glidemq_orchestrate.queues.settings import rate_limit_group
+from glidemq_orchestrate.queues.limits import limit_group
 from glidemq_orchestrate.registry import consumers
 from glidemq_orchestrate.server.calls import server_time_us
 from glidemq_orchestrate.wire import replies
@@ -63,8 +63,8 @@ def test_the_form_of_a_reply(words: tuple[Any, ...], good: list[Any], bad: list[
         (remove_jobs(KEYS, [("1", "")], "removed", 0), [["removed"], ["m"]]),
         (flow_nodes(KEYS, "f", "0"), ["0", ["a"], *[""] * 8]),
         (flow_nodes(KEYS, "f", "0"), [["0"]]),
-        (rate_limit_group(KEYS, "k", 1, 0, extend=True), 10**17),
-        (rate_limit_group(KEYS, "k", 1, 0, extend=True), -1),
+        (limit_group(KEYS, "k", 1, 0, extend=True), 10**17),
+        (limit_group(KEYS, "k", 1, 0, extend=True), -1),
         (server_time_us(), [str(10**17), "0"]),
         (finish_and_fetch(KEYS, "w", Request([], 1, "t"), 0), [["ok"], [], [], "", "", 0, [], []]),
     ],

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate import events
-from glidemq_orchestrate.attempts import supervise, supervision
-from glidemq_orchestrate.attempts.supervise import WAKING, Supervision
+from glidemq_orchestrate.attempts import supervision
+from glidemq_orchestrate.attempts.supervision import WAKING, Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
 from glidemq_orchestrate.flows import home as neighbours
 from glidemq_orchestrate.flows import index
@@ -166,12 +166,12 @@ def _tick(tending: Tending, led: Led) -> Op[None]:
     # Before the tick: what ends after it is in an event after this one.
     position = led.position or (yield from events.tail(queue))
     try:
-        tick = yield from supervise.tick(led.watch, clock)
+        tick = yield from supervision.tick(led.watch, clock)
     except ConfigurationError as exc:
-        if not led.watch.may_reclaim or exc.code != "NOPERM" or not (yield from supervise.lead(led.watch)):
+        if not led.watch.may_reclaim or exc.code != "NOPERM" or not (yield from supervision.lead(led.watch)):
             raise
         led.watch = replace(led.watch, may_reclaim=False)  # a producer may not; all else was done
-        tick = yield from supervise.tick(led.watch, clock)
+        tick = yield from supervision.tick(led.watch, clock)
     if not tick.leading:
         tending.led.pop(queue, None)
         return
@@ -186,8 +186,8 @@ def _settle(tending: Tending, led: Led) -> Op[None]:
     if found:
         led.position = found[-1].id
     if any(event.kind in WAKING for event in found):
-        yield from supervise.settle_ended(led.watch, tending.clock)
-        yield from supervise.upkeep(led.watch, tending.clock)
+        yield from supervision.settle_ended(led.watch, tending.clock)
+        yield from supervision.upkeep(led.watch, tending.clock)
 
 
 def _apart(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
@@ -205,7 +205,7 @@ def _apart(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
 
 
 def _leave(tending: Tending, queue: QueueKeys) -> Op[None]:
-    yield from supervise.resign(tending.led.pop(queue).watch)
+    yield from supervision.resign(tending.led.pop(queue).watch)
 
 
 def resign(tending: Tending) -> Op[None]:

@@ -1,0 +1,116 @@
+"""The upkeep of a queue, shared by its workers: what is due or left over, and jobs of lost workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from glidemq_orchestrate.attempts import dead_letters as letters
+from glidemq_orchestrate.attempts.dead_letters import write_noted
+from glidemq_orchestrate.attempts.workers import SILENT_MS
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.flows import deadlines, index, running
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, ask_each, function
+from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.isolated import isolated
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+
+TODO_PER_TICK: Final = 10
+EXPIRING_SLICES: Final = 20
+CLEANUP_SLICES: Final = 40
+
+
+def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
+    """Sweep, clean up, continue unsettled flows, and do what is due: delays, limits, timeouts, deadlines.
+
+    Returns when something is due next, or -1.
+    """
+    names = ", ".join(queue.queue for queue in queues)
+    yield from isolated(index.sweep(queues, clock), f"the sweep of {names}")
+    yield from isolated(clean_up(queues, clock), f"the cleanup of {names}")
+    todo = yield from ask_all([index.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
+    for queue, flow_ids in zip(queues, todo, strict=True):
+        for flow_id in flow_ids:
+            advancing = running.advance_at(queue, flow_id, clock)
+            yield from isolated(advancing, f"flow {flow_id} of queue {queue.queue}")
+    due = yield from expire(queues, clock)
+    return min((at for at in due if at >= 0), default=-1)
+
+
+def expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
+    """Do what is due in slices. Returns when something is due next in each queue, or -1."""
+    replies: list[tuple[int, int]] = []
+    for _ in range(EXPIRING_SLICES):
+        replies = yield from ask_all([deadlines.expire_due(queue, clock.now_ms()) for queue in queues])
+        if not any(count for count, _ in replies):
+            break
+    return [at for _, at in replies]
+
+
+def clean_up(queues: Sequence[QueueKeys], clock: Clock) -> Op[None]:
+    """Remove what the queues no longer need, at most some slices of each. Repeatable."""
+    busy = list(queues)
+    for _ in range(CLEANUP_SLICES):
+        replies = yield from ask_all([cleanup(queue, clock.now_ms()) for queue in busy])
+        busy = [queue for queue, has_more in zip(busy, replies, strict=True) if has_more]
+        if not busy:
+            return
+
+
+def reclaim(
+    queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock
+) -> Op[list[tuple[QueueKeys, ReclaimedJobs]]]:
+    """Take back the jobs of lost workers, forget the workers, and write the dead letters of failed jobs.
+
+    Flows that fail as a result are advanced by the next upkeep. Returns what was taken back from whom.
+    """
+    now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(reclaim_jobs(queue, consumer, lock_ms=lock_ms, max_stalled=max_stalled, now_ms=now_ms))
+        calls.append(forget_workers(queue, GROUP, silent_ms, now_ms))
+        calls.append(letters.count(queue))
+    replies = yield from ask_each(calls)
+    for reply in replies:
+        if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
+            continue
+        if isinstance(reply, Exception):
+            raise reply
+    noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
+    yield from write_noted(noted, clock)
+    found = zip(queues, replies[::3], strict=True)
+    return [(queue, worker) for queue, lost in found if isinstance(lost, list) for worker in lost]
+
+
+class ReclaimedJobs(NamedTuple):
+    """A lost worker: how many jobs were taken back, how many of them had begun, and some of these."""
+
+    worker: str
+    jobs: int
+    begun: int
+    ids: list[str]
+
+
+def _lost(reply: Any) -> list[ReclaimedJobs]:
+    rows = ((readable(name), jobs, begun, replies.texts(ids)) for name, jobs, begun, *ids in reply[1])
+    return [ReclaimedJobs(*row) for row in rows]
+
+
+def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
+    """Remove registrations and consumers of killed workers; returns how many consumers. Repeatable."""
+    return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
+
+
+def cleanup(queue: QueueKeys, now_ms: int) -> Call[bool]:
+    """Remove a slice of what the queue no longer needs; whether there is more to do now. Repeatable."""
+    return function("gmo_cleanup", [queue.key("stream")], (now_ms,), bool)
+
+
+def reclaim_jobs(
+    queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
+) -> Call[list[ReclaimedJobs]]:
+    """Reclaim the jobs of lost workers. Flows that need ``advance_flow`` are noted on the server."""
+    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
+    return function("gmo_reclaim", [queue.key("stream")], args, _lost)
