@@ -15,7 +15,8 @@ from glidemq_orchestrate.io.slots import first_key
 from glidemq_orchestrate.io.topology import ASKING, Parcel, Replies
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import Call, Unconfirmed
-from glidemq_orchestrate.wire.confirmation import Confirmation, mark, wait_disk, wait_replicas
+from glidemq_orchestrate.wire.confirmation import Confirmation
+from glidemq_orchestrate.wire.wait import mark, wait_disk, wait_replicas
 
 
 def followed(parcel: Parcel, settings: ConnectionSettings) -> Parcel | None:

@@ -17,7 +17,8 @@ from glidemq_orchestrate.errors import (
     SchedulerNotFound,
 )
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request, Unconfirmed, ask_each, each_request
-from glidemq_orchestrate.wire.confirmation import Confirmation, wait_disk, wait_replicas
+from glidemq_orchestrate.wire.confirmation import Confirmation
+from glidemq_orchestrate.wire.wait import wait_disk, wait_replicas
 
 T = TypeVar("T")
 

@@ -14,8 +14,9 @@ from glidemq_orchestrate.server.confirm import check_confirmation
 from glidemq_orchestrate.server.finding import Facts, Finding, Verdict
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each
-from glidemq_orchestrate.wire.confirmation import Confirmation, mark, wait_disk, wait_replicas
+from glidemq_orchestrate.wire.confirmation import Confirmation
 from glidemq_orchestrate.wire.keys import doctors_key
+from glidemq_orchestrate.wire.wait import mark, wait_disk, wait_replicas
 
 PAGE: Final = "see docs/durability.md"
 _LOST_WITH_POWER: Final = {
