@@ -1,4 +1,4 @@
-"""Calls about consumer groups, and the worker registrations that glide-mq's clients list."""
+"""The consumer groups of a queue, and the workers registered for it."""
 
 from __future__ import annotations
 

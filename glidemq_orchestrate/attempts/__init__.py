@@ -1,1 +1,1 @@
-"""What workers and the server say to each other about jobs that run: fetched, renewed, ended, taken back."""
+"""Jobs that run: how workers fetch, renew and finish them, and how lost ones are reclaimed."""

@@ -1,4 +1,4 @@
-"""What a worker reports about the jobs it holds, and the upkeep of a queue that all workers share."""
+"""Fetching jobs and reporting their outcomes, in one trip; and waiting for the next ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glidemq_orchestrate.attempts.exchange import Answer, Held, Kind, Outcome, R
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.wire import confirmation as confirm
+from glidemq_orchestrate.wire import wait
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -75,7 +75,7 @@ def exchange(
     """
     call = wire.finish_and_fetch(queue, consumer, request, clock.now_ms())
     if marked and request.outcomes:
-        both: list[Call[Any]] = [call, confirm.mark_queue(queue)]
+        both: list[Call[Any]] = [call, wait.mark_queue(queue)]
         accepted, history = yield from ask_all(both)
         answer: Answer = replace(accepted, history=history)
     else:

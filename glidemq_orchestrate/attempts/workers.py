@@ -1,4 +1,4 @@
-"""Which workers are alive, and whether they can run a flow."""
+"""Which workers are registered and alive, and whether they can run a flow."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A flow: its specification, the check of it, the rules of its nodes, its forms. Pure: no I/O, no server."""
+"""A flow: its specification, its nodes, its generations, and the two ways of running it."""

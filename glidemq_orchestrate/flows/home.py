@@ -1,9 +1,14 @@
-"""The claim on a flow id: the queue that holds the record of the flow.
+"""The home queue of a flow: its claim on the id, how it is chosen, and its links to the flow's other queues.
 
-The claim is a separate key in its own slot, so no call writes it together with the record. A claim without a
-record is left by a kill between the two, or belongs to a submission that is about to write its record: a
-submission with the same home continues with it, one with another home takes it over, and every submission
+The claim is a key in a slot of its own, so no call writes it together with the record. A claim without a
+record is left by a kill between the two, or belongs to a submission that is about to write its record. A
+submission with the same home continues with it, and one with another home takes it over. Every submission
 confirms its claim before it starts its flow.
+
+The supervisor of the home advances a flow, and does so quickly only if the flow's other queues are supervised
+too. So a submission links the home to these queues, and each of them to the home. The links are sets in the
+slots of their queues. A repeat writes them again, and a supervisor removes the links between queues that have
+no flow in common any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running nodes of a flow again, and ending them by hand; ``parts/rerun.lua`` says what follows."""
+"""A change that a user asks of nodes: to run again, or to end in some state."""
 
 from __future__ import annotations
 

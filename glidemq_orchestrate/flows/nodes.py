@@ -1,4 +1,4 @@
-"""Single nodes of a flow by name, for flows of both paths.
+"""Single nodes of a flow, by name.
 
 Each read also asks the record, in the same trip, whether another generation has begun: then its reader is
 told so, and neither gets an old result nor hears that there is no such node.

@@ -1,20 +1,14 @@
-"""Calls about who owns flows; ``parts/owners.lua`` says how that is stored."""
+"""Owner: who keeps a flow alive."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, get_args
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.foundation.names import OWNER, described
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds
-from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Word, command, function
-from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.stored import number
 
 OnLapse = Literal["cancel", "keep"]
 MIN: Final = timedelta(seconds=15)
@@ -62,65 +56,3 @@ class Owner:
     def lapse_ms(self) -> int:
         """The same in milliseconds."""
         return milliseconds(self.lapse)
-
-
-def words(owner: Owner) -> tuple[Word, ...]:
-    """An owner as server functions take it."""
-    return (owner.name, owner.lapse_ms, owner.on_lapse)
-
-
-def lease(name: str, lapse_ms: int) -> str:
-    """The name of a lease."""
-    return f"{lapse_ms}:{name}"
-
-
-def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowState]:
-    """Add an owner to a flow, or renew it; returns the state of the flow. Repeatable.
-
-    One that does not join is renewed if it owns the flow already.
-    """
-    args = (now_ms, flow_id, *words(owner), int(owner.joins))
-    return function("gmo_own_flow", [home.flow(flow_id)], args, FlowState, repeatable=True)
-
-
-def note(home: QueueKeys, flow_id: str, text: str) -> Call[int]:
-    """Keep a text with a generation of a flow; the last one counts. Repeatable."""
-    args = (0, flow_id, text)
-    return function("gmo_note_flow", [home.flow(flow_id)], args, replies.integer, repeatable=True)
-
-
-def owners(home: QueueKeys, flow_id: str) -> Call[list[str]]:
-    """The names of the owners of a flow, sorted."""
-    return command("HKEYS", f"{home.flow(flow_id)}:owners", decode=lambda names: sorted(filter(None, names)))
-
-
-def renew(home: QueueKeys, owner: Owner, now_ms: int) -> Call[bool]:
-    """Note that an owner lives, for all its flows; False if it has no lease there. Repeatable."""
-    member = lease(owner.name, owner.lapse_ms)
-    return command("ZADD", _leases(home), "XX", "CH", now_ms, member, decode=bool, repeatable=True)
-
-
-def begin(home: QueueKeys, owner: Owner, now_ms: int) -> Call[None]:
-    """Begin the lease of an owner, or renew it: for flows that no server function looks after. Repeatable."""
-    member = lease(owner.name, owner.lapse_ms)
-    return command("ZADD", _leases(home), "GT", now_ms, member, decode=replies.anything, repeatable=True)
-
-
-def heard(home: QueueKeys, name: str) -> Call[int | None]:
-    """When the owner of a lease was last heard of; None if there is no such lease."""
-    return command("ZSCORE", _leases(home), name, decode=lambda reply: number(reply) if reply else None)
-
-
-def silent(home: QueueKeys, before_ms: int, most: int) -> Call[list[str]]:
-    """Leases of owners that were last heard of before a time."""
-    limit = ("LIMIT", 0, most)
-    return command("ZRANGEBYSCORE", _leases(home), "-inf", f"({before_ms}", *limit, decode=list)
-
-
-def forget(home: QueueKeys, leases: Sequence[str]) -> Call[None]:
-    """Forget leases."""
-    return command("ZREM", _leases(home), *leases, decode=replies.anything)
-
-
-def _leases(home: QueueKeys) -> str:
-    return home.key("gmo:owners")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
-from glidemq_orchestrate.flows import node_changes
-from glidemq_orchestrate.flows import owner as owner_calls
+from glidemq_orchestrate.flows import node_changes, owner_leases
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
@@ -79,7 +78,7 @@ class Ownership:
         at = self.renewals.done.get((ref.home.base, self.owner.name))
         if at is not None and began - at < self.owner.lapse_ms // PER_LEASE:
             return
-        if (yield from ask(owner_calls.renew(ref.home, self.owner, clock.now_ms()))):
+        if (yield from ask(owner_leases.renew(ref.home, self.owner, clock.now_ms()))):
             self.renewals.done[ref.home.base, self.owner.name] = began
         else:
             yield from self.own(ref, clock)
@@ -104,7 +103,7 @@ def note(ref: FlowRef, text: str) -> Op[None]:
     Raises:
         FlowNotFound: It no longer exists.
     """
-    yield from ask(owner_calls.note(ref.home, ref.flow_id, text))
+    yield from ask(owner_leases.note(ref.home, ref.flow_id, text))
 
 
 def owner_of(owned: Ownership | None) -> Owner | None:

@@ -1,1 +1,1 @@
-"""A job: its options, its record, when it runs again, what it used. Pure: no I/O, no server."""
+"""A job: its options, its record, its states, and the calls that add, read and change it."""

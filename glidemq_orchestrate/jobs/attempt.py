@@ -1,4 +1,4 @@
-"""Calls about a job that a worker runs."""
+"""An attempt: one run of a job as its worker holds it, and the calls that write about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of our own functions that remove, retry, revoke and change jobs."""
+"""Calls that add, read and change single jobs."""
 
 from __future__ import annotations
 

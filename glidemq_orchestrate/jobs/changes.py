@@ -1,4 +1,4 @@
-"""Operations on one job."""
+"""Changing a job: its priority, delay, data, progress and log; and running it again."""
 
 from __future__ import annotations
 

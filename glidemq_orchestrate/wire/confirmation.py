@@ -6,9 +6,6 @@ import re
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.wire.call import Call
-from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.wait import mark
 
 MAX_REPLICAS: Final = 99
 FORMS: Final = "disk, replicas:N or disk,replicas:N"
@@ -40,8 +37,3 @@ def read_confirm(text: str | None) -> Confirmation | None:
     if found is None or not text or text.endswith(","):
         raise ConfigurationError(f"confirm must be {FORMS}, with N from 1 to {MAX_REPLICAS}")
     return Confirmation(found[1] is not None, int(found[2] or 0))
-
-
-def mark_queue(queue: QueueKeys) -> Call[str]:
-    """See ``mark``; in the slot of a queue."""
-    return mark(queue.prefix, queue.base)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command, function
-from glidemq_orchestrate.wire.keys import mark_key
+from glidemq_orchestrate.wire.keys import QueueKeys, mark_key
 
 
 def mark(prefix: str, key: str) -> Call[str]:
@@ -31,3 +31,8 @@ def wait_disk(timeout_ms: int) -> Call[bool]:
 def wait_replicas(count: int, timeout_ms: int) -> Call[int]:
     """Wait until so many replicas have the writes of this connection; returns how many have."""
     return command("WAIT", count, timeout_ms, decode=replies.integer, blocks_for=timeout_ms / 1000)
+
+
+def mark_queue(queue: QueueKeys) -> Call[str]:
+    """See ``mark``; in the slot of a queue."""
+    return mark(queue.prefix, queue.base)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate.flows import owner as owner_calls
+from glidemq_orchestrate.flows import owner_leases
 from glidemq_orchestrate.flows.owner import MAX, Owner
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.reading import record_of, unsuperseded
@@ -49,7 +49,7 @@ def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
 
 def own_round(ref: FlowRef, owner: Owner, number: int, clock: Clock) -> Op[None]:
     """Give a round of a flow, which may not have begun, to an owner. Repeatable."""
-    yield from ask(owner_calls.begin(ref.home, owner, clock.now_ms()))
+    yield from ask(owner_leases.begin(ref.home, owner, clock.now_ms()))
     text = f"{owner.lapse_ms}\n{owner.on_lapse}"
     yield from ask(records.write(ref.home, ref.flow_id, {f"owner:{number}:{owner.name}": text}))
 
@@ -66,7 +66,7 @@ def abandoned(ref: FlowRef, record: Record, clock: Clock) -> Op[str]:
     if not owners:
         return ""
     heard = yield from ask_all(
-        [owner_calls.heard(ref.home, owner_calls.lease(one.name, one.lapse_ms)) for one in owners]
+        [owner_leases.heard(ref.home, owner_leases.lease(one.name, one.lapse_ms)) for one in owners]
     )
     now_ms, is_wanted = clock.now_ms(), False
     for one, at in zip(owners, heard, strict=True):
@@ -109,6 +109,6 @@ def _reason(one: _Owned, heard: int) -> str:
 def forget(home: QueueKeys, record: Record, clock: Clock) -> Op[None]:
     """With a flow that is removed and had owners, forget the leases of those long gone. Repeatable."""
     if any(name.startswith("owner:") for name in record.fields):
-        gone = yield from ask(owner_calls.silent(home, clock.now_ms() - FORGOTTEN_MS, PER_FLOW))
+        gone = yield from ask(owner_leases.silent(home, clock.now_ms() - FORGOTTEN_MS, PER_FLOW))
         if gone:
-            yield from ask(owner_calls.forget(home, gone))
+            yield from ask(owner_leases.forget(home, gone))

@@ -18,7 +18,8 @@ from glidemq_orchestrate.flows.definitions import (
     settled_options,
 )
 from glidemq_orchestrate.flows.node_change import Change
-from glidemq_orchestrate.flows.owner import Owner, words
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.owner_leases import words
 from glidemq_orchestrate.flows.rows import Row, flat_row
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.flows.staging import JobNames, Piece, staged

@@ -1,9 +1,4 @@
-"""Submitting, watching and controlling flows.
-
-A kill between any two steps leaves either staged nodes that cannot start (submit again with the same id to
-continue), or a flow whose record lists the remaining work (``gmo:todo``), which every worker of the home
-queue does from time to time.
-"""
+"""Staging the nodes of a flow, and starting it."""
 
 from __future__ import annotations
 
