@@ -21,10 +21,8 @@ from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.attempts.workers import FOREIGN_IDLE_MS
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.flows import home as homes
-from glidemq_orchestrate.flows import index
+from glidemq_orchestrate.flows import index, running
 from glidemq_orchestrate.flows.backend import sweep_all
-from glidemq_orchestrate.flows.staged import stalled
-from glidemq_orchestrate.flows.staged.stalled import bring_back
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.wire import replies
@@ -280,9 +278,9 @@ def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -
     """Check a page of a flow; returns where to continue in it, 0 at its end."""
     home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
     position, suspects = yield from ask(
-        stalled.check_open(home, flow_id, position, silent_ms, clock.now_ms())
+        running.check_open(home, flow_id, position, silent_ms, clock.now_ms())
     )
-    yield from bring_back(home, flow_id, suspects, clock)
+    yield from running.bring_back(home, flow_id, suspects, clock)
     return position
 
 

@@ -1,4 +1,4 @@
-"""Nodes that run: what workers read and do for the flows of the jobs that they hold."""
+"""What workers and supervisors do for the nodes of flows, whichever way a flow goes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glidemq_orchestrate.flows.node_status import Inputs
 from glidemq_orchestrate.flows.portable import node as portable
 from glidemq_orchestrate.flows.record import flow_home_queue
 from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.staged import growth
+from glidemq_orchestrate.flows.staged import growth, stalled
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempts
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -21,6 +21,8 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 add_nodes = growth.add_nodes
 removal_marks = portable.removal_marks
+check_open = stalled.check_open
+bring_back = stalled.bring_back
 
 
 def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
