@@ -16,7 +16,7 @@ from typing import Final, Self
 import psutil
 
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.worker.service import Service
+from glidemq_orchestrate.worker.services.service import Service
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 READY: Final = "ready"

@@ -30,7 +30,7 @@ from glidemq_orchestrate import (
     JobEvent,
     Worker,
 )
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 QUEUE: Final = "bench"
 SHAPES: Final = ("fan-in", "mesh", "ladder")

@@ -35,7 +35,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 QUEUE: Final = "soak"
 CONCURRENCY: Final = 8

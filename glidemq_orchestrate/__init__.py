@@ -40,14 +40,21 @@ _PUBLIC: Final = {
     "jobs.states": ("JobState",),
     "jobs.usage": ("Usage",),
     "settings": ("ConnectionSettings",),
-    "worker.broadcast": ("BroadcastWorker",),
-    "worker.context": ("Context",),
-    "worker.execution": ("Execution",),
-    "worker.handler": ("Handlers", "JobEvent", "Serving"),
-    "worker.middleware.middleware": ("Middleware",),
+    "worker.services.broadcast_worker": ("BroadcastWorker",),
+    "worker.handlers.context": ("Context",),
+    "worker.handlers.execution": ("Execution",),
+    "worker.handlers.handler": ("Handlers", "JobEvent", "Serving"),
+    "worker.handlers.middleware": ("Middleware",),
     "worker.middleware.tokens": ("TokenLimit",),
-    "worker.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
-    "worker.worker": ("Worker",),
+    "worker.handlers.signals": (
+        "BatchError",
+        "RetryLater",
+        "Skip",
+        "Suspend",
+        "Unrecoverable",
+        "WaitForChildren",
+    ),
+    "worker.services.worker": ("Worker",),
 }
 _HOMES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
 

@@ -53,20 +53,20 @@ from glidemq_orchestrate.schedules.schedule import JobTemplate as JobTemplate
 from glidemq_orchestrate.schedules.schedule import Schedule as Schedule
 from glidemq_orchestrate.schedules.schedule import SchedulerEntry as SchedulerEntry
 from glidemq_orchestrate.settings import ConnectionSettings as ConnectionSettings
-from glidemq_orchestrate.worker.broadcast import BroadcastWorker as BroadcastWorker
-from glidemq_orchestrate.worker.context import Context as Context
-from glidemq_orchestrate.worker.execution import Execution as Execution
-from glidemq_orchestrate.worker.handler import Handlers as Handlers
-from glidemq_orchestrate.worker.handler import JobEvent as JobEvent
-from glidemq_orchestrate.worker.handler import Serving as Serving
-from glidemq_orchestrate.worker.middleware.middleware import Middleware as Middleware
+from glidemq_orchestrate.worker.handlers.context import Context as Context
+from glidemq_orchestrate.worker.handlers.execution import Execution as Execution
+from glidemq_orchestrate.worker.handlers.handler import Handlers as Handlers
+from glidemq_orchestrate.worker.handlers.handler import JobEvent as JobEvent
+from glidemq_orchestrate.worker.handlers.handler import Serving as Serving
+from glidemq_orchestrate.worker.handlers.middleware import Middleware as Middleware
+from glidemq_orchestrate.worker.handlers.signals import BatchError as BatchError
+from glidemq_orchestrate.worker.handlers.signals import RetryLater as RetryLater
+from glidemq_orchestrate.worker.handlers.signals import Skip as Skip
+from glidemq_orchestrate.worker.handlers.signals import Suspend as Suspend
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable as Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import WaitForChildren as WaitForChildren
 from glidemq_orchestrate.worker.middleware.tokens import TokenLimit as TokenLimit
-from glidemq_orchestrate.worker.signals import BatchError as BatchError
-from glidemq_orchestrate.worker.signals import RetryLater as RetryLater
-from glidemq_orchestrate.worker.signals import Skip as Skip
-from glidemq_orchestrate.worker.signals import Suspend as Suspend
-from glidemq_orchestrate.worker.signals import Unrecoverable as Unrecoverable
-from glidemq_orchestrate.worker.signals import WaitForChildren as WaitForChildren
-from glidemq_orchestrate.worker.worker import Worker as Worker
+from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker as BroadcastWorker
+from glidemq_orchestrate.worker.services.worker import Worker as Worker
 
 __version__: str

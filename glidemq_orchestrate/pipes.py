@@ -25,8 +25,8 @@ from dagster_pipes import (
 )
 
 from glidemq_orchestrate.errors import ConfigurationError, PayloadTooLarge
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import PIPES
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import PIPES
 
 __all__ = ["MAX_MESSAGE_BYTES", "PIPES", "is_pipes_job", "open_pipes", "shortened"]
 

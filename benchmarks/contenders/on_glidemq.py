@@ -12,8 +12,8 @@ from benchmarks.contenders import talk
 from benchmarks.contenders.handlers import DATA, RESULT, async_gate
 from benchmarks.contenders.shapes import nodes_of
 from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, JobState, NewJob, Queue, Worker
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 
 QUEUE: Final = "bench"
 ENDED: Final = (JobState.COMPLETED, JobState.FAILED)

@@ -27,7 +27,7 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 
 LOOK_SECONDS: Final = 0.5
 LOG_FILE: Final = "valkey.log"
@@ -118,8 +118,8 @@ def worker(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish them or return them to the queue."""
-    from glidemq_orchestrate.worker.app import load_handlers, package_of  # noqa: PLC0415  only needed here
-    from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
+    from glidemq_orchestrate.worker.services.app import load_handlers, package_of  # noqa: PLC0415
+    from glidemq_orchestrate.worker.services.worker import Worker  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
     if log_json:

@@ -30,7 +30,7 @@ def supervise(
     log_level: Level = LogLevel.INFO,
 ) -> None:
     """Supervise queues until SIGTERM or Ctrl-C. Any number may run: one leads each queue."""
-    from glidemq_orchestrate.worker.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
+    from glidemq_orchestrate.worker.services.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
     Supervisor(url, queues=queue, prefix=prefix, lock_duration=timedelta(seconds=lock)).run()

@@ -17,10 +17,10 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.expansion import ARGUMENTS, expand
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Handlers
-from glidemq_orchestrate.worker.imported import ALL, InvalidCall, put_inputs
-from glidemq_orchestrate.worker.signals import Skip
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.named_call import ALL, InvalidCall, put_inputs
+from glidemq_orchestrate.worker.handlers.signals import Skip
 
 JOB_NAME: Final = "python.expand"
 _FIELDS: Final = frozenset({"template", "over", "into", "inputs", "before"})

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.captured import captured
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Handlers
-from glidemq_orchestrate.worker.imported import NamedCall
-from glidemq_orchestrate.worker.signals import HandlerSignal, Skip, Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.log_capture import captured
+from glidemq_orchestrate.worker.handlers.named_call import NamedCall
+from glidemq_orchestrate.worker.handlers.signals import HandlerSignal, Skip, Unrecoverable
 
 JOB_NAME: Final = "python"
 CONTEXT: Final = "ctx"

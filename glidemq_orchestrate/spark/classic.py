@@ -14,7 +14,7 @@ from glidemq_orchestrate.spark.failures import explained, remedy_of
 from glidemq_orchestrate.spark.isolation import sessions_on
 from glidemq_orchestrate.spark.session import WarmSession, is_alive
 from glidemq_orchestrate.spark.sharing import active
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

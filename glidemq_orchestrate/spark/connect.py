@@ -30,8 +30,8 @@ from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE, S
 from glidemq_orchestrate.spark.sharing import active, install_for_connect
 from glidemq_orchestrate.spark.source.registration import offer_for_connect
 from glidemq_orchestrate.spark.watch import LOOK_SECONDS, REPORT_SECONDS
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

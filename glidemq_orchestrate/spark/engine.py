@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from glidemq_orchestrate.spark.identity import user_of
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, setting
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

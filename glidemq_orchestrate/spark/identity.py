@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 FIELD: Final = "user"
 PREFIX: Final = "spark.glidemq."

@@ -32,9 +32,9 @@ from glidemq_orchestrate.spark.published.publish import publish
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.spark.release import is_spark_3
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall, put_inputs
+from glidemq_orchestrate.worker.handlers.allowed_imports import ImportNotAllowed, import_allowed
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, NamedCall, put_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

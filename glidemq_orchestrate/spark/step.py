@@ -17,9 +17,9 @@ from glidemq_orchestrate.spark.settings import PATIENCE_VARIABLE, patience
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.sql import statement_of
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.captured import MAX_CHARACTERS, captured
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.log_capture import MAX_CHARACTERS, captured
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, NamedCall
 
 FIELDS: Final = ("location", "conf", "lineage", "session", "user")
 

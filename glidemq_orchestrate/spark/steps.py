@@ -44,9 +44,9 @@ from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.step import StepFailed, run_step
 from glidemq_orchestrate.spark.submit.handler import handlers as submit_handlers
 from glidemq_orchestrate.wire.codec import Json, decode
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Handlers, Serving
-from glidemq_orchestrate.worker.signals import RetryLater
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Handlers, Serving
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 JOB_NAME: Final = "spark.python"
 AFTER_LOSS: Final = timedelta(seconds=1)

@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark.calls import Calls
 from glidemq_orchestrate.spark.context import stop_streams
 from glidemq_orchestrate.spark.engine import Asked
 from glidemq_orchestrate.spark.facts import facts_of
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker

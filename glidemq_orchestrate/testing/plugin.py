@@ -24,8 +24,8 @@ import pytest
 if TYPE_CHECKING:
     from glidemq_orchestrate.embedded import EmbeddedServer
     from glidemq_orchestrate.settings import Address
-    from glidemq_orchestrate.worker.handler import Handler, Handlers
-    from glidemq_orchestrate.worker.worker import Worker
+    from glidemq_orchestrate.worker.handlers.handler import Handler, Handlers
+    from glidemq_orchestrate.worker.services.worker import Worker
 
 __all__ = [
     "Eventually",
@@ -193,7 +193,7 @@ def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
         may_leave_active: bool = False,
         **options: Any,
     ) -> RunningWorker:
-        from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  only when used
+        from glidemq_orchestrate.worker.services.worker import Worker  # noqa: PLC0415  only when used
 
         address = url or request.getfixturevalue("glidemq_url")
         options = {"shutdown_timeout": timedelta(seconds=1)} | options
@@ -245,7 +245,7 @@ def eventually() -> Eventually:
 
 
 def _registry(handlers: Handlers | Mapping[str, Handler]) -> Handlers:
-    from glidemq_orchestrate.worker.handler import Handlers  # noqa: PLC0415  only when used
+    from glidemq_orchestrate.worker.handlers.handler import Handlers  # noqa: PLC0415  only when used
 
     if isinstance(handlers, Handlers):
         return handlers

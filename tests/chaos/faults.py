@@ -78,7 +78,7 @@ def kill_renewer(at: Round, chance: random.Random) -> None:
 
 def _is_renewer(pid: int) -> bool:
     with suppress(OSError):  # it has ended
-        return b"/renewer.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"/renewing_process.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

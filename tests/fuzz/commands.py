@@ -232,8 +232,8 @@ def opened() -> Iterator[Target]:
             "from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n"
         )
         ended = SimpleNamespace(wait=lambda: None, set=lambda: None)
-        patch.setattr("glidemq_orchestrate.worker.worker.Worker.run", lambda _: None)
-        patch.setattr("glidemq_orchestrate.worker.supervisor.Supervisor.run", lambda _: None)
+        patch.setattr("glidemq_orchestrate.worker.services.worker.Worker.run", lambda _: None)
+        patch.setattr("glidemq_orchestrate.worker.services.supervisor.Supervisor.run", lambda _: None)
         patch.setattr("glidemq_orchestrate.demo.run.run_demo", lambda *_, **__: None)
         patch.setattr("glidemq_orchestrate.cli.process.EmbeddedServer", Directory)
         patch.setattr("glidemq_orchestrate.testing.chaos.campaign.Stage", no_stage)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import glidemq_orchestrate as gmo
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome
 from tests.fuzz.secret import PASSWORD, PAYLOAD, refuse

@@ -27,7 +27,7 @@ from glidemq_orchestrate.server.time import learn_time
 from glidemq_orchestrate.wire.replies import error_from
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.worker.context import Context
+    from glidemq_orchestrate.worker.handlers.context import Context
     from tests.conftest import Eventually, RunWorker
 
 SECOND = timedelta(seconds=1)

@@ -23,8 +23,8 @@ from glidemq_orchestrate.spark.published.catching_up import catch_up
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.spark.steps import handlers, stop_session
-from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
-from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 from tests.guard import nothing_is_left
 from tests.processes import end, spawn
 

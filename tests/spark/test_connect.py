@@ -27,7 +27,7 @@ from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.published.acceptance import make_versions
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import end, spawn
 from tests.spark.conftest import MakeRun, Run

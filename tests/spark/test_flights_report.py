@@ -25,7 +25,7 @@ from glidemq_orchestrate.spark.flights.report import check_totals
 from glidemq_orchestrate.spark.flights.storage import source_directory
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.steps import run_python_step
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 from tests.profile import IS_LONG
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from glidemq_orchestrate.spark.flights import steps, storage
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from glidemq_orchestrate.spark.hosts import child, pool
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.step import StepCancelled
-from glidemq_orchestrate.worker.imported import InvalidCall
-from glidemq_orchestrate.worker.signals import RetryLater
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
 from tests.conftest import Eventually
 from tests.processes import runs
 from tests.spark.conftest import MakeRun, Run

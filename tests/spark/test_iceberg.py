@@ -31,10 +31,10 @@ from glidemq_orchestrate.spark.published.target import target_of
 from glidemq_orchestrate.spark.published.version import found, name_of
 from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import run_step
-from glidemq_orchestrate.worker.context import Unheard
-from glidemq_orchestrate.worker.handler import Handlers
-from glidemq_orchestrate.worker.imported import InvalidCall
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

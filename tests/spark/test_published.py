@@ -20,9 +20,9 @@ from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
 from glidemq_orchestrate.spark.published.version import Publication, name_of, newest_first
-from glidemq_orchestrate.worker.context import Unheard
-from glidemq_orchestrate.worker.handler import Handlers
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:

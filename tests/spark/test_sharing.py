@@ -15,7 +15,7 @@ import pytest
 
 from glidemq_orchestrate.spark import isolation
 from glidemq_orchestrate.spark.steps import run_python_step
-from glidemq_orchestrate.worker.signals import RetryLater
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
 from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun
 

@@ -14,9 +14,9 @@ from glidemq_orchestrate.spark import sql as statements
 from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import StepFailed
 from glidemq_orchestrate.spark.steps import run_python_step
-from glidemq_orchestrate.worker.handler import Handlers
-from glidemq_orchestrate.worker.imported import InvalidCall
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 from tests.conftest import RunWorker
 from tests.spark.conftest import MakeRun
 

@@ -16,9 +16,9 @@ from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.step import StepCancelled, StepFailed, run_step
 from glidemq_orchestrate.spark.steps import run_python_step as registered_step
 from glidemq_orchestrate.spark.watch import PoolNames
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

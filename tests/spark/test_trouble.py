@@ -21,8 +21,8 @@ from glidemq_orchestrate.spark.losses import Losses
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
 from glidemq_orchestrate.spark.steps import SessionLost, run_python_step
-from glidemq_orchestrate.worker.imported import InvalidCall
-from glidemq_orchestrate.worker.signals import RetryLater
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

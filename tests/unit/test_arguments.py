@@ -37,7 +37,7 @@ from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidF
 from glidemq_orchestrate.flows.rules import Rule
 from glidemq_orchestrate.foundation.arguments import explained, fits
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 URL = "valkey://h"
 NODE = FlowNode("a", "etl", "work")

@@ -25,7 +25,7 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     UnknownDependency,
 )
-from glidemq_orchestrate.worker.signals import BatchError, HandlerSignal, RetryLater, Skip, Suspend
+from glidemq_orchestrate.worker.handlers.signals import BatchError, HandlerSignal, RetryLater, Skip, Suspend
 
 CLASSES: dict[str, type[GlideMQError]] = {
     name: kind

@@ -36,7 +36,7 @@ from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_job_id
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 URL = "valkey://127.0.0.1:1"
 KEYS = QueueKeys("glide", "q")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import glidemq_orchestrate
-from glidemq_orchestrate.worker import worker
+from glidemq_orchestrate.worker.services import worker
 
 PUBLIC = {
     "EmbeddedServer", "Queue", "AsyncQueue", "JobOptions", "FlowSpec", "FlowNode", "FlowProducer",

@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.errors import ConfigurationError, PayloadTooLarge
 from glidemq_orchestrate.pipes import MAX_MESSAGE_BYTES, is_pipes_job, open_pipes, shortened
-from glidemq_orchestrate.worker.context import Unheard
+from glidemq_orchestrate.worker.handlers.context import Unheard
 
 DATA: dict[str, Any] = {
     "asset_keys": ["a"],

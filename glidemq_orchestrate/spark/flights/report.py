@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, LEFT, QUIET, WARM, canvas, dress
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,8 +20,8 @@ from glidemq_orchestrate.spark.flights import schemas, storage, transforms
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,8 @@ from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.published.store import refuse_pattern
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 PREFIX: Final = ".tmp-"
 LOCK: Final = ".lock"

@@ -25,9 +25,9 @@ from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.wire.codec import decode
-from glidemq_orchestrate.worker.child import pack, unpack
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.contexts import portable
+from glidemq_orchestrate.worker.execution.contexts import portable
+from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
+from glidemq_orchestrate.worker.handlers.context import Context
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

@@ -30,9 +30,8 @@ from glidemq_orchestrate.spark.published.acceptance import accepted, make_versio
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.wire.codec import JsonLike, encode
-from glidemq_orchestrate.worker.child import pack, unpack
-from glidemq_orchestrate.worker.context import Cancelled, Context
-from glidemq_orchestrate.worker.running_flow import MapsOver
+from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Speaker
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -153,7 +152,7 @@ class _Host:
             self._wire.send(kind, number, value)
 
 
-class _Speaker:
+class _Speaker(Speaker):
     """What a step asks of its worker, each answered before it goes on; see ``worker.context.Speaker``."""
 
     def __init__(self, wire: Wire, number: int) -> None:
@@ -216,7 +215,7 @@ class _Speaker:
         await asyncio.to_thread(self.check_owner)
 
 
-class _Flow(MapsOver):
+class _Flow(FlowOfNode):
     """The flow of the step's node; see ``worker.running_flow.RunningFlow``."""
 
     def __init__(self, speaker: _Speaker) -> None:

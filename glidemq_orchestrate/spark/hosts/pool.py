@@ -21,8 +21,8 @@ from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.scratch import sweep
 from glidemq_orchestrate.spark.settings import SparkSettings, patience
 from glidemq_orchestrate.spark.step import StepCancelled
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

@@ -20,7 +20,7 @@ from typing import Final, Self
 from glidemq_orchestrate.spark.engine import settings_in
 from glidemq_orchestrate.spark.settings import setting
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 STEP_CONF_VARIABLE: Final = "GLIDEMQ_SPARK_STEP_CONF"
 RESOURCES: Final = (

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.spark.published.cleanup import tidy_now_and_then
 from glidemq_orchestrate.spark.published.target import Target, target_of
 from glidemq_orchestrate.spark.published.version import NotPublished, Publication
-from glidemq_orchestrate.worker.handler import JobEvent
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.spark.published.contents import versions
 from glidemq_orchestrate.spark.published.store import Store
 from glidemq_orchestrate.spark.published.version import Version
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -34,8 +34,8 @@ from glidemq_orchestrate.spark.published.version import (
     name_of,
 )
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

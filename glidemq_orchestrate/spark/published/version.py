@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 ATTEMPTS: Final = "attempts"
 VERSIONS: Final = "versions"

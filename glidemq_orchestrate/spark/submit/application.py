@@ -31,9 +31,9 @@ from glidemq_orchestrate.spark.engine import settings_in
 from glidemq_orchestrate.spark.hosts.session_request import RESOURCES, check_allowed
 from glidemq_orchestrate.spark.settings import setting
 from glidemq_orchestrate.wire.codec import Json, encode
-from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall, put_inputs
+from glidemq_orchestrate.worker.handlers.allowed_imports import ImportNotAllowed, import_allowed
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, put_inputs
 
 JOB_NAME: Final = "spark.submit"
 ALLOW_VARIABLE: Final = "GLIDEMQ_SPARK_APPLICATIONS"

@@ -14,7 +14,7 @@ from typing import Final
 from glidemq_orchestrate.spark.identity import identity_of
 from glidemq_orchestrate.spark.settings import REDACTED
 from glidemq_orchestrate.spark.submit.application import Application
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 YARN_TAGS: Final = "spark.yarn.tags"
 KUBERNETES_LABEL: Final = "spark.kubernetes.executor.label.glidemq-tag"

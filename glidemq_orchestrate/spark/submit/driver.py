@@ -44,9 +44,9 @@ from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, se
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Records
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, decode
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import JobEvent, Serving
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import JobEvent, Serving
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

@@ -9,8 +9,8 @@ from typing import Final
 from glidemq_orchestrate.spark.submit.application import JOB_NAME, Application
 from glidemq_orchestrate.spark.submit.driver import drivers
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Handlers, Serving
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Handlers, Serving
 
 GRACE: Final = timedelta(seconds=30)
 """How long a driver that has timed out may take to end, before its next attempt may begin beside it."""

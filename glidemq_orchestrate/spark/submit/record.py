@@ -14,9 +14,9 @@ from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.spark.drivers.folder import MAX_PATIENCE, machine
 from glidemq_orchestrate.spark.drivers.keeper import GRACE_SECONDS
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Serving
-from glidemq_orchestrate.worker.signals import RetryLater
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Serving
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.spark.submit.output import Output

@@ -21,7 +21,7 @@ from glidemq_orchestrate.testing.chaos.inherited import inherit
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.testing.chaos.striker import Striker
 from glidemq_orchestrate.testing.chaos.strikes import Moment
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.testing.chaos.strikes import OF_SERVER, Act, Moment, Strike
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 SERVER_SECONDS: Final = 0.15
 

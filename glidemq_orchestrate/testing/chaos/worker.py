@@ -18,9 +18,9 @@ from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.testing.chaos.recorder import Recorder
 from glidemq_orchestrate.testing.chaos.setup import VARIABLE, Setup, ledger_of, struck_of
 from glidemq_orchestrate.testing.chaos.striker import Striker
-from glidemq_orchestrate.worker.app import load_handlers, package_of
-from glidemq_orchestrate.worker.handler import Handlers
-from glidemq_orchestrate.worker.worker import Worker
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.services.app import load_handlers, package_of
+from glidemq_orchestrate.worker.services.worker import Worker
 
 NOT_STARTED: Final = 75
 MANY: Final = 1_000_000

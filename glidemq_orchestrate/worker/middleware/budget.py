@@ -11,12 +11,12 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.messages import Messenger
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
+from glidemq_orchestrate.worker.messenger import Messenger
 from glidemq_orchestrate.worker.middleware import node_budget as budget
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
-from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
-from glidemq_orchestrate.worker.signals import RetryLater
 
 
 class BudgetExceeded(Exception):

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.middleware.middleware import Proceed
-from glidemq_orchestrate.worker.signals import BatchError
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.middleware import Proceed
+from glidemq_orchestrate.worker.handlers.signals import BatchError
 
 
 async def call_and_charge(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from glidemq_orchestrate.worker.handler import Handlers, JobEvent
+from glidemq_orchestrate.worker.handlers.handler import Handlers, JobEvent
+from glidemq_orchestrate.worker.handlers.middleware import Middleware
 from glidemq_orchestrate.worker.log import about
-from glidemq_orchestrate.worker.middleware.middleware import Middleware
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 

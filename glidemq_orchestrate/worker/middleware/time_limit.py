@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
 
 
 class TimeLimit(Middleware):

@@ -16,11 +16,11 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.messages import Messenger
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.messenger import Messenger
 from glidemq_orchestrate.worker.middleware import token_counters as ops
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
-from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any, Final
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
 
 CHECK_SECONDS: Final = 1.0
 

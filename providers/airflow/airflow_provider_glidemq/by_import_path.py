@@ -111,8 +111,8 @@ class NamedFunction:
             args: Arguments by position.
             kwargs: Arguments by name.
             inputs: Results of dependencies that go into the arguments: ``{"node": name, "path": [...], "to":
-                [argument, ...]}`` each, see ``glidemq_orchestrate.worker.imported``. Their places must be
-                there: let ``args`` and ``kwargs`` hold None where a result belongs.
+                [argument, ...]}`` each, see ``glidemq_orchestrate.worker.handlers.named_call``. Their places
+                must be there: let ``args`` and ``kwargs`` hold None where a result belongs.
 
         Raises:
             TypeError: The function does not take the arguments, or needs more.

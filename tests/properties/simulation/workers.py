@@ -26,10 +26,11 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.core import outcome_of_error, outcome_of_value, refuse
-from glidemq_orchestrate.worker.feed import BLOCK_MS
-from glidemq_orchestrate.worker.signals import RetryLater, Skip, Unrecoverable
-from glidemq_orchestrate.worker.worker import ANNOUNCE_SECONDS, BEAT_SECONDS, UPKEEP_SECONDS
+from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse
+from glidemq_orchestrate.worker.feed.listener import BLOCK_MS
+from glidemq_orchestrate.worker.handlers.signals import RetryLater, Skip, Unrecoverable
+from glidemq_orchestrate.worker.leases.heartbeats import MAX_BEAT_SECONDS
+from glidemq_orchestrate.worker.services.worker import ANNOUNCE_SECONDS, UPKEEP_SECONDS
 from tests.properties.simulation.ledger import PREFIX, Ledger
 from tests.properties.simulation.plan import JOB, node_data
 from tests.properties.simulation.process import Process, Program, Sleep, Task
@@ -96,7 +97,7 @@ class SimulatedWorker:
         for name, keys in self.queues.items():
             self._feeds[name] = self.process.start(f"feed {name}", self._feed(name, keys))
             chores: list[tuple[str, int, Callable[[], Op[object]]]] = [
-                ("leases", min(lock // 3, int(BEAT_SECONDS * SECOND)), partial(self._beat, keys)),
+                ("leases", min(lock // 3, int(MAX_BEAT_SECONDS * SECOND)), partial(self._beat, keys)),
                 (
                     "upkeep",
                     int(UPKEEP_SECONDS * SECOND),

@@ -26,7 +26,7 @@ from dagster_glidemq.warm.execution import Execution
 from dagster_glidemq.warm.processes import WarmProcesses
 from dagster_glidemq.warm.sources import Sources
 
-from glidemq_orchestrate.worker.context import Cancelled
+from glidemq_orchestrate.worker.handlers.context import Cancelled
 from tests.providers.dagster.stepping import wait_for
 
 RUN = "11111111-1111-1111-1111-111111111111"

@@ -268,7 +268,7 @@ def test_a_handler_that_asks_for_a_retry_has_not_failed(
     assert result.success
     lines = messages(instance, result.run_id)
     assert [line for line in lines if line.startswith("an attempt")] == [
-        "an attempt ended: glidemq_orchestrate.worker.signals.RetryLater: not yet"
+        "an attempt ended: glidemq_orchestrate.worker.handlers.signals.RetryLater: not yet"
     ]
 
 

@@ -28,7 +28,7 @@ from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, Tr
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.test_sentinel import unless_down
 from tests.server.connections.topologies import Pair, cut_off, running_pair, stopped

@@ -41,7 +41,7 @@ from glidemq_orchestrate.flows.portable import changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.call import Batch
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.node import Node
 from tests.profile import sampled
 from tests.server.conftest import REACHES

@@ -25,7 +25,7 @@ import pytest
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, JobOptions, JobState, Queue, Worker
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker.renewing import Renewer
+from glidemq_orchestrate.worker.leases.renewer import Renewer
 from tests.processes import end, runs, spawn
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def renewers(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(worker.pid).children():
         with contextlib.suppress(psutil.Error):  # it ends just now
-            found += [child] if any("renewer.py" in word for word in child.cmdline()) else []
+            found += [child] if any("renewing_process.py" in word for word in child.cmdline()) else []
     return found
 
 
@@ -250,7 +250,7 @@ def test_it_is_light_and_no_forked_copy_keeps_it(url: str, eventually: Eventuall
     renewer = Renewer("gmo-worker-1-a", ["etl"], settings, 30.0)
     try:
         renewer.start()
-        assert renewer.heard()
+        assert renewer.renewed()
         process = psutil.Process(renewer.pid)
         time.sleep(0.3)
         assert process.memory_info().rss < 20 * 1024 * 1024
@@ -258,7 +258,7 @@ def test_it_is_light_and_no_forked_copy_keeps_it(url: str, eventually: Eventuall
         if not child:
             os._exit(0 if renewer.pid is None else 1)  # it is its parent's
         assert os.waitpid(child, 0)[1] == 0
-        assert renewer.heard()
+        assert renewer.renewed()
     finally:
         renewer.close()
     assert not process.is_running()

@@ -14,8 +14,8 @@ import pytest
 from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker import calls
-from glidemq_orchestrate.worker.broadcast import BroadcastWorker
+from glidemq_orchestrate.worker.execution import threads as calls
+from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
 from tests.processes import spawned
 
 if TYPE_CHECKING:

@@ -27,11 +27,12 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker import calls, messages
+from glidemq_orchestrate.worker import messenger as messages
+from glidemq_orchestrate.worker.execution import threads as calls
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.job import JobId
-    from glidemq_orchestrate.worker.context import Context
+    from glidemq_orchestrate.worker.handlers.context import Context
     from tests.conftest import Eventually, RunWorker
 
 SECOND = timedelta(seconds=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.worker.service import logger
+from glidemq_orchestrate.worker.services.service import logger
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker.middleware.middleware import Proceed
+from glidemq_orchestrate.worker.handlers.middleware import Proceed
 from tests.server import process_handlers
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Handlers, JobOptions, JobState, NewJob, Ordering, Queue, RateLimit
-from glidemq_orchestrate.worker import feed, runner
+from glidemq_orchestrate.worker.feed import listener
+from glidemq_orchestrate.worker.held import runner
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -42,7 +43,7 @@ def test_a_queue_without_jobs_keeps_no_place(url: str, run_worker: RunWorker) ->
 def test_a_limit_that_is_changed_counts_at_once(
     url: str, run_worker: RunWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(feed, "BLOCK_MS", 30_000)
+    monkeypatch.setattr(listener, "BLOCK_MS", 30_000)
     began: list[str] = []
     may_end = threading.Event()
 

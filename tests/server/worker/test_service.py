@@ -14,7 +14,7 @@ import pytest
 
 from glidemq_orchestrate import Queue, Worker
 from glidemq_orchestrate.errors import ConnectionFailed
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.processes import spawned
 
 if TYPE_CHECKING:

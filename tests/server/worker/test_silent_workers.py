@@ -14,7 +14,7 @@ from glidemq_orchestrate.attempts import workers as worker_ops
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -17,7 +17,7 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.processes import spawned
 from tests.server.node_worker import NodeWorker
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Handlers, JobOptions, JobState, Queue, RetryLater, Unrecoverable
-from glidemq_orchestrate.worker.raised import MAX_CHARACTERS
-from glidemq_orchestrate.worker.signals import BatchError
+from glidemq_orchestrate.worker.handlers.signals import BatchError
+from glidemq_orchestrate.worker.handlers.tracebacks import MAX_CHARACTERS
 from tests.server import process_handlers
 
 if TYPE_CHECKING:

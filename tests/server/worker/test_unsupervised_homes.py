@@ -17,7 +17,7 @@ from redis import Redis
 from glidemq_orchestrate import AsyncFlowProducer, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.clients.doctor import Verdict, examine
 from glidemq_orchestrate.errors import WaitTimeout
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.conftest import Eventually, RunWorker
 from tests.server.node_worker import NodeWorker
 

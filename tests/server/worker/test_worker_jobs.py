@@ -24,7 +24,7 @@ from glidemq_orchestrate import (
     Usage,
     WaitForChildren,
 )
-from glidemq_orchestrate.worker import feed
+from glidemq_orchestrate.worker.feed import listener
 from tests.processes import spawned
 from tests.server import process_handlers
 
@@ -124,8 +124,8 @@ class TestOrder:
         monkeypatch: pytest.MonkeyPatch,
         kind: dict[str, Any],
     ) -> None:
-        monkeypatch.setattr(feed, "BLOCK_MS", 60_000)
-        monkeypatch.setattr("glidemq_orchestrate.worker.worker.UPKEEP_SECONDS", 60.0)
+        monkeypatch.setattr(listener, "BLOCK_MS", 60_000)
+        monkeypatch.setattr("glidemq_orchestrate.worker.services.worker.UPKEEP_SECONDS", 60.0)
         seen = threading.Event()
         run_worker(["etl"], {"work": lambda ctx: seen.set()})
         eventually(lambda: "XREAD" in str(client.client_list()).upper())
@@ -137,7 +137,7 @@ class TestLimits:
     def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
         self, client: Any, run_worker: RunWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(feed, "BLOCK_MS", 60_000)
+        monkeypatch.setattr(listener, "BLOCK_MS", 60_000)
         seen: list[Any] = []
         client.fcall("glidemq_pause", 2, P + "meta", P + "events")
         worker = run_worker(["etl"], {"work": lambda ctx: seen.append(1)}).worker

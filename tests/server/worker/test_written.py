@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate import Context, EmbeddedServer, Handlers, JobOptions, Queue
 from glidemq_orchestrate.errors import GlideMQError, InvalidJob, PayloadTooLarge, ServerBusy
 from glidemq_orchestrate.jobs import attempt
-from glidemq_orchestrate.worker import written
+from glidemq_orchestrate.worker import written_messages as written
 from tests.server import process_handlers
 
 if TYPE_CHECKING:

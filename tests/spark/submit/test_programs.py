@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark.drivers.keeper import TAG_VARIABLE
 from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.spark.submit.driver import DriverCancelled, DriverFailed, Drivers, drivers
 from glidemq_orchestrate.spark.submit.handler import run_application
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import spawned
 from tests.spark.conftest import MASTER, Run

@@ -20,7 +20,7 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Qu
 from glidemq_orchestrate.spark.submit.application import JOB_NAME
 from glidemq_orchestrate.spark.submit.driver import DriverFailed
 from glidemq_orchestrate.spark.submit.handler import run_application
-from glidemq_orchestrate.worker.context import Cancelled
+from glidemq_orchestrate.worker.handlers.context import Cancelled
 from tests.conftest import Eventually
 from tests.processes import spawned
 from tests.spark.conftest import Run

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.spark.submit.application import Application
-from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 ALLOWED = {
     "GLIDEMQ_SPARK_APPLICATIONS": "/opt/jobs/*, s3a://jobs/*.jar, file:///opt/jobs/*",

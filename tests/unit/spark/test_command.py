@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, settings_of
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handlers.context import Context
 
 APPLICATION = Application("application a", "/opt/jobs/a.py", "", ("--day", "1"), ("/opt/jobs/b.zip",), {})
 CTX = Context("etl", "7", "spark.submit", 1, {"user": "ana"}, {}, None, None)

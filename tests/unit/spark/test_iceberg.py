@@ -13,7 +13,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.published.iceberg.change import Change
 from glidemq_orchestrate.spark.published.iceberg.partitions import Part, rows_of
 from glidemq_orchestrate.spark.published.iceberg.table import catalog_of, for_spark
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 PARTS = ("p=v1", "p=v2", "p=v3")
 

@@ -8,8 +8,8 @@ import pytest
 
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.spark.identity import identity_of
-from glidemq_orchestrate.worker.context import Unheard
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 
 def context(data: Any, flow_id: str | None = None, node: str | None = None) -> Context:

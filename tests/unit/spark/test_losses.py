@@ -8,7 +8,7 @@ from glidemq_orchestrate.spark import steps
 from glidemq_orchestrate.spark.ended import SessionGone
 from glidemq_orchestrate.spark.losses import MAX_KNOWN, Losses
 from glidemq_orchestrate.spark.steps import SessionLost
-from glidemq_orchestrate.worker.signals import RetryLater
+from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 
 def test_losses_are_counted_by_job_until_one_run_went_well() -> None:

@@ -12,7 +12,7 @@ import pytest
 from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
 from glidemq_orchestrate.spark.drivers.lines import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
-from glidemq_orchestrate.worker.context import Context, Unheard
+from glidemq_orchestrate.worker.handlers.context import Context, Unheard
 
 GREETING = "WARNING: Using incubator modules: jdk.incubator.vector"
 PROFILE = "Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties"

@@ -19,8 +19,8 @@ from glidemq_orchestrate.spark.hosts.pool import SHARED, Hosts
 from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.step import StepCancelled
-from glidemq_orchestrate.worker.context import Context, Unheard
-from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.handlers.context import Context, Unheard
+from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 
 OWN = SessionRequest(is_own=True)

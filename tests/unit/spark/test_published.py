@@ -31,9 +31,9 @@ from glidemq_orchestrate.spark.published.version import (
     newest_first,
     visible,
 )
-from glidemq_orchestrate.worker.context import Unheard
-from glidemq_orchestrate.worker.handler import JobEvent
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.context import Unheard
+from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 DAY_MS = 86_400_000
 

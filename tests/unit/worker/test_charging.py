@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.signals import BatchError
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
-from glidemq_orchestrate.worker.signals import BatchError
 
 
 async def charged(value: Any, count: int) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import Handlers, RetryLater, Suspend, Unrecoverable
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker.context import Cancelled
+from glidemq_orchestrate.worker.handlers.context import Cancelled
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Context

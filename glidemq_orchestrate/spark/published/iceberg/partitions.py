@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

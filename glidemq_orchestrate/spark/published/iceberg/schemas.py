@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,7 +37,7 @@ from glidemq_orchestrate.spark.published.version import (
     epoch_of,
     newest_first,
 )
-from glidemq_orchestrate.worker.signals import Unrecoverable
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

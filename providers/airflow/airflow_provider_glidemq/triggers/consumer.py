@@ -21,7 +21,7 @@ from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
 from glidemq_orchestrate import AsyncQueue, Context, Handlers, RetryLater, Worker
 from glidemq_orchestrate.errors import ConfigurationError, JobNotFound
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker.handler import Registered
+from glidemq_orchestrate.worker.handlers.handler import Registered
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, 
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.states import ABSENT
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
-from glidemq_orchestrate.worker.supervisor import Supervisor
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from dagster_glidemq.step_job import RunJob, StepJob
 from dagster_glidemq.warm.ended import EndedRuns
 from dagster_glidemq.warm.process import Stale, WarmProcess
 from glidemq_orchestrate import Unrecoverable
-from glidemq_orchestrate.worker.context import Cancelled
+from glidemq_orchestrate.worker.handlers.context import Cancelled
 
 MAX: Final = 8
 TRIES: Final = 4

@@ -1,0 +1,116 @@
+"""From an attempt to the context of its handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_orchestrate.errors import DecodeError
+from glidemq_orchestrate.flows import node_status
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.wire.call import Run, ask
+from glidemq_orchestrate.wire.codec import decode
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.wire.stored import number
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.running_flow import RunningFlow
+from glidemq_orchestrate.worker.messenger import Messenger
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Makes the contexts of handlers.
+
+    Attributes:
+        run: Drives operations.
+        queues: Keys by queue name.
+        messenger: Sends the messages of handlers.
+        clock: The current time.
+        allow_import: The packages from which handlers may import what a job names.
+    """
+
+    run: Run
+    queues: Mapping[str, QueueKeys]
+    messenger: Messenger
+    clock: Clock
+    allow_import: Sequence[str] = ()
+
+    def make(self, attempt: Attempt) -> Context:
+        """The context of an attempt.
+
+        Raises:
+            DecodeError: The stored data, inputs or signals are not valid JSON.
+        """
+        options, index, signals = attempt.options, attempt.fallback_index, attempt.signals
+        sent = decode(signals, where=f"signals of job {attempt.job_id}") if signals else ()
+        return Context(
+            attempt.queue,
+            attempt.job_id,
+            attempt.name,
+            attempt.attempts_made + 1,
+            decode(attempt.data, where=f"data of job {attempt.name}"),
+            node_status.read_results(attempt.inputs) if attempt.inputs else {},
+            attempt.flow_id,
+            attempt.node,
+            self.messenger.of(attempt),
+            signals=_read_signals(sent),
+            flow=self._flow_of(attempt),
+            fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
+            allow_import=self.allow_import,
+            generation=attempt.generation,
+            epoch=attempt.epoch,
+            token=attempt.token,
+        )
+
+    async def was_lost(self, attempt: Attempt) -> bool:
+        """Whether a worker was lost while it ran the job.
+
+        Raises:
+            GlideMQError: The server does not tell.
+        """
+        keys = self.queues[attempt.queue]
+        names: tuple[JobField, ...] = ("stalledCount", "gmo:lost")
+        return any(await self.run(ask(job_hash.get_some(keys, attempt.job_id, names, _counts))))
+
+    def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
+        if attempt.flow_id is None or attempt.options.portable:
+            return None
+        prefix = self.queues[attempt.queue].prefix
+        return RunningFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
+
+
+def _counts(reply: Any) -> list[int]:
+    return [number(text) for text in reply]
+
+
+def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
+    """Raise for an attempt that no handler can run.
+
+    Raises:
+        DecodeError: Fields of the job hold impossible values; the message lists them.
+    """
+    for attempt in attempts:
+        if attempt.unreadable:
+            raise DecodeError(attempt.unreadable)
+
+
+def portable(context: Context) -> dict[str, Any]:
+    """The fields of a context that travel to another process."""
+    names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
+    return {name: getattr(context, name) for name in (*names, "allow_import", "generation", "epoch", "token")}
+
+
+def _read_signals(stored: Any) -> Sequence[Any]:
+    """Signals with their data decoded: glide-mq stores it as a separate JSON text."""
+    if not isinstance(stored, list):
+        return ()
+    return [
+        {**signal, "data": decode(signal.get("data"), where="data of a signal")}
+        for signal in stored
+        if isinstance(signal, dict)
+    ]

@@ -1,0 +1,1 @@
+"""Fetching the jobs of a queue, and reporting their outcomes."""

@@ -1,0 +1,372 @@
+"""One queue of a worker: reports outcomes and fetches jobs.
+
+All outcomes and all jobs travel in ``gmo_finish_and_fetch``, one call at a time per queue, or two under load:
+outcomes that arrive while a call is under way go with the next one, so the busier the worker, the more jobs
+share a round trip. When the queue has no more jobs, a ``Listener`` decides when to call again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from glidemq_orchestrate.attempts import fetching as ops
+from glidemq_orchestrate.attempts.dead_letters import write_noted
+from glidemq_orchestrate.attempts.exchange import (
+    MAX_NODES,
+    MAX_OUTCOMES,
+    MAX_WANTED,
+    Answer,
+    Kind,
+    Outcome,
+    Request,
+)
+from glidemq_orchestrate.errors import EncodeError, TransportError
+from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.token import token_of
+from glidemq_orchestrate.wire.call import Op, Run
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.execution.outcomes import refuse
+from glidemq_orchestrate.worker.feed.listener import Listener
+from glidemq_orchestrate.worker.feed.receipts import Receipts
+from glidemq_orchestrate.worker.log import FailureLog
+from glidemq_orchestrate.worker.slots import Slots
+from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+LANES: Final = 2
+NEVER: Final = 2**63
+
+
+@dataclass(slots=True)
+class Flight:
+    """A call under way.
+
+    Attributes:
+        request: The outcomes it carries, and how many jobs it requests.
+        unsent: The outcomes that would still have to be reported if it ended now.
+        is_out: Its places are reserved.
+    """
+
+    request: Request
+    unsent: Sequence[Outcome] = ()
+    is_out: bool = False
+
+    def __post_init__(self) -> None:
+        """Start with every outcome unsent."""
+        self.unsent = self.request.outcomes
+
+
+@dataclass(slots=True)
+class Lane:
+    """A task that makes one call after the other, and the one under way."""
+
+    flight: Flight | None
+
+
+class Runner(Protocol):
+    """What a feed needs from its worker."""
+
+    def begin(self, begun: list[Attempt]) -> None:
+        """Run the fetched jobs."""
+
+    def has_begun(self, queue: str) -> bool:
+        """Whether the start of a prefetched job is to be reported."""
+
+    def begun(self, queue: str) -> list[Attempt]:
+        """The prefetched jobs whose start is to be reported; afterwards they count as reported."""
+
+    def freed(self) -> None:
+        """Wake every queue of the worker: there was no place, and now there is."""
+
+    def settled(self, outcome: Outcome, verdict: str) -> None:
+        """Handle the server's verdict on an outcome."""
+
+
+class Feed:
+    """One queue of a worker.
+
+    Args:
+        run: Drives operations.
+        worker_id: The consumer.
+        keys: The queue.
+        slots: Shared by all feeds of the worker.
+        runner: Receives jobs and verdicts.
+        clock: The current time.
+        limit: The maximum of starts per window, and the window in ms; (0, 0) for the limit of the queue.
+        share: How many feeds share the slots.
+        failures: Logs the failures that it survives.
+
+    Attributes:
+        receipts: Confirms outcomes; None unless the connection confirms writes.
+        schedules_due_ms: When the schedules of the queue are next due.
+        rescheduled: Set when a reply shows that they are due sooner.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a queue needs
+        self,
+        run: Run,
+        worker_id: str,
+        keys: QueueKeys,
+        slots: Slots,
+        runner: Runner,
+        clock: Clock,
+        limit: tuple[int, int],
+        share: int,
+        failures: FailureLog,
+    ) -> None:
+        self._run, self._worker_id, self.keys, self._slots, self._runner = run, worker_id, keys, slots, runner
+        self._clock, self._limit, self._share, self._failures = clock, limit, share, failures
+        self._outbox: list[Outcome] = []
+        self._woken = asyncio.Event()
+        self._listener = Listener(run, keys, clock, self.wake)
+        self.listen = self._listener.listen
+        self._lanes: set[OwnTask] = set()
+        self._calling: list[Lane] = []
+        self._singly: deque[Outcome] = deque()  # of refused calls, to be sent one by one
+        self._singly_at = 0.0
+        self._pauses = reconnect_delays()
+        self._calls_out = 0
+        self.schedules_due_ms, self.rescheduled = NEVER, asyncio.Event()
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self.receipts: Receipts | None = None
+
+    def report(self, outcome: Outcome) -> None:
+        """Report an outcome with the next call."""
+        self._outbox.append(outcome)
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Check again: there may be room, or jobs."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End ``serve`` once every outcome is reported."""
+        self._closing = True
+        self._woken.set()
+
+    @property
+    def unreported(self) -> list[Attempt]:
+        """The attempts that have ended, and whose outcome may not have reached the server."""
+        flights = [lane.flight for lane in self._calling if lane.flight is not None]
+        outcomes = [*self._outbox, *(outcome for flight in flights for outcome in flight.unsent)]
+        return [outcome.attempt for outcome in outcomes]
+
+    async def serve(self) -> None:
+        """Exchange with the queue until closed."""
+        try:
+            while True:
+                if (flight := self._next(len(self._lanes))) is not None:
+                    lane = Lane(flight)
+                    task = OwnTask(self._call(lane), loop=self._loop)
+                    self._lanes.add(task)
+                    self._calling.append(lane)
+                    task.add_done_callback(functools.partial(self._lane_ended, lane))
+                elif self._closing and self._is_done:
+                    return
+                else:
+                    await self._pause()
+        finally:
+            self._listener.close()
+            lanes = list(self._lanes)
+            for task in lanes:
+                task.end()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether every outcome is reported, and confirmed if it must be."""
+        return not (self._lanes or self._singly or (self.receipts and not self.receipts.is_empty))
+
+    async def _call(self, lane: Lane) -> None:
+        """Call; under load call again with the outcomes since then, so that the server need not wait."""
+        while lane.flight is not None:
+            await self._exchange(lane.flight)
+            is_busy = len(self._outbox) >= MAX_NODES
+            lane.flight = self._next(len(self._lanes) - 1) if is_busy else None
+
+    def _next(self, others: int) -> Flight | None:
+        """The next call, while this many others are under way; None if none should be made now."""
+        wanted = 0 if self._listener.is_dry.is_set() and not self._outbox else self._wanted()
+        has_begun = not others and self._runner.has_begun(self.keys.queue)
+        if self._singly and not others and self._loop.time() >= self._singly_at:
+            return self._prepare([self._singly.popleft()], 0)
+        if has_begun or self._is_worth_a_call(wanted, others):
+            most = MAX_OUTCOMES
+            if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
+                most = MAX_NODES
+            outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
+            return self._prepare(outcomes, wanted)
+        return None
+
+    def _is_worth_a_call(self, wanted: int, others: int) -> bool:
+        """Whether to call now. While a call is under way, only a large one is worth a second call.
+
+        The server then executes one call while this worker reads and writes the other. Never with a
+        concurrency of 1: calls may overtake each other, and its jobs start in order.
+        """
+        if not others:
+            return bool(self._outbox or wanted)
+        is_much = len(self._outbox) >= MAX_NODES or wanted >= MAX_WANTED // 2
+        return is_much and others < LANES and self._slots.concurrency > 1
+
+    async def _pause(self) -> None:
+        if not self._lanes and not self._slots.held:
+            self._listener.at_rest.set()
+        await self._woken.wait()
+        self._listener.at_rest.clear()
+        self._woken.clear()
+
+    def _wanted(self) -> int:
+        """How many jobs to request; fewer while more outcomes are waiting than one call reports.
+
+        If the worker dies, a job whose outcome is waiting has run in vain.
+        """
+        if self.receipts is not None and self.receipts.is_behind:
+            return 0
+        room = self._slots.room() - max(len(self._outbox) - MAX_OUTCOMES, 0)
+        return min(max(room // self._share, min(room, 1), 0), MAX_WANTED)
+
+    def _prepare(self, outcomes: list[Outcome], wanted: int) -> Flight:
+        """A new call; the places for its jobs are reserved until the reply."""
+        token = token_of(self._worker_id, secrets.token_hex(8))
+        starts = min(self._slots.starts(), wanted)
+        begun = self._runner.begun(self.keys.queue)
+        flight = Flight(Request(outcomes, wanted, token, limit=self._limit, starts=starts, begun=begun))
+        self._reserve(flight)
+        return flight
+
+    def _reserve(self, flight: Flight) -> None:
+        flight.is_out = True
+        self._slots.reserved += flight.request.wanted
+        self._calls_out += 1
+        self._listener.all_replied.clear()
+
+    def _release(self, flight: Flight) -> None:
+        if flight.is_out:
+            flight.is_out, was_full = False, not self._slots.room()
+            self._slots.reserved -= flight.request.wanted
+            self._calls_out -= 1
+            if not self._calls_out:
+                self._listener.all_replied.set()
+            if was_full and flight.request.wanted:
+                self._runner.freed()
+
+    def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
+        """Free the lane, however its task ended; outcomes that it could not report are sent again."""
+        self._lanes.discard(task)
+        self._calling = [other for other in self._calling if other is not lane]
+        if lane.flight is not None:
+            self._release(lane.flight)
+            self._outbox = [*lane.flight.unsent, *self._outbox]
+        self._woken.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.report(f"queue {self.keys.queue}", error)
+
+    async def _exchange(self, flight: Flight) -> None:
+        """Make a call and act on its reply: verdicts, jobs, dead letters, ended flows."""
+        answer = await self._until_reply(flight)
+        if answer is None:
+            return
+        outcomes, flight.unsent = flight.request.outcomes, ()
+        if flight.request.wanted:
+            if 0 <= answer.schedules_ms < self.schedules_due_ms:
+                self.rescheduled.set()
+            self._listener.update(answer)
+        take = (
+            functools.partial(self.receipts.take, answer.history) if self.receipts else self._runner.settled
+        )
+        judged = list(zip(outcomes, answer.verdicts, strict=True))
+        self._outbox += [outcome for outcome, verdict in judged if verdict == "again"]
+        for outcome, verdict in judged:
+            if verdict != "again":
+                take(outcome, verdict)
+        if answer.begun:
+            self._runner.begin(answer.begun)
+        await self._finish(outcomes, answer)
+
+    async def _finish(self, outcomes: Sequence[Outcome], answer: Answer) -> None:
+        """Do at once what reclaims, supervisors and upkeep would do later."""
+        if "failed" in answer.verdicts:
+            letters = write_noted([self.keys], self._clock)
+            await self._follow_up(letters, "dead letters are written", "dead_letter", logging.WARNING)
+        if any(outcome.attempt.options.portable for outcome in outcomes):
+            carry = ops.carry(self.keys, outcomes, answer.verdicts, self._clock)
+            await self._follow_up(carry, "dependents in other queues are notified")
+        for trouble in answer.troubles:
+            logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
+        for flow_id in answer.flows:
+            advance = running.advance(self.keys, flow_id, self._clock)
+            await self._follow_up(advance, f"flow {flow_id} is continued")
+
+    async def _until_reply(self, flight: Flight) -> Answer | None:
+        """Call until the server replies; None when it refuses.
+
+        Between two tries its places are free: other queues may use them while this one is unreachable.
+        """
+        what = f"queue {self.keys.queue}"
+        while True:
+            try:
+                answer = await self._run(self._exchanging(flight.request))
+            except TransportError as exc:
+                self._failures.report(what, exc)
+                # Request the jobs of the lost reply again; new jobs come with the next call.
+                flight.request = replace(flight.request, again=True)
+            except Exception as exc:  # noqa: BLE001  a refusal or an unreadable reply ends no service
+                self._failures.report(what, exc)
+                self._release(flight)  # before the pause: other queues may use its places
+                await self._refused(flight, exc)
+                return None
+            else:
+                self._failures.clear(what)
+                self._pauses = reconnect_delays()
+                return answer
+            finally:
+                self._release(flight)
+            await asyncio.sleep(next(self._pauses))
+            if self._closing and not flight.request.outcomes:
+                return None
+            self._reserve(flight)
+
+    def _exchanging(self, request: Request) -> Op[Answer]:
+        is_marked = self.receipts is not None
+        return ops.exchange(self.keys, self._worker_id, request, self._clock, marked=is_marked)
+
+    async def _refused(self, flight: Flight, exc: Exception) -> None:
+        """Send the outcomes of a refused call again, one by one: one of them may have caused the refusal.
+
+        An outcome that cannot be encoded is replaced by a failure that can.
+        """
+        pause, outcomes = next(self._pauses), flight.request.outcomes
+        flight.unsent = ()
+        if not outcomes:
+            await asyncio.sleep(pause)
+        elif len(outcomes) == 1 and isinstance(exc, EncodeError):
+            (outcome,) = outcomes
+            if outcome.kind is Kind.FAIL:
+                self._runner.settled(outcome, f"stale it cannot be written: {exc}")
+            else:
+                self._singly.append(refuse(outcome.attempt, f"EncodeError: {exc}"))
+        else:
+            self._singly.extend(outcomes)
+            if len(outcomes) == 1:
+                self._singly_at = self._loop.time() + pause
+                self._loop.call_later(pause, self._woken.set)
+
+    async def _follow_up(
+        self, op: Op[Any], what: str, action: str = "flow_advance", level: int = logging.INFO
+    ) -> None:
+        try:
+            await self._run(op)
+        except Exception as exc:  # noqa: BLE001  it is done later
+            logger.log(level, "%s later: %s", what, exc, extra={"action": action})

@@ -1,0 +1,97 @@
+"""Waiting for new entries of an empty queue, on its stream and its events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from glidemq_orchestrate.attempts import fetching as ops
+from glidemq_orchestrate.attempts.exchange import Answer, Held
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.wire.call import Run
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+# Producers may have events switched off; then a job in a list or with a delay is noticed this much later.
+BLOCK_MS: Final = 1_000
+SETTLE_MS: Final = 5
+MAX_SECONDS: Final = 60.0
+
+
+class Listener:
+    """Decides when a queue that had no more jobs should be fetched from again.
+
+    Args:
+        run: Drives operations.
+        keys: The queue.
+        clock: The current time.
+        wake: Called when the queue may have jobs again.
+
+    Attributes:
+        is_dry: Set while the queue is known to have no more jobs.
+        at_rest: Set while the worker holds no job and makes no call.
+        all_replied: Set while no call of the worker is under way.
+    """
+
+    def __init__(self, run: Run, keys: QueueKeys, clock: Clock, wake: Callable[[], None]) -> None:
+        self._run, self._keys, self._clock, self._wake = run, keys, clock, wake
+        self._loop = asyncio.get_running_loop()
+        self.is_dry, self.at_rest, self.all_replied = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.all_replied.set()
+        self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
+        self._due: asyncio.TimerHandle | None = None
+
+    def update(self, answer: Answer) -> None:
+        """Fetch again if the queue may have more jobs; else listen from the positions of the reply."""
+        if answer.positions is None:
+            self._fetch_again()
+            return
+        self._positions, self._held = answer.positions, answer.held
+        self.is_dry.set()
+        self.close()
+        # What a Node client changes about a limit makes no event.
+        longest = MAX_SECONDS if answer.held is Held.NOTHING else BLOCK_MS / 1000
+        if answer.due_ms >= 0 or answer.held is not Held.NOTHING:
+            seconds = longest if answer.due_ms < 0 else max(answer.due_ms - self._clock.now_ms(), 1) / 1000
+            self._due = self._loop.call_later(min(seconds, longest), self._fetch_again)
+
+    def close(self) -> None:
+        """Cancel the timer of the next job that falls due."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    async def listen(self) -> None:
+        """While the queue is dry, read its stream and events; fetch again when an entry matters.
+
+        Raises:
+            GlideMQError: They cannot be read. Until the next call, the queue is polled instead.
+        """
+        while True:
+            await self.is_dry.wait()
+            try:
+                if await self._has_news():
+                    self._fetch_again()
+            except Exception:
+                self._fetch_again()
+                raise
+
+    async def _has_news(self) -> bool:
+        """Wait for entries; whether one of them may make a job ready for this worker."""
+        news = await self._run(ops.listen(self._keys, self._positions, BLOCK_MS, self._held))
+        await self.all_replied.wait()  # a reply under way may already cover these entries
+        known, self._positions = self._positions, news.beyond(self._positions)
+        if news.matters(known):
+            return True
+        # While workers are busy, or jobs are requested, events are read in bulk. But an idle worker notices a
+        # job immediately.
+        try:
+            async with asyncio.timeout(SETTLE_MS / 1000):
+                await self.at_rest.wait()
+        except TimeoutError:
+            return False
+        return await self._run(ops.settle(self._keys, self._positions[0], SETTLE_MS))
+
+    def _fetch_again(self) -> None:
+        self.is_dry.clear()
+        self._wake()

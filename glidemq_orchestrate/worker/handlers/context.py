@@ -1,0 +1,268 @@
+"""The argument of a handler: its input, and ways to report on its run."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
+from glidemq_orchestrate.flows.pattern import map_over
+from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.jobs.options import Fallback
+from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
+
+
+class Cancelled:
+    """Whether a handler should stop: true or false as such; usable from any thread.
+
+    Cheap until ``wait`` is called.
+
+    Attributes:
+        is_stopping: Whether that is because the worker stops: the job is given back, and runs again.
+        is_lost: Whether that is because the job is this attempt's no more: another one may have it.
+    """
+
+    __slots__ = ("_event", "_is_set", "is_lost", "is_stopping")
+
+    def __init__(self) -> None:
+        self.is_stopping = self.is_lost = False
+        self._is_set = False
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether the handler should stop."""
+        return self._is_set
+
+    __bool__ = is_set
+
+    def set(self, *, is_stopping: bool = False, is_lost: bool = False) -> None:
+        """Ask the handler to stop. The first reason counts; a lost job is noted in any case."""
+        self.is_stopping = self.is_stopping or (is_stopping and not self._is_set)
+        self.is_lost = self.is_lost or is_lost
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the handler should stop, at most ``timeout`` seconds; returns whether it should."""
+        if self._event is None:
+            self._event = threading.Event()
+        if self._is_set:  # set in the meantime
+            self._event.set()
+        return self._event.wait(timeout)
+
+
+class FlowOfNode(ABC):
+    """The flow of a running node, for adding nodes. ``RunningFlow`` has limits and errors."""
+
+    @abstractmethod
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes, from a plain handler; they join the flow when the handler has returned."""
+
+    @abstractmethod
+    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes, from an async handler; they join the flow when the handler has returned."""
+
+    def map_over(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Add a node per item, and one that collects their results, from a plain handler."""
+        if nodes := map_over(template, items, collect=collect):
+            self.add_nodes(nodes, before=before)
+
+    async def map_over_async(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Add a node per item, and one that collects their results, from an async handler."""
+        if nodes := map_over(template, items, collect=collect):
+            await self.add_nodes_async(nodes, before=before)
+
+
+_UNHEARD: Final = "there is no worker here to report it to"
+
+
+class Speaker:
+    """Receives what a handler reports through its ``Context``, from any thread: the same methods.
+
+    Subclasses override what they accept; the rest raises.
+    """
+
+    __slots__ = ()
+
+    def progress(self, _value: JsonLike) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    def log(self, _line: str) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    def output(self, _fields: Mapping[str, str]) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    def report_usage(self, _usage: Usage) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    def write_message(self, _text: str) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    def check_owner(self) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    async def check_owner_async(self) -> None:
+        raise RuntimeError(_UNHEARD)
+
+    def note_published(self, _lines: Sequence[str]) -> None:
+        """Note what this attempt has written; from a plain handler. Without a worker nothing is noted.
+
+        When its result is accepted, and only then, the lines are kept in the queue, even after the job is
+        removed, until the data that they name is visible; see ``Queue`` of ``spark.published.catching_up``.
+
+        Raises:
+            LeaseLost: The attempt does not own its job any more.
+        """
+
+
+class Unheard(Speaker):
+    """A speaker that accepts nothing: for contexts without a worker, and a base for tests."""
+
+    __slots__ = ()
+
+
+_NO_SPEAKER: Final = Unheard()
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """The argument of a handler: its input, and ways to report on the run. Usable from any thread.
+
+    Attributes:
+        queue: The queue the job came from.
+        job_id: The job.
+        name: The handler's name.
+        attempt: 1 for the first run.
+        data: The job's payload; not shared, so it may be changed.
+        inputs: Results of the dependencies by node name; empty outside a flow.
+        cancelled: Set when the job was cancelled, timed out, or lost its lease to another worker. Stop then:
+            whatever is returned afterwards is discarded. A handler in a process is killed instead. It is also
+            set when the worker stops and gives the job back: then ``cancelled.is_stopping`` is true.
+        flow_id, node: The flow and the position in it; None outside a flow.
+        speaker: Receives what the handler reports by the methods below.
+        signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
+        flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
+        fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
+            attempt.
+        allow_import: The packages from which this worker may import what a job names (``Worker``).
+        generation: Which run of the flow id this is: 0 for the first, and outside a flow.
+        epoch: The number of this attempt, by the server: larger than that of every earlier attempt of the
+            job, also of those that were lost, and of the node's jobs in earlier generations. About the
+            server's time in milliseconds, so it may jump; 0 for messages of a broadcast. For names of what
+            an attempt writes, and for stores that refuse a smaller number than the last (fencing).
+        token: What only this attempt of the job has; with the job id it tells attempts apart.
+    """
+
+    queue: str
+    job_id: str
+    name: str
+    attempt: int
+    data: Json
+    inputs: Mapping[str, Json]
+    flow_id: str | None
+    node: str | None
+    speaker: Speaker = _NO_SPEAKER
+    cancelled: Cancelled = field(default_factory=Cancelled)
+    signals: Sequence[Json] = ()
+    fallback: Fallback | None = None
+    flow: FlowOfNode | None = None
+    allow_import: Sequence[str] = ()
+    generation: int = 0
+    epoch: int = 0
+    token: str = ""
+
+    def progress(self, value: JsonLike) -> None:
+        """Report how far the run is, as any JSON value; readers see the newest.
+
+        Raises:
+            EncodeError: The value is not JSON, or too large.
+        """
+        self.speaker.progress(value)
+
+    def log(self, line: str) -> None:
+        """Store a line of text with the job, which keeps at least its last 10,000 lines."""
+        self.speaker.log(line)
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        """Append texts by name to the job's output stream (``queue.read_output``).
+
+        All of it is kept until the job is removed, however long it is.
+
+        Raises:
+            ServerBusy: Too many messages of the job are still to be sent.
+        """
+        self.speaker.output(fields)
+
+    def report_usage(self, usage: Usage) -> None:
+        """Report what the job used; this replaces the previous report and is charged to its budget."""
+        self.speaker.report_usage(usage)
+
+    def write_message(self, text: str) -> None:
+        """Write a message for whoever waits for this job (``queue.messages``).
+
+        Unlike output, no message is dropped: all are on the server, in order, before the result is
+        accepted; where that is not possible the attempt fails. Readers can tell the messages of the attempt
+        whose result was accepted from those of others. They are kept for a week after the last one, whatever
+        becomes of the job. A plain handler that writes faster than the server accepts waits.
+
+        Raises:
+            InvalidJob: It is not a text.
+            PayloadTooLarge: It is longer than 1 MiB.
+            LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
+            ServerBusy: An async handler has written more than 10,000 messages or 16 MiB that are still to be
+                sent.
+        """
+        self.speaker.write_message(checked_message(text))
+
+    def check_owner(self) -> None:
+        """Return if this attempt owns its job at this moment; for plain handlers, from any thread.
+
+        Call it before something that only one attempt may do. It asks the server, one round trip, so it also
+        tells a process that was stopped for longer than its lease and has only just gone on. It cannot
+        promise the moment after: what must not be done twice needs a store that compares ``epoch``, or a
+        name of its own for each attempt.
+
+        Raises:
+            LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
+            TransportError: The server could not be reached: it is not known.
+        """
+        self.speaker.check_owner()
+
+    async def check_owner_async(self) -> None:
+        """See ``check_owner``; for async handlers."""
+        await self.speaker.check_owner_async()
+
+
+def checked_message(text: str) -> str:
+    """The text, if it can be a message.
+
+    Raises:
+        InvalidJob, PayloadTooLarge: It cannot.
+    """
+    if not isinstance(text, str):
+        raise InvalidJob(f"a message must be a text, got {type(text).__name__}")
+    if not is_utf8(text):
+        raise InvalidJob("a message must be text that UTF-8 can encode")
+    if len(text.encode()) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"a message is longer than {MAX_PAYLOAD_BYTES:,} bytes", where="message")
+    return text

@@ -1,0 +1,232 @@
+"""A function that a job names, and its arguments: ``{"callable": "module:function", "arguments": {...}}``.
+
+The module must be in a package that the worker was started with (``allowed_imports``). An argument may also
+be, or contain, the result of a dependency: ``"inputs": [{"node": "load", "path": ["rows"], "to": ["data",
+0]}]`` puts ``rows`` of the result of the node ``load`` in the first place of the argument ``data``. Where
+there is no node ``clean[*]``, that stands for the list of the results of ``clean[0]``, ``clean[1]``, ..., as
+far as they are there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from numbers import Number
+from types import MappingProxyType
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import EncodeError
+from glidemq_orchestrate.wire.codec import Json, encode
+from glidemq_orchestrate.worker.handlers.allowed_imports import (
+    ImportNotAllowed,
+    follow,
+    import_allowed,
+    undecorated,
+)
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
+
+ALL: Final = "[*]"
+PIPES: Final = "dagster_pipes"
+"""What a job carries for ``open_pipes``; functions do without."""
+_DEEPEST: Final = 100
+_FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
+_ONLY_ON_AIRFLOW: Final = (
+    "; a DAG file needs Airflow: install airflow-provider-glidemq for the worker too, or move the function "
+    "to a module that does not import Airflow, and import it in the DAG file"
+)
+
+
+class InvalidCall(Unrecoverable):
+    """The payload does not describe a call that can be made; another attempt would fail the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCall:
+    """A checked payload: how messages call it, the function, and its arguments by name."""
+
+    title: str
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, ctx: Context, what: str, *, fields: Collection[str] = ()) -> NamedCall:
+        """Check the payload of a job, import its function, and put results of dependencies in their places.
+
+        Args:
+            ctx: The job.
+            what: How messages call the function.
+            fields: Further fields that the payload may have.
+
+        Raises:
+            InvalidCall: A field is missing or of the wrong type, the function is not in an allowed package or
+                cannot be imported, or a result has not what is asked of it. The message names the function.
+        """
+        data = ctx.data
+        if not isinstance(data, dict):
+            raise InvalidCall(f"a {ctx.name} job needs an object with callable and arguments as its data")
+        name = data.get("callable")
+        if not isinstance(name, str) or not name:
+            raise InvalidCall(f"a {ctx.name} job needs a callable: a string package.module:function")
+        title = f"{what} {name}"
+        arguments = data.get("arguments")
+        arguments = {} if arguments is None else arguments
+        if not isinstance(arguments, dict):
+            raise InvalidCall(f"{title}: arguments must be an object of values by parameter name")
+        if unknown := sorted(set(data) - _FIELDS - set(fields)):
+            raise InvalidCall(f"{title}: unknown field {', '.join(unknown)}; arguments go under arguments")
+        given = dict(arguments)
+        put_inputs(title, given, data.get("inputs"), ctx.inputs)
+        return cls(title, _imported(title, name, ctx.allow_import), given)
+
+    def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Refuse arguments that the function does not take, beside those that the worker supplies.
+
+        Raises:
+            InvalidCall: It does not take them, or needs others.
+        """
+        try:
+            inspect.signature(self.function).bind(*[None] * leading, **{**self.arguments, **supplied})
+        except TypeError as exc:
+            raise InvalidCall(f"{self.title}: it does not take these arguments: {exc}") from exc
+        except ValueError:
+            return  # a callable without a readable signature: the call itself will fail
+
+    def checked(self, result: Any, remedy: str) -> Json:
+        """What the function has returned.
+
+        Raises:
+            InvalidCall: It is not JSON, or too large. The message has place and type, and ends with how to
+                convert that, or with ``remedy``.
+        """
+        try:
+            encode(result, where=f"result of {self.title}")
+        except EncodeError as exc:
+            found = _not_json(result)
+            if found is None:
+                raise InvalidCall(f"{exc}. {remedy}") from exc
+            place, value = found
+            raise InvalidCall(
+                f"result of {self.title} is not JSON: {place} is of type {_kind(value)}. "
+                f"{_conversion(value) or remedy}"
+            ) from exc
+        returned: Json = result
+        return returned
+
+
+def _not_json(value: Any, place: Sequence[object] = ()) -> tuple[str, Any] | None:
+    """The first part of a result that is of no type of JSON, with its place; None if there is none."""
+    if value is None or isinstance(value, str | int | float) or len(place) > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                return f"a key{_of(place)}", key
+            if found := _not_json(part, [*place, key]):
+                return found
+        return None
+    if isinstance(value, list | tuple):
+        parts = (_not_json(part, [*place, number]) for number, part in enumerate(value))
+        return next((found for found in parts if found), None)
+    return f"what is at {_shown(place)}" if place else "it", value
+
+
+def _of(place: Sequence[object]) -> str:
+    return f" of {_shown(place)}" if place else ""
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _conversion(value: object) -> str:
+    """How to make JSON of a value; empty where that is not for a line of code."""
+    if value is None or isinstance(value, Number | str):  # a key, or a number of numpy, pandas or decimal
+        return "Convert it by int(...), float(...) or str(...)"
+    if isinstance(value, date | time | timedelta):  # a datetime is a date
+        return "Convert it by str(...)"
+    if isinstance(value, set | frozenset):
+        return "Convert it by sorted(...)"
+    is_single = getattr(value, "shape", None) == () and hasattr(value, "item")  # of numpy
+    return "Convert it by .item() or str(...)" if is_single else ""
+
+
+def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., Any]:
+    module_name, _, path = name.partition(":")
+    if not module_name or not path:
+        raise InvalidCall(f"{title}: the callable must be written package.module:function")
+    try:
+        module = import_allowed(module_name, allowed)
+    except ImportNotAllowed as exc:
+        raise InvalidCall(f"{title}: {exc}") from exc
+    except Exception as exc:
+        missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
+        remedy = _ONLY_ON_AIRFLOW if (missing or "").partition(".")[0].startswith("airflow") else ""
+        raise InvalidCall(
+            f"{title}: importing {module_name} failed: {type(exc).__name__}: {exc}{remedy}"
+        ) from exc
+    try:
+        target = undecorated(follow(module, path, allowed), allowed)
+    except ImportNotAllowed as exc:
+        raise InvalidCall(f"{title}: {exc}") from exc
+    except AttributeError as exc:
+        # Its file, too: another one of that name may come first on the path of the worker.
+        place = getattr(module, "__file__", None) or "built in"
+        raise InvalidCall(f"{title}: module {module_name} ({place}) has no {path}") from exc
+    if not callable(target):
+        raise InvalidCall(f"{title}: {path} is not a function")
+    function: Callable[..., Any] = target
+    return function
+
+
+def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:
+    """Put results of dependencies in their places.
+
+    Raises:
+        InvalidCall: There is no such place or result, or ``inputs`` is not of the form above.
+    """
+    for item in [] if inputs is None else inputs if isinstance(inputs, list) else [inputs]:
+        if not (
+            isinstance(item, dict)
+            and isinstance(item.get("node"), str)
+            and isinstance(path := item.get("path", []), list)
+            and isinstance(place := item.get("to"), list)
+            and place
+        ):
+            raise InvalidCall(f'{title}: each of inputs must be {{"node": name, "path": [...], "to": [...]}}')
+        node = str(item["node"])
+        value = _result(node, results)
+        try:
+            for step in path if node in results else []:
+                value = value[step]
+        except (KeyError, IndexError, TypeError) as exc:
+            raise InvalidCall(f"{title}: the result of node {node} has no {_shown(path)}") from exc
+        try:
+            target: Any = arguments
+            for step in place[:-1]:
+                target = target[step]
+            target[place[-1]] = value
+        except (KeyError, IndexError, TypeError) as exc:
+            raise InvalidCall(f"{title}: its arguments have no place {_shown(place)}") from exc
+
+
+def _result(node: str, results: Mapping[str, Json]) -> Any:
+    """The result of a node, or of all nodes of a list; none of one that was skipped."""
+    if node in results or not node.endswith(ALL):
+        return results.get(node)
+    start = node.removesuffix(ALL) + "["
+    places = {
+        int(inside): name
+        for name in results
+        if name.startswith(start)
+        and (inside := name[len(start) : -1]).isdecimal()
+        and name == f"{start}{inside}]"
+    }
+    return [results[places[place]] for place in sorted(places)]
+
+
+def _shown(path: Sequence[object]) -> str:
+    return "".join(f"[{step!r}]" for step in path)[:200]

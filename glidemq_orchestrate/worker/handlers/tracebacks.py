@@ -1,0 +1,95 @@
+"""The traceback of what a handler raised, as text for the log of its job: bounded, the user's frames first.
+
+It has lines of code and the messages of exceptions, never values of variables.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+MAX_CHARACTERS: Final = 8_000
+MAX_FRAMES: Final = 40
+MAX_MESSAGE: Final = 2_000
+MAX_LINE: Final = 400
+_CUT: Final = "    ... (the rest is in the log of the worker)"
+_PACKAGE: Final = f"{Path(__file__).parents[2]}/"
+_LIBRARY: Final = f"{sysconfig.get_paths()['stdlib']}/"
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_USERS: Final = (f"{_PACKAGE}spark/flights/", f"{_PACKAGE}demo/")
+"""Code of ours that is written as users write theirs."""
+
+
+class ProcessTraceback(Exception):
+    """The traceback in another process, as text: the cause of what that process has raised."""
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback of an error from its user's first frame on, with its causes and the parts of a group.
+
+    Empty if no code of a user was called. Never raises.
+    """
+    try:
+        if isinstance(error.__cause__, ProcessTraceback):
+            return str(error.__cause__)
+        whole = traceback.TracebackException.from_exception(error, max_group_width=5, max_group_depth=3)
+        return _bounded(whole.format()) if _trim(whole) else ""
+    except Exception:  # noqa: BLE001  code of the user: an exception that cannot be shown
+        return ""
+
+
+def _trim(whole: traceback.TracebackException) -> bool:
+    """Drop the frames above the user's first one, also in causes and groups; whether there is one."""
+    todo, seen, has_users = [whole], set[int](), False
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = list(one.stack)
+        first = next((at for at, frame in enumerate(frames) if is_users(frame.filename)), None)
+        has_users = has_users or first is not None
+        if first is None:  # at least without ours
+            theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE))
+            kept = frames[next(theirs, len(frames)) :]
+        else:
+            kept = frames[first:]
+        if len(kept) > MAX_FRAMES:
+            kept = [*kept[: MAX_FRAMES // 2], *kept[-MAX_FRAMES // 2 :]]
+        one.stack[:] = kept
+        todo += [
+            more for more in (one.__cause__, one.__context__, *(one.exceptions or ())) if more is not None
+        ]
+    return has_users
+
+
+def is_users(filename: str) -> bool:
+    """Whether code is neither of this package nor of the standard library."""
+    if filename.startswith(_PACKAGE):
+        return filename.startswith(_USERS)
+    is_installed = any(part in filename for part in _INSTALLED)  # which a user's package may be, too
+    return is_installed or not filename.startswith((_LIBRARY, "<frozen "))
+
+
+def _bounded(parts: Iterator[str]) -> str:
+    """The text, cut in its middle where it is too long: its begin and the message at its end are kept."""
+    lines = [line[:MAX_LINE] for part in parts for line in part[:MAX_MESSAGE].rstrip("\n").split("\n")]
+    text = "\n".join(lines)
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half].rpartition(chr(10))[0]}\n{_CUT}\n{text[-half:].partition(chr(10))[2]}"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, of a group with its first; '' if its ``__str__`` raises."""
+    try:
+        if not isinstance(error, BaseExceptionGroup):
+            return str(error)
+        first: BaseException = error.exceptions[0]
+        return f"{error}, the first of them {type(first).__name__}: {text_of(first)}"
+    except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
+        return ""

@@ -1,0 +1,371 @@
+"""The jobs that a worker holds, from their arrival to the report of their outcome.
+
+However a handler ends, its place is freed and its attempt leaves the worker: at the end of its task, or, if
+the task was cancelled before its first step, in the callback of the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.execution.caller import process_token
+from glidemq_orchestrate.worker.execution.executor import Executor
+from glidemq_orchestrate.worker.execution.outcomes import refuse
+from glidemq_orchestrate.worker.execution.threads import ThreadsUnavailable
+from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.held.batches import Batches
+from glidemq_orchestrate.worker.held.job_events import JobEvents
+from glidemq_orchestrate.worker.held.overdue import ASIDE_SECONDS, REST_SECONDS, WAITING_SECONDS, Overdue
+from glidemq_orchestrate.worker.held.suspects import Suspects
+from glidemq_orchestrate.worker.held.unreported_starts import UnreportedStarts
+from glidemq_orchestrate.worker.leases.watchdog import RunningHandler
+from glidemq_orchestrate.worker.log import VerdictLog, about
+from glidemq_orchestrate.worker.slots import Slots
+from glidemq_orchestrate.worker.tasks import JobTask
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+LAST_ENDED: Final = 32
+
+
+class JobRunner:
+    """Assigns places to jobs and reports their outcomes.
+
+    Args:
+        executor: Runs their handlers.
+        slots: The jobs that the worker holds.
+        report: Reports an outcome to the server.
+        wake: Called when there is room.
+        stop: Stops the worker.
+        report_start: Reports to the server that an attempt starts; whether it still owns its job.
+        is_late: Whether the leases of a queue were not renewed recently.
+        note_lease: Called with the lease of a job that has its own, in seconds.
+    """
+
+    def __init__(  # noqa: PLR0913  what a runner needs of its worker
+        self,
+        executor: Executor,
+        slots: Slots,
+        *,
+        report: Callable[[Outcome], None],
+        wake: Callable[[], None],
+        stop: Callable[[], None],
+        report_start: Callable[[Attempt], Awaitable[bool]],
+        is_late: Callable[[str], bool],
+        note_lease: Callable[[float], None],
+    ) -> None:
+        self._executor, self._slots, self._handlers = executor, slots, executor.handlers
+        self._report, self._wake, self._stop, self._report_start = report, wake, stop, report_start
+        self._is_late, self._note_lease = is_late, note_lease
+        self._suspects, self._batches = Suspects(self._released), Batches(self._batch_closed)
+        self._starts = UnreportedStarts(self._execution_of, wake)
+        self._ended: deque[Execution] = deque(maxlen=LAST_ENDED)
+        self._running: dict[tuple[str, str], Execution] = {}
+        self._tasks: dict[asyncio.Task[None], Execution] = {}
+        self._seconds: dict[tuple[str, str], float] = {}
+        self._overdue = Overdue(WAITING_SECONDS, self._waiting, self._give_back)
+        self._overdue_aside = Overdue(ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_aside)
+        self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
+        self._log, self._events = VerdictLog(), JobEvents(executor.middleware)
+        self._loop = asyncio.get_running_loop()
+        self._threads.when_one_returns = self._thread_returned
+
+    # --- taking jobs ---
+
+    def begin(self, begun: list[Attempt]) -> None:
+        """Take activated jobs and run as many as there are free places."""
+        for attempt in begun:
+            if self._slots.stopping:  # it was requested before the stop
+                self._report(Outcome(attempt, Kind.BACK))
+                continue
+            earlier = self._slots.held.get((attempt.queue, attempt.job_id))
+            if earlier is not None:  # heartbeats renew the newest attempt only
+                self.cancel(earlier, revoked=False)
+            self._slots.take(attempt)
+            if (lease := attempt.options.lock_duration) is not None:
+                self._note_lease(lease.total_seconds())
+            registered = self._handlers.get(attempt.name)
+            if registered is not None and registered.batch_size and attempt.suspect is None:
+                self._batches.add(attempt, registered)
+            else:
+                self._slots.waiting.append(attempt)
+        self.fill()
+
+    def fill(self) -> None:
+        """Start waiting jobs while there are free places, and not too many overstayed threads."""
+        slots = self._slots
+        slots.is_blocked = self._threads.is_crowded
+        while slots.running < slots.concurrency and not slots.stopping and not slots.is_blocked:
+            if self._batches.closed:
+                if batch := self._batches.closed.popleft():
+                    self._start(batch)
+            elif slots.waiting:
+                if self._suspects.may_begin(first := slots.waiting.popleft()):
+                    self._start([first])
+            else:
+                break
+        slots.aside = len(self._suspects.aside)
+        if slots.prefetch is None:
+            self._overdue.look()
+        self._overdue_aside.look()
+
+    def _waiting(self) -> list[Attempt]:
+        return [*self._slots.waiting, *(attempt for batch in self._batches.closed for attempt in batch)]
+
+    def _give_back(self, overdue: list[Attempt]) -> None:
+        """Give back jobs that wait for a place: those before them take longer than expected."""
+        self._slots.is_slow = True
+        for attempt in overdue:
+            self._withdraw(attempt, Outcome(attempt, Kind.BACK))
+
+    def _give_aside(self, overdue: list[Attempt]) -> None:
+        """Give back suspects that wait for another suspect: another worker may run one."""
+        # Else this worker would take them again, in the call that gives them back.
+        self._slots.is_resting = True
+        self._loop.call_later(REST_SECONDS, self._rested)
+        for attempt in overdue:
+            self._withdraw(attempt, Outcome(attempt, Kind.BACK))
+        self._slots.aside = len(self._suspects.aside)
+
+    def _rested(self) -> None:
+        self._slots.is_resting = False
+        self._wake()
+
+    def _released(self, suspects: list[Attempt]) -> None:
+        self._slots.waiting.extendleft(reversed(suspects))
+        self._loop.call_soon(self.fill)
+
+    def _thread_returned(self) -> None:
+        if self._slots.is_blocked:
+            self.fill()
+            self._wake()
+
+    def _batch_closed(self) -> None:
+        self.fill()
+        self._wake()  # the starts of its jobs may be due
+
+    def _start(self, attempts: list[Attempt]) -> None:
+        """Start the handler of a job or batch in a task of its own."""
+        self._slots.running += 1
+        execution = Execution(attempts, self._loop.time())
+        for attempt in attempts:
+            self._running[attempt.queue, attempt.job_id] = execution
+            if attempt.is_ahead and attempt.suspect is None:
+                self._starts.add(attempt)
+            self._events.emit("active", attempt)
+        for queue in {attempt.queue for attempt in attempts if attempt.is_ahead}:
+            self._starts.wake_when_due(queue)
+        execution.task = JobTask(self._work(execution), loop=self._loop)
+        self._tasks[execution.task] = execution
+        execution.task.add_done_callback(self._task_ended)
+
+    # --- running them ---
+
+    async def _work(self, execution: Execution) -> None:
+        """Run the handler, free its place, send its last messages and report the outcomes."""
+        try:
+            if await self._may_begin(execution):
+                outcomes = await self._executor.execute(execution)
+            else:
+                outcomes = [None] * len(execution.attempts)
+        except ThreadsUnavailable:
+            self._free(execution)
+            self._stop()  # which gives back what is held
+            return
+        seconds = self._free(execution)
+        self.fill()
+        if any(map(self._messenger.written.has_any, execution.attempts)):
+            outcomes = [
+                await self._written(attempt, outcome)
+                for attempt, outcome in zip(execution.attempts, outcomes, strict=True)
+            ]
+        # The server refuses progress after the outcome.
+        if unsent := [attempt for attempt in execution.attempts if self._messenger.has_unsent(attempt)]:
+            await asyncio.gather(*map(self._messenger.flush, unsent))
+        for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
+            self._end(attempt, outcome, seconds)
+        execution.is_over = True
+
+    async def _may_begin(self, execution: Execution) -> bool:
+        """Whether the handler may be called. The start of a job that was lost before is reported first.
+
+        Otherwise, if it killed its worker at once, it would count as not started. A start is also reported
+        while leases were not renewed recently, as after SIGSTOP: another worker may have the job.
+        """
+        for attempt in execution.attempts:
+            if attempt.suspect is None and not self._is_late(attempt.queue):
+                continue
+            try:
+                if not await self._report_start(attempt):
+                    return False
+            except GlideMQError:  # the server is unreachable: the heartbeats find out later
+                continue
+            if attempt.suspect:
+                text = "job %s: runs again after its worker was lost; that costs no attempt"
+                logger.warning(text, attempt.job_id, extra=about("after_loss", attempt))
+        return True
+
+    async def _written(self, attempt: Attempt, outcome: Outcome | None) -> Outcome | None:
+        """The outcome, once all messages of the handler are on the server; a failure if they cannot be sent.
+
+        Raises:
+            asyncio.CancelledError: The worker ends first, and gives the job back.
+        """
+        error = await self._messenger.written.settle(attempt)
+        if error is not None and self._executor.is_abandoned:
+            raise asyncio.CancelledError
+        if error is None or outcome is None or outcome.kind is not Kind.DONE:
+            return outcome
+        return None if isinstance(error, LeaseLost) else self._executor.outcome_of_error(attempt, error)
+
+    def _free(self, execution: Execution) -> float:
+        """Free the place; returns for how long it was taken."""
+        execution.has_ended, execution.contexts = True, ()
+        self._ended.append(execution)
+        self._slots.running -= 1
+        seconds = self._loop.time() - execution.started
+        self._slots.ran(seconds)
+        for attempt in execution.attempts:
+            if self._running.get((attempt.queue, attempt.job_id)) is execution:
+                del self._running[attempt.queue, attempt.job_id]
+            if attempt.suspect:
+                self._suspects.ended(attempt)
+        return seconds
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Clean up after a task, however it ended."""
+        execution = self._tasks.pop(task)
+        if execution.is_over:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = "the worker's own code failed around a job"
+            logger.error(text, exc_info=error, extra={"action": "survived"})
+        seconds = 0.0 if execution.has_ended else self._free(execution)
+        for attempt in execution.attempts:
+            held = self._slots.held.get((attempt.queue, attempt.job_id))
+            if held is not attempt or self._executor.is_abandoned:
+                continue  # it was reported, or is given back when the worker ends
+            if error is not None:
+                self._end(attempt, self._executor.outcome_of_error(attempt, error), seconds)
+            elif task.cancelled():
+                self._end(attempt, self._executor.outcome_of_cancel(execution, attempt), seconds)
+        self.fill()
+
+    def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
+        """Release an attempt: report its outcome, or emit that it was lost."""
+        self._messenger.close(attempt)
+        self._slots.free(attempt)
+        if outcome is None:
+            self._events.emit("lost", attempt, seconds)
+            self._wake()
+        else:
+            if self._events.has_listeners:
+                self._seconds[attempt.token, attempt.job_id] = seconds
+            self._report(outcome)
+
+    # --- ending them early ---
+
+    def cancel(self, attempt: Attempt, revoked: bool) -> None:  # noqa: FBT001  of a heartbeat
+        """Stop the handler of a job that was revoked or lost its lease: async handlers are cancelled."""
+        execution = self._execution_of(attempt)
+        if execution is None:
+            self._withdraw(attempt, refuse(attempt, "revoked") if revoked else None)
+            return
+        stopped = execution.stopped = {**(execution.stopped or {}), attempt.job_id: revoked}
+        for held, context in zip(execution.attempts, execution.contexts, strict=False):
+            if held is attempt:
+                context.cancelled.set(is_lost=not revoked)
+        registered = self._handlers.get(attempt.name)
+        is_stoppable = registered is not None and (registered.is_async or registered.in_process)
+        if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):
+            execution.task.end()
+
+    def _execution_of(self, attempt: Attempt) -> Execution | None:
+        """The execution of this attempt, and of no other attempt of its job; None if it does not run."""
+        execution = self._running.get((attempt.queue, attempt.job_id))
+        if execution is not None and any(held is attempt for held in execution.attempts):
+            return execution
+        return None
+
+    def _withdraw(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Release a job that has not started, with this outcome; None for a job that is lost."""
+        for batch in (self._slots.waiting, self._suspects.aside, *self._batches.all):
+            if attempt in batch:
+                batch.remove(attempt)
+                self._end(attempt, outcome, 0.0)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing runs, at most this long."""
+        until = self._loop.time() + seconds
+        while self._tasks and (left := until - self._loop.time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    async def abandon(self, seconds: float = 5.0) -> None:
+        """Stop every handler; afterwards no message is sent. A handler that does not stop is left running."""
+        self._executor.is_abandoned = True
+        for execution in list(self._running.values()):
+            for context in execution.contexts:
+                context.cancelled.set(is_stopping=True)
+            if execution.task is not None:
+                execution.task.end()
+        await self.drain(seconds)
+        held = list(self._slots.held.values())
+        await asyncio.gather(*map(self._messenger.flush, held))
+
+    # --- messages and events ---
+
+    async def forward(self, token: str, kind: str, text: str) -> None:
+        """Send a message of a handler in a process, or check that its attempt still owns the job.
+
+        Raises:
+            GlideMQError: A message that must not be lost cannot be sent, or the attempt has lost its job.
+        """
+        for execution in self._running.values():
+            for attempt in execution.attempts:
+                if process_token(attempt) != token:
+                    continue
+                if kind == "message":
+                    await self._messenger.written.room(attempt)
+                    self._messenger.written.write(attempt, text)
+                elif kind == "check":
+                    await self._messenger.check_owner(attempt)
+                else:
+                    self._messenger.send(kind, attempt, text)
+                return
+        if kind == "check":
+            raise LeaseLost("this attempt has ended")
+
+    def executing(self) -> list[RunningHandler]:
+        """The running handlers, then those that ended last, newest first; from any thread."""
+        known = [*list(self._running.values()), *reversed(list(self._ended))]
+        return [RunningHandler(one.attempts[0], one.task, one.thread, one.used) for one in known]
+
+    def note(self, attempt: Attempt, line: str) -> None:
+        """Write a line into the log of a job, from any thread."""
+        self._messenger.send("log", attempt, line)
+
+    def has_begun(self, queue: str) -> bool:
+        """Whether the start of a prefetched job is to be reported."""
+        return self._starts.is_due(queue)
+
+    def begun(self, queue: str) -> list[Attempt]:
+        """The prefetched jobs whose start is to be reported; afterwards they count as reported."""
+        return self._starts.take(queue)
+
+    def freed(self) -> None:
+        """Wake every queue: places that were reserved for one of them are free again."""
+        self._wake()
+
+    def settled(self, outcome: Outcome, verdict: str) -> None:
+        """Log and emit the server's verdict on an outcome."""
+        self._log.verdict(outcome, verdict)
+        if self._events.has_listeners:
+            seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
+            self._events.emit_verdict(outcome, verdict, seconds)

@@ -1,0 +1,116 @@
+"""The program that renews the leases of a worker which cannot do so itself. ``Renewer`` starts it.
+
+A handler that blocks the worker's loop, or keeps the interpreter, must not cost the jobs beside it their
+leases: this is a process of its own. While its worker renews its leases itself, it only waits, and has
+imported nothing but the interpreter.
+
+It reads from its standard input, which only the worker holds open: a line of settings, with the secrets of
+the connection, then a line whenever the worker has renewed its leases: the milliseconds for which it may be
+silent from then on. When none comes for that time and the worker is alive and not stopped, it renews them,
+for a bounded time. When the worker has ended it ends, too.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # as in typing, which would be an import
+if TYPE_CHECKING:
+    from glidemq_orchestrate.worker.leases.renewal import Renewal
+
+MAX_BYTES = 1 << 16
+LOOK_SECONDS = 0.2
+HURRIED_SECONDS = 3.0
+"""With less patience there is no time to import what it needs when it is needed."""
+
+
+def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None:
+    """Wait for the end of the worker; renew its leases while it is silent for more than ``patience``.
+
+    Args:
+        owner: The process of the worker.
+        patience: Seconds of silence.
+        limit: Seconds of silence after which the leases are left to end: nobody waits for a worker for ever.
+        is_hurried: Leases are so short that there is no time to import and connect when it is needed.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # meant for the worker, which ends this process
+    settings, signs = _first_line(owner)
+    heard, patience = time.monotonic(), _patience(signs, patience)
+    renewal, is_over = None, False
+    if is_hurried:
+        renewal = _renewal(settings, owner)
+        renewal.renew(0.0)  # connects
+    os.write(1, b".")
+    while os.getppid() == owner:
+        if select.select([0], [], [], min(patience / 2, 1.0))[0]:
+            if not (signs := os.read(0, MAX_BYTES)):
+                return
+            heard, patience = time.monotonic(), _patience(signs, patience)
+            if renewal is not None:
+                renewal.rest(is_over)
+            elif patience < HURRIED_SECONDS:
+                renewal = _renewal(settings, owner)
+            is_over = False
+            continue
+        silent = time.monotonic() - heard
+        if silent < patience or is_over or is_stopped(owner):
+            continue
+        renewal = renewal or _renewal(settings, owner)
+        is_over = silent >= limit
+        if is_over:
+            renewal.give_up(silent)
+        else:
+            renewal.renew(silent)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, as by SIGSTOP: its leases end, and others run its jobs."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib would be an import
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def _patience(signs: bytes, before: float) -> float:
+    """The seconds in the last whole line."""
+    *lines, _ = signs.split(b"\n")
+    return int(lines[-1]) / 1000 if lines and lines[-1].isdigit() else before
+
+
+def _first_line(owner: int) -> tuple[bytes, bytes]:
+    line = b""
+    while b"\n" not in line:
+        more = os.read(0, MAX_BYTES)
+        if not more or os.getppid() != owner:
+            sys.exit()
+        line += more
+    settings, _, signs = line.partition(b"\n")
+    return settings, signs
+
+
+def _renewal(settings: bytes, owner: int) -> Renewal:
+    """What renews, with all that it imports."""
+    import json  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    def watch() -> None:
+        while os.getppid() == owner:  # also while a call waits for the server
+            time.sleep(LOOK_SECONDS)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    given = json.loads(settings)
+    sys.path[:] = given.pop("path")
+    from glidemq_orchestrate.worker.leases.renewal import Renewal  # noqa: PLC0415
+
+    return Renewal(**given)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), is_hurried=sys.argv[4] == "1")

@@ -1,0 +1,241 @@
+"""What handlers send while they run: progress, log lines, output and usage, apart from the outcomes.
+
+Each attempt has its own bounded outbox: a handler that sends faster than the server accepts waits or loses
+log lines, and delays no other job's result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from glidemq_orchestrate.attempts.leases import check_owner
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import attempt as attempt_calls
+from glidemq_orchestrate.jobs import usage
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.output import check_output
+from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
+from glidemq_orchestrate.wire.codec import JsonLike, encode
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.handlers.context import Speaker
+from glidemq_orchestrate.worker.log import about
+from glidemq_orchestrate.worker.tasks import KeyedTasks
+from glidemq_orchestrate.worker.written_messages import WrittenMessages, attempt_key
+
+T = TypeVar("T")
+
+MAX_TOGETHER: Final = 100
+MAX_UNSENT: Final = 1_000
+"""At most this many messages of an attempt wait to be sent; a thread that sends more waits for room."""
+WAIT_SECONDS: Final = 1.0
+FLUSH_SECONDS: Final = 5.0
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+
+class Message(NamedTuple):
+    """One message, sent by a call or an operation; a newer one of the same kind replaces it."""
+
+    call: Call[Any] | None = None
+    op: Op[Any] | None = None
+    kind: str = ""
+    may_be_dropped: bool = True
+
+
+class Outbox:
+    """The unsent messages of one attempt. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._unsent: deque[Message] = deque()
+        self._room = threading.Condition()
+        self.dropped = 0
+        self.is_closed = False
+
+    def add(self, message: Message, *, may_wait: bool) -> bool:
+        """Add a message. Returns whether a sender must be started, as nothing was waiting before.
+
+        Raises:
+            ServerBusy: There is no room for a message that must not be dropped.
+        """
+        with self._room:
+            if message.kind and self._unsent and self._unsent[-1].kind == message.kind:
+                self._unsent[-1] = message
+                return False
+            if len(self._unsent) >= MAX_UNSENT and may_wait:
+                self._room.wait_for(lambda: len(self._unsent) < MAX_UNSENT or self.is_closed, WAIT_SECONDS)
+            if len(self._unsent) >= MAX_UNSENT and not message.may_be_dropped and not self.is_closed:
+                raise ServerBusy(
+                    f"{MAX_UNSENT:,} messages of this job wait to be sent: it writes output faster than the "
+                    "server accepts it. Write larger pieces, or await something in between"
+                )
+            if len(self._unsent) >= MAX_UNSENT or self.is_closed:
+                self.dropped += 1
+                return False
+            self._unsent.append(message)
+            return len(self._unsent) == 1
+
+    def next(self) -> Op[Any] | None:
+        """The first operation, or as many plain calls as come first; None when the outbox is empty."""
+        with self._room:
+            if not self._unsent:
+                return None
+            calls: list[Call[Any]] = []
+            while self._unsent and len(calls) < MAX_TOGETHER and (call := self._unsent[0].call) is not None:
+                calls.append(call)
+                self._unsent.popleft()
+            self._room.notify_all()
+            return ask_each(calls) if calls else self._unsent.popleft().op
+
+    def close(self) -> int:
+        """Accept no further message; returns how many were dropped."""
+        with self._room:
+            self.dropped += len(self._unsent)
+            self._unsent.clear()
+            self.is_closed = True
+            self._room.notify_all()
+            return self.dropped
+
+
+class Messenger:
+    """Sends the messages of handlers. Created on the loop; any thread may use it.
+
+    Attributes:
+        written: Sends those that must arrive.
+    """
+
+    def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
+        self.run, self.queues, self.clock = run, queues, clock
+        self._outboxes: dict[tuple[str, str], Outbox] = {}
+        self._senders = KeyedTasks()
+        self.written = WrittenMessages(run, queues, clock)
+
+    def of(self, attempt: Attempt) -> AttemptSpeaker:
+        """The speaker of an attempt's context."""
+        return AttemptSpeaker(self, attempt)
+
+    def send(self, kind: str, attempt: Attempt, text: str) -> None:
+        """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
+        queue = self.queues[attempt.queue]
+        if kind == "log":
+            self.post(attempt, Message(attempt_calls.add_log(attempt, queue, text)))
+        else:
+            call = attempt_calls.progress(attempt, queue, text, self.clock.now_ms())
+            self.post(attempt, Message(call, kind="progress"))
+
+    def post(self, attempt: Attempt, message: Message) -> None:
+        """Put a message into the outbox of its attempt, from any thread, and have it sent.
+
+        Raises:
+            ServerBusy: There is no room for a message that must not be dropped.
+        """
+        if attempt.is_mute:  # a handler that outlived its attempt
+            return
+        key = attempt_key(attempt)
+        outbox = self._outboxes.get(key) or self._outboxes.setdefault(key, Outbox())
+        if outbox.add(message, may_wait=not self._senders.is_here):
+            self._senders.start(key, functools.partial(self._send, outbox))
+
+    async def check_owner(self, attempt: Attempt) -> None:
+        """Check that an attempt still owns its job; on the loop.
+
+        Raises:
+            LeaseLost: It does not.
+            TransportError: It is not known.
+        """
+        if attempt.is_mute:  # a handler that outlived its attempt
+            raise LeaseLost(f"this attempt of job {attempt.job_id} has ended")
+        await self.run(check_owner(self.queues[attempt.queue], attempt))
+
+    def wait_for(self, work: Coroutine[Any, Any, T], method: str) -> T:
+        """Run something on the loop, from another thread.
+
+        Raises:
+            RuntimeError: This is the loop's thread, which would wait for itself.
+        """
+        if self._senders.is_here:
+            work.close()
+            raise RuntimeError(f"{method} would block the worker's loop: await {method}_async instead")
+        return asyncio.run_coroutine_threadsafe(work, self._senders.loop).result()
+
+    def has_unsent(self, attempt: Attempt) -> bool:
+        """Whether messages of the attempt may still be on their way."""
+        return bool(self._outboxes) and attempt_key(attempt) in self._outboxes
+
+    async def flush(self, attempt: Attempt) -> None:
+        """Close the attempt once all its messages are on the server, or after some seconds."""
+        await asyncio.sleep(0)  # lets messages in that other threads have just sent
+        if sender := self._senders.get(attempt_key(attempt)):
+            await asyncio.wait({sender}, timeout=FLUSH_SECONDS)
+        self.close(attempt)
+
+    def close(self, attempt: Attempt) -> None:
+        """Accept no further message of the attempt; drop those that are not on their way."""
+        attempt.is_mute = True
+        self.written.close(attempt)
+        outbox = self._outboxes.pop(attempt_key(attempt), None) if self._outboxes else None
+        if outbox is not None and (dropped := outbox.close()):
+            text = "job %s: %d of its messages were not sent: it wrote more than the server accepted"
+            logger.warning(text, attempt.job_id, dropped, extra=about("words_dropped", attempt))
+
+    async def _send(self, outbox: Outbox) -> None:
+        """Send the messages of an outbox until it is empty."""
+        while (op := outbox.next()) is not None:
+            try:
+                await self.run(op)
+            except TransportError:
+                pass  # these messages inform readers only: losing one does no harm
+            except GlideMQError as exc:
+                logger.warning("messages of a job refused: %s", exc, extra={"action": "words_refused"})
+            except Exception:
+                logger.exception("messages of a job not sent", extra={"action": "words_refused"})
+
+
+class AttemptSpeaker(Speaker):
+    """The speaker of an attempt's context: sends through the messenger."""
+
+    __slots__ = ("_attempt", "_messenger")
+
+    def __init__(self, messenger: Messenger, attempt: Attempt) -> None:
+        self._messenger, self._attempt = messenger, attempt
+
+    def progress(self, value: JsonLike) -> None:
+        text = encode(value, where=f"progress of job {self._attempt.name}")
+        self._messenger.send("progress", self._attempt, text)
+
+    def log(self, line: str) -> None:
+        self._messenger.send("log", self._attempt, line)
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        check_output(fields)
+        call = attempt_calls.add_output(self._attempt, self._queue, fields)
+        self._messenger.post(self._attempt, Message(call, may_be_dropped=False))
+
+    def report_usage(self, used: Usage) -> None:
+        proof = attempt_calls.proof(self._attempt)
+        op = usage.report(self._queue, self._attempt.job_id, used, self._messenger.clock, proof)
+        self._messenger.post(self._attempt, Message(op=op, kind="usage"))
+
+    def write_message(self, text: str) -> None:
+        self._messenger.written.write(self._attempt, text)
+
+    def check_owner(self) -> None:
+        self._messenger.wait_for(self.check_owner_async(), "check_owner")
+
+    async def check_owner_async(self) -> None:
+        await self._messenger.check_owner(self._attempt)
+
+    def note_published(self, lines: Sequence[str]) -> None:
+        now_ms = self._messenger.clock.now_ms()
+        call = attempt_calls.note_published(self._attempt, self._queue, lines, now_ms)
+        self._messenger.wait_for(self._messenger.run(ask(call)), "note_published")
+
+    @property
+    def _queue(self) -> QueueKeys:
+        return self._messenger.queues[self._attempt.queue]

@@ -1,0 +1,1 @@
+"""The services that users start: worker, broadcast worker and supervisor, on one base."""

@@ -1,0 +1,58 @@
+"""The handlers of an application, by the name of its module: what ``--app`` of the command line takes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.named import with_directory
+from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.services.worker import Worker
+
+
+def package_of(app: str) -> str:
+    """The package of the module of ``module`` or ``module:name``; a top-level module is its own."""
+    module = app.partition(":")[0]
+    spec = sys.modules[module].__spec__
+    return (spec and spec.parent) or module
+
+
+def check_app(name: str) -> None:
+    """Refuse what is not ``module`` or ``module:name``, without importing anything.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if not all(part.isidentifier() for part in name.partition(":")[0].split(".")):
+        raise ConfigurationError(f"--app {shown(name)} is not a module name")
+
+
+def load_handlers(name: str) -> Handlers:
+    """The handlers in ``module`` or ``module:name``, from a ``Handlers`` or a ``Worker``.
+
+    Raises:
+        ConfigurationError: There is no such module or name, or it has no handlers.
+    """
+    module_name, _, attribute = name.partition(":")
+    with_directory()
+    check_app(name)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
+            raise ConfigurationError(
+                f"--app {name}: {module_name} imports {exc.name}, which is not installed"
+            ) from exc
+        raise ConfigurationError(
+            f"--app {name}: there is no module {exc.name}; install it, or start in its directory"
+        ) from exc
+    named = [attribute] if attribute else [*vars(module), "handlers"]  # which it may resolve on first use
+    found = [getattr(module, name, None) for name in named]
+    for thing in found:
+        if isinstance(thing, Handlers):
+            return thing
+        if isinstance(thing, Worker):
+            return thing.handlers
+    raise ConfigurationError(f"--app {name} has no handlers: create a glidemq_orchestrate.Handlers() there")

@@ -1,0 +1,383 @@
+"""BroadcastWorker: handles one subscription's messages of a queue, each at least once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import random
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.broadcasts import calls as broadcast_calls
+from glidemq_orchestrate.broadcasts import ops
+from glidemq_orchestrate.broadcasts.calls import Result
+from glidemq_orchestrate.broadcasts.ops import Subscription
+from glidemq_orchestrate.broadcasts.subjects import check_pattern
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.bounds import whole
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.call import Call, ask
+from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_subscription
+from glidemq_orchestrate.worker.execution.contexts import refuse_unreadable
+from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse
+from glidemq_orchestrate.worker.execution.threads import Ended, call_async
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
+from glidemq_orchestrate.worker.handlers.handler import Handler
+from glidemq_orchestrate.worker.held.suspects import Suspects
+from glidemq_orchestrate.worker.leases.watchdog import RunningHandler
+from glidemq_orchestrate.worker.services.handler_service import HandlerService
+from glidemq_orchestrate.worker.services.queue_chores import seconds_until
+from glidemq_orchestrate.worker.tasks import JobTask, reconnect_delays
+
+__all__ = ["BroadcastWorker"]
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+_jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
+BLOCK_MS: Final = 200
+UPKEEP_SECONDS: Final = 0.5
+CROWDED_SECONDS: Final = 0.1
+MAX_UNSENT: Final = 1_000
+
+
+class BroadcastWorker(HandlerService):
+    """Run one handler for the messages of a subscription until it is stopped.
+
+    Workers with the same subscription share its messages; each subscription gets all of them. A failed run is
+    repeated for this subscription only, according to the options of the message.
+
+    Args:
+        name: The queue.
+        handler: Called with a ``Context``; ``ctx.name`` is the subject.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        subscription: Its name; not blank.
+        start_from: For a new subscription: ``$`` from now on, ``0-0`` all existing ones, or an entry id.
+        subjects: Patterns, of which one must match: ``*`` is one segment, ``>`` at the end one or more.
+        concurrency: Messages at the same time.
+        lock_duration: After this long without a heartbeat others take a message over; at least a second.
+        max_stalled: How often the loss of its worker may count against a message before it fails. Of what a
+            lost worker had begun, each worker runs one at a time, until it is known which of them did it.
+        shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
+            handlers are cancelled, and others take the messages over after ``lock_duration``.
+        prefix: First part of every key.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: A value is not usable.
+    """
+
+    def __init__(  # noqa: PLR0913  most have defaults
+        self,
+        name: str,
+        handler: Handler,
+        url: Address = None,
+        *,
+        subscription: str,
+        start_from: str = "$",
+        subjects: Sequence[str] = (),
+        concurrency: int = 10,
+        lock_duration: timedelta = DEFAULT_LOCK,
+        max_stalled: int = 3,
+        shutdown_timeout: timedelta = timedelta(seconds=10),
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            url, kind=OF_BROADCASTS, unique=secrets.token_hex(6), queues=[name], group=subscription,
+            lock_duration=lock_duration, shutdown_timeout=shutdown_timeout, prefix=prefix, clock=clock,
+        )  # fmt: skip
+        if isinstance(subjects, str):
+            raise ConfigurationError("subjects must be a list of patterns")
+        whole("concurrency", concurrency, 1, error=ConfigurationError)
+        patterns = tuple(check_pattern(pattern) for pattern in subjects)
+        keys = self._queues[name]
+        self._subscription = Subscription(keys, check_subscription(subscription), start_from, patterns)
+        self._handler, self._concurrency, self._max_stalled = handler, concurrency, max_stalled
+        self._held: dict[str, tuple[Attempt, JobTask]] = {}
+        self._cancelled: dict[str, Cancelled] = {}
+        self._again = True
+        self._taking, self._has_retry = asyncio.Lock(), asyncio.Event()
+        self._suspects = Suspects(lambda _released: None)
+        self._threads_of: dict[str, int] = {}
+        self._room_to_send = threading.Semaphore(MAX_UNSENT)
+
+    # --- the service ---
+
+    _kind = "broadcast_worker"
+
+    async def _begin(self) -> None:
+        await self._run(ops.open_subscription(self._subscription))
+        name = self._subscription.queue.queue
+        await self._start_guards(self._executing, lambda _attempt, _line: None)
+        self._keep(f"messages of queue {name}", self._fetch_for_ever)
+        self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
+        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain, woken=self._has_retry)
+
+    async def _drain(self) -> None:
+        tasks = [task for _, task in self._held.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._shutdown_seconds)
+
+    async def _finish(self) -> None:
+        """Abandon the runs that do not end: they stay pending and are taken over when the lock expires."""
+        for cancelled in self._cancelled.values():
+            cancelled.set()
+        tasks = [task for _, task in self._held.values()]
+        for task in tasks:
+            task.end()
+        if tasks:
+            await asyncio.wait(tasks)
+            logger.warning(
+                "%d messages were left to other workers",
+                len(tasks),
+                extra={"action": "abandon", "worker": self.id},
+            )
+        await self._stop_guards()
+        self._threads.close()
+
+    def _executing(self) -> list[RunningHandler]:
+        """The handlers that run, from any thread."""
+        held = list(self._held.values())
+        return [
+            RunningHandler(attempt, task, self._threads_of.get(attempt.entry_id)) for attempt, task in held
+        ]
+
+    # --- its tasks ---
+
+    async def _fetch_for_ever(self) -> None:
+        """Fetch messages while there is room, until stopped."""
+        is_stopping = self._asked_to_stop.is_set
+        while not is_stopping():
+            if self._room() <= 0:
+                await self._wait_for_room()
+                continue
+            again, self._again = self._again, False
+            try:
+                await self._fetch(again=again)
+            except BaseException:
+                self._again = True
+                raise
+            self._failures.clear(f"messages of queue {self._subscription.queue.queue}")
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a run ends, or a little: threads may be taken by handlers that were abandoned."""
+        if tasks := [task for _, task in self._held.values()]:
+            await asyncio.wait(tasks, timeout=BLOCK_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(CROWDED_SECONDS)
+
+    async def _beat(self) -> None:
+        """Renew the leases; a run that has lost its own, or whose message was revoked, is told to stop."""
+        held = [attempt for attempt, _ in self._held.values()]
+        kept = await self._run(ops.renew(self._subscription, self.id, held, self._clock))
+        if not self._renewer.renewed():
+            await asyncio.to_thread(self._renewer.start)
+        for attempt, beat in zip(held, kept, strict=True):
+            cancelled = self._cancelled.get(attempt.entry_id)
+            if beat < 1 and cancelled is not None and not cancelled.is_set():
+                cancelled.set()
+                why = "was revoked" if beat == 0 else "was taken over, as it was not renewed in time"
+                logger.warning(
+                    "message %s %s; its handler should stop",
+                    attempt.job_id,
+                    why,
+                    extra={"action": "lease_lost", "worker": self.id, "job_id": attempt.job_id},
+                )
+
+    async def _maintain(self) -> float | None:
+        due_ms = await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
+        await self._take_over()
+        return seconds_until(due_ms, self._clock)
+
+    async def _take_over(self) -> None:
+        """Run messages of dead workers, as many as there is room for; the others wait for another worker."""
+        async with self._taking:
+            if (room := self._room()) > 0:
+                begun = await self._run(
+                    ops.take_over(
+                        self._subscription, self.id, room=room, lock_ms=self._lock_ms,
+                        max_stalled=self._max_stalled, clock=self._clock, suspects=self._suspects.is_free,
+                    )
+                )  # fmt: skip
+                self._start(begun)
+
+    def _room(self) -> int:
+        if self._threads.is_crowded or self._asked_to_stop.is_set():
+            return 0
+        return self._concurrency - len(self._held)
+
+    async def _fetch(self, *, again: bool) -> None:
+        """Fetch messages up to the free places, or the pending ones again, and start their runs."""
+        async with self._taking:
+            if (room := self._room()) <= 0:
+                self._again = self._again or again
+                return
+            begun = await self._run(
+                ops.take(
+                    self._subscription, self.id, room=room, block_ms=BLOCK_MS, again=again,
+                    held=set(self._held), clock=self._clock,
+                )
+            )  # fmt: skip
+            self._start(begun)
+
+    def _start(self, begun: list[Attempt]) -> None:
+        for attempt in begun:
+            if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # it was silent too long
+                earlier.set()
+            self._suspects.may_begin(attempt)  # it may: no more than one is taken over
+            task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
+            self._held[attempt.entry_id] = attempt, task
+            task.add_done_callback(functools.partial(self._task_ended, attempt))
+
+    def _holds(self, attempt: Attempt) -> bool:
+        """Whether this worker has not begun a later run of the same message."""
+        held, _ = self._held.get(attempt.entry_id, (None, None))
+        return held is attempt
+
+    def _task_ended(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        """Free the place of a message, however its run ended."""
+        self._suspects.ended(attempt)
+        if self._holds(attempt):
+            del self._held[attempt.entry_id]
+            self._cancelled.pop(attempt.entry_id, None)
+            self._threads_of.pop(attempt.entry_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # It stays pending, and is taken over once it has no heartbeat.
+            logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
+
+    # --- one message ---
+
+    async def _work(self, attempt: Attempt) -> None:
+        try:
+            outcome = await self._execute(attempt)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
+            outcome = outcome_of_error(attempt, exc, _jitter.random())
+        if self._holds(attempt):  # else the server would take its outcome for that of the later run
+            # The server may have the outcome before its reply is here.
+            self._cancelled.pop(attempt.entry_id, None)
+            await self._report(attempt, _result(attempt, outcome))
+
+    async def _execute(self, attempt: Attempt) -> Outcome:
+        """Run the handler of a message within its time limit; its outcome."""
+        chance, limit = _jitter.random(), attempt.options.timeout
+        try:
+            refuse_unreadable([attempt])
+            context = self._context(attempt)
+        except CodecError as exc:
+            return refuse(attempt, f"{type(exc).__name__}: {exc}")
+        try:
+            async with asyncio.timeout(limit.total_seconds() if limit else None):
+                ended = await self._call(attempt, context)
+        except TimeoutError:
+            context.cancelled.set()
+            ended = Ended(error=TimeoutError(f"still running after {limit}"))
+        if ended.error is not None:
+            return outcome_of_error(attempt, ended.error, chance)
+        return outcome_of_value(attempt, ended.value, chance)
+
+    async def _call(self, attempt: Attempt, context: Context) -> Ended:
+        def handle() -> Any:
+            self._threads_of[attempt.entry_id] = threading.get_native_id()
+            return self._handler(context)
+
+        if inspect.iscoroutinefunction(self._handler):
+            return await call_async(self._handler, context)
+        ended = await self._threads.run(handle)
+        if ended.error is None and inspect.isawaitable(ended.value):
+            return await call_async(_awaited, ended.value)
+        return ended
+
+    async def _report(self, attempt: Attempt, result: Result) -> None:
+        """Report an outcome, again after each broken connection."""
+        pauses, what = reconnect_delays(), f"reporting a message of queue {attempt.queue}"
+        was_sent = False
+        while True:
+            try:
+                verdict = await self._run(ops.report(self._subscription, self.id, result, self._clock))
+            except TransportError as exc:
+                was_sent = True
+                self._failures.report(what, exc)
+                await asyncio.sleep(next(pauses))
+            else:
+                self._failures.clear(what)
+                if verdict == "retrying":
+                    self._has_retry.set()
+                if verdict == "stale" and not was_sent:  # a repeat is stale where the first one was accepted
+                    logger.warning(
+                        "the outcome of message %s came too late: another worker has taken it over",
+                        attempt.job_id,
+                        extra={"action": "stale", "worker": self.id, "job_id": attempt.job_id},
+                    )
+                return
+
+    def _context(self, attempt: Attempt) -> Context:
+        """The context of a message; what its handler sends is bounded."""
+        queue, loop = self._subscription.queue, asyncio.get_running_loop()
+
+        def send(call: Call[Any]) -> None:
+            if not loop.is_closed() and self._room_to_send.acquire(blocking=False):  # the rest is dropped
+                asyncio.run_coroutine_threadsafe(self._send(call), loop)
+
+        cancelled = self._cancelled[attempt.entry_id] = Cancelled()
+        return Context(
+            cancelled=cancelled,
+            queue=queue.queue,
+            job_id=attempt.job_id,
+            name=attempt.name,
+            attempt=attempt.attempts_made + 1,
+            data=decode(attempt.data, where=f"data of message {attempt.job_id}"),
+            inputs={},
+            flow_id=None,
+            node=None,
+            speaker=MessageSpeaker(queue, attempt.job_id, send),
+        )
+
+    async def _send(self, call: Call[Any]) -> None:
+        try:
+            await self._run(ask(call))
+        except GlideMQError as exc:
+            self._failures.report("sending messages of handlers", exc)
+        finally:
+            self._room_to_send.release()
+
+
+def _result(attempt: Attempt, outcome: Outcome) -> Result:
+    """An outcome as reported; one that only jobs can have is reported as a failure."""
+    entry_id, job_id = attempt.entry_id, attempt.job_id
+    match outcome.kind:
+        case Kind.DONE | Kind.SKIP:
+            return Result(entry_id, job_id, "done", outcome.text if outcome.kind is Kind.DONE else "null")
+        case Kind.FAIL:
+            return Result(entry_id, job_id, "fail", outcome.text, outcome.first, outcome.second)
+    reason = f"a message cannot ask for {outcome.kind}: its job belongs to every subscription"
+    return Result(entry_id, job_id, "fail", reason)
+
+
+class MessageSpeaker(Speaker):
+    """The ``Speaker`` of a message's context."""
+
+    def __init__(self, queue: QueueKeys, job_id: str, send: Callable[[Call[Any]], None]) -> None:
+        self._queue, self._job_id, self._send = queue, job_id, send
+
+    def progress(self, value: JsonLike) -> None:
+        self._send(broadcast_calls.progress(self._queue, self._job_id, encode(value, where="progress")))
+
+    def log(self, line: str) -> None:
+        self._send(job_calls.add_log(self._queue, self._job_id, sendable(line)))
+
+
+async def _awaited(made: Any) -> Any:
+    return await made

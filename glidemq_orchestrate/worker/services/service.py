@@ -1,0 +1,309 @@
+"""The base of worker, supervisor and broadcast worker: run, stop, signals, and tasks that restart on failure.
+
+Once started, a service ends by a signal or by ``stop()``, and by nothing else. Everything it does is a task
+of its own, one per queue and per chore; a task that fails logs it, pauses and starts again, and the others
+are not affected. The same failure is logged once, then every minute with its count.
+
+Nothing here depends on what a service does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, Self, TypeVar
+
+from glidemq_orchestrate.clients.facade import AsyncFacade
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.server.libraries import with_libraries
+from glidemq_orchestrate.server.time import learn_time
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
+from glidemq_orchestrate.worker.log import FailureLog, OneLine
+from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
+
+logger = logging.getLogger("glidemq_orchestrate.worker")  # of all services and of what they call
+logger.addFilter(OneLine())
+
+T = TypeVar("T")
+
+TIME_MS: Final = 1_000
+HEALTHY_SECONDS: Final = 10.0
+
+
+class Service(AsyncFacade, ABC):
+    """Runs until it is stopped.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        name: Identifies it on the server and in the log.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(self, url: Address, *, name: str, prefix: str, clock: Clock | None) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self.id = name
+        self.ready = threading.Event()
+        self._asked_to_stop = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._tasks: list[OwnTask] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._failures = FailureLog(name)
+        self._owns_signals = False
+
+    def run(self) -> None:
+        """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Raises as ``serve``."""
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            task = OwnTask(self.serve(), loop=loop)
+            while True:
+                try:
+                    loop.run_until_complete(task)
+                except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
+                    # asyncio lets the first two out of the loop wherever they were raised, for example in a
+                    # task that a handler started; the last comes when user code has stopped the loop. Ctrl-C
+                    # does not arrive here once the signals are ours.
+                    if task.done() or not (self._owns_signals or self.ready.is_set()):
+                        raise
+                    self._failures.report("a task of user code", exc)
+                else:
+                    return
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop it serves on; None before it has started."""
+        return self._loop
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Self]:
+        """Serve in a thread while the block runs; then, also after an error, stop and wait for the end.
+
+        Raises:
+            GlideMQError: As ``serve``, at the beginning of the block.
+            RuntimeError: It is already running, or has been stopped: create another one.
+        """
+        if self._loop is not None or self._asked_to_stop.is_set():
+            raise RuntimeError(f"{self.id} is already running or has been stopped; create another one")
+        failure: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                self.run()
+            except BaseException as exc:  # noqa: BLE001  raised again in the caller's thread
+                failure.append(exc)
+
+        thread = threading.Thread(target=serve, name=self.id, daemon=True)
+        thread.start()
+        try:
+            while not self.ready.wait(0.02):
+                if not thread.is_alive():
+                    break
+            else:
+                yield self
+        finally:
+            self.stop()
+            thread.join()
+        if failure:
+            raise failure[0]
+
+    def stop(self) -> None:
+        """Ask it to stop, from any thread or signal handler; also before it has started. Repeatable."""
+        self._asked_to_stop.set()
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+                self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def serve(self, *, signals: bool = True) -> None:
+        """Serve until stopped; then remove its entries from the server and close its connections.
+
+        In a thread it also ends when the main thread has ended.
+
+        Args:
+            signals: In the main thread, stop on SIGTERM and SIGINT, and reconnect on SIGHUP. False: leave the
+                signals to the process that it serves in.
+
+        Raises:
+            ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
+            ConnectionFailed: The server could not be reached at the start. A started service waits for it.
+        """
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if self._asked_to_stop.is_set():
+            self._stopping.set()
+        with self._signals(self._loop) if signals else contextlib.nullcontext():
+            try:
+                await self._begin()
+                self._every("the clock", TIME_MS / 1000, self._learn_time)
+                if threading.current_thread() is not threading.main_thread():
+                    self._every("the main thread", 1.0, self._stop_with_main_thread)
+                started = {"action": f"{self._kind}_started", "worker": self.id}
+                logger.info("%s", self._introduction(), extra=started)
+                self.ready.set()
+                await self._stopping.wait()
+                await self._drain()
+            finally:
+                await self._finish()
+                await self._end_tasks()
+                await self._quietly("closing the connections", self.close)
+                stopped = {"action": f"{self._kind}_stopped", "worker": self.id}
+                logger.info("%s %s has stopped", self._kind, self.id, extra=stopped)
+
+    def _whole(self, op: Op[T]) -> Op[T]:
+        """Wait for nothing: chores are repeated, and results are confirmed by their ``Receipts``."""
+        with_all = with_libraries(op)
+        return unconfirmed(with_all) if self._confirmation else with_all
+
+    async def _run_confirmed(self, op: Op[T]) -> T:
+        """Run an operation that a handler or a caller relies on, as a client does."""
+        driver = self._own() or await self._connected()
+        return await driver.run(super()._whole(op))
+
+    def _keys_of(self, queues: Sequence[str]) -> list[QueueKeys]:
+        """The keys of queues that a user named.
+
+        Raises:
+            ConfigurationError: It is no list, an empty list, or a name is invalid.
+        """
+        if not queues or isinstance(queues, str):
+            raise ConfigurationError("queues must be a list of at least one queue name")
+        names = dict.fromkeys([check_queue_name(name) for name in queues])
+        return [QueueKeys(self._prefix, name) for name in names]
+
+    # --- what a service does: filled in by each ---
+
+    _kind = "service"
+
+    def _introduction(self) -> str:
+        """The line it logs once it has started."""
+        return f"{self._kind} {self.id} has started"
+
+    @abstractmethod
+    async def _begin(self) -> None:
+        """Check the preconditions and start the tasks; what this raises ends the service."""
+
+    async def _drain(self) -> None:
+        """After a stop: let running work end within its own time limit. Tasks still run."""
+
+    async def _finish(self) -> None:
+        """Leave nothing behind; also called when the start failed. Each step through ``_quietly``."""
+
+    # --- tasks ---
+
+    def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> OwnTask:
+        """Start a task; whenever it fails, it starts again after a pause. It ends when it returns."""
+        task = OwnTask(self._kept(what, work), loop=asyncio.get_running_loop(), name=what)
+        self._tasks.append(task)
+        return task
+
+    def _every(
+        self,
+        what: str,
+        seconds: float,
+        work: Callable[[], Awaitable[float | None]],
+        *,
+        immediately: bool = True,
+        woken: asyncio.Event | None = None,
+    ) -> OwnTask:
+        """Repeat a chore every so many seconds, or sooner if it returns a shorter time, or is ``woken``."""
+
+        async def again() -> None:
+            if not immediately:
+                await asyncio.sleep(seconds)
+            while True:
+                soon = await work()
+                self._failures.clear(what)
+                pause = seconds if soon is None else min(max(soon, 0.01), seconds)
+                if woken is None:
+                    await asyncio.sleep(pause)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await woken.wait()
+                woken.clear()
+
+        return self._keep(what, again)
+
+    async def _kept(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat the work after each failure, with growing pauses, until it returns."""
+        pauses = reconnect_delays()
+        while True:
+            began = time.monotonic()
+            try:
+                await work()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self._failures.report(what, RuntimeError("something that it waited for was cancelled"))
+            except GeneratorExit:
+                raise
+            except BaseException as exc:  # noqa: BLE001  nothing ends a service but its stop
+                self._failures.report(what, exc)
+            else:
+                return
+            if time.monotonic() - began > HEALTHY_SECONDS:
+                pauses = reconnect_delays()
+            await asyncio.sleep(next(pauses))
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.end()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _quietly(self, what: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """Run one step of the shutdown; log its failure, so that the other steps still run."""
+        try:
+            await work()
+        except GlideMQError as exc:
+            logger.warning("%s: %s failed: %s", self.id, what, exc, extra={"action": "stop"})
+        except Exception:
+            logger.exception("%s: %s failed", self.id, what, extra={"action": "stop"})
+        except (SystemExit, KeyboardInterrupt) as exc:
+            logger.error("%s: %s raised %r", self.id, what, exc, extra={"action": "stop"})  # noqa: TRY400
+
+    async def _learn_time(self) -> None:
+        await self._run(learn_time(self._clock, every_ms=TIME_MS))
+
+    async def _stop_with_main_thread(self) -> None:
+        if not threading.main_thread().is_alive():
+            self.stop()
+
+    # --- signals ---
+
+    @contextlib.contextmanager
+    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, reconnect on SIGHUP, while serving in the main thread."""
+        caught = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._reconnect}
+        if threading.current_thread() is not threading.main_thread():
+            caught = {}
+        for number, react in caught.items():
+            loop.add_signal_handler(number, react)
+        self._owns_signals = bool(caught)
+        try:
+            yield
+        finally:
+            self._owns_signals = False
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+    def _reconnect(self) -> None:
+        """Reopen every connection; calls under way are repeated, so no job is lost."""
+        logger.info("SIGHUP: reconnecting", extra={"action": "reconnect", "worker": self.id})
+        if (driver := self._own()) is not None:
+            self._aside(driver.aclose())
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

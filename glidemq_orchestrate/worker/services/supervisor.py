@@ -1,0 +1,107 @@
+"""The supervisor: keeps flows moving on queues whose workers are not ours, or are dead."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate.attempts import client_supervision as ops
+from glidemq_orchestrate.attempts.client_supervision import Tending
+from glidemq_orchestrate.attempts.supervision import Supervision
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.worker.services.queue_chores import tend
+from glidemq_orchestrate.worker.services.service import Service
+
+__all__ = ["Supervisor"]
+
+MAX_REST_SECONDS: Final = 5.0
+
+
+class Supervisor(Service):
+    """Maintains queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
+
+    Any number may supervise a queue: one leads, and another takes over some seconds after it dies. Queues
+    with which these have flows in common are looked after too, where nobody does.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
+        prefix: First part of every key.
+        interval: Time between two checks when nothing happens; 100 ms to 5 s.
+        lock_duration: After this long without a heartbeat, the jobs of a worker are taken back; at least a
+            second.
+        max_stalled: How often a job may stall before it fails.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: A value is not usable.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
+        self,
+        url: Address = None,
+        *,
+        queues: Sequence[str],
+        prefix: str = DEFAULT_PREFIX,
+        interval: timedelta = timedelta(seconds=2),
+        lock_duration: timedelta = DEFAULT_LOCK,
+        max_stalled: int = 3,
+        clock: Clock | None = None,
+    ) -> None:
+        name = f"supervisor-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        super().__init__(url, name=name, prefix=prefix, clock=clock)
+        if not timedelta(milliseconds=100) <= interval <= timedelta(seconds=5):
+            raise ConfigurationError(f"interval must be 100 ms to 5 s, got {interval}")
+        if lock_duration < timedelta(seconds=1):
+            raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
+        keys, lock_ms, every_ms = self._keys_of(queues), milliseconds(lock_duration), milliseconds(interval)
+        owns = [Supervision(queue, self.id, lock_ms, max_stalled) for queue in keys]
+        self._tendings = [Tending(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]
+
+    async def tick(self) -> bool:
+        """Do once what the queues need now. Returns whether this supervisor leads all of them. Repeatable.
+
+        Raises:
+            GlideMQError: A queue could not be supervised.
+        """
+        for tending in self._tendings:
+            await self._run(ops.tend(tending))
+        return all(tending.leads for tending in self._tendings)
+
+    @property
+    def rest(self) -> float:
+        """The seconds until the next ``tick`` has something to do."""
+        return min(tending.rest_ms for tending in self._tendings) / 1000
+
+    async def resign(self) -> None:
+        """Let another supervisor lead immediately; ``tick`` takes the lead again if it is free."""
+        for tending in self._tendings:
+            await self._run(ops.resign(tending))
+
+    _kind = "supervisor"
+
+    def _introduction(self) -> str:
+        return f"{self.id} supervises queues {', '.join(one.own.queue.queue for one in self._tendings)}"
+
+    async def _begin(self) -> None:
+        for tending in self._tendings:
+            what = f"supervising queue {tending.own.queue.queue}"
+            try:
+                await self._run(ops.tend(tending))
+            except ProtocolError as exc:  # keys of one queue are broken: still supervise the others
+                self._failures.report(what, exc)
+            self._every(what, MAX_REST_SECONDS, functools.partial(tend, self._run, tending))
+
+    async def _finish(self) -> None:
+        await self._end_tasks()
+        if self._own() is not None:  # else the lock expires by itself
+            await self._quietly("resigning", self.resign)

@@ -1,0 +1,319 @@
+"""The worker: a service that fetches jobs from queues, runs their handlers and reports the outcomes.
+
+A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns places to handlers, an
+``Executor`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the
+queues.
+
+A kill -9 leaves jobs in state ``active`` whose lease ends after ``lock_duration``; any other worker of the
+queue then takes them back. A broken connection is opened again; what a lost reply contained is requested
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from glidemq_orchestrate.attempts import client_supervision as tendings
+from glidemq_orchestrate.attempts import leases, workers
+from glidemq_orchestrate.attempts.client_supervision import Tending
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.supervision import Supervision
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.worker_id import OURS
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
+from glidemq_orchestrate.worker.execution.caller import Caller
+from glidemq_orchestrate.worker.execution.contexts import Contexts
+from glidemq_orchestrate.worker.execution.executor import Executor
+from glidemq_orchestrate.worker.execution.processes import Processes
+from glidemq_orchestrate.worker.execution.unhandled import Unhandled
+from glidemq_orchestrate.worker.feed.feed import Feed
+from glidemq_orchestrate.worker.feed.receipts import Receipts
+from glidemq_orchestrate.worker.handlers.allowed_imports import check_packages
+from glidemq_orchestrate.worker.handlers.handler import H, Handlers, Serving
+from glidemq_orchestrate.worker.handlers.middleware import Middleware, check_middleware
+from glidemq_orchestrate.worker.held.runner import JobRunner
+from glidemq_orchestrate.worker.leases.heartbeats import Heartbeats
+from glidemq_orchestrate.worker.messenger import Messenger
+from glidemq_orchestrate.worker.middleware.budget import Budget
+from glidemq_orchestrate.worker.middleware.hooks import Hooks
+from glidemq_orchestrate.worker.middleware.time_limit import TimeLimit
+from glidemq_orchestrate.worker.middleware.tokens import TokenLimit, Tokens
+from glidemq_orchestrate.worker.middleware.tracing import Tracing
+from glidemq_orchestrate.worker.services.handler_service import HandlerService
+from glidemq_orchestrate.worker.services.queue_chores import QueueChores
+from glidemq_orchestrate.worker.slots import Slots
+
+__all__ = ["Worker"]
+
+ANNOUNCE_SECONDS: Final = 10.0
+UPKEEP_SECONDS: Final = 2.0
+RECLAIM_SECONDS: Final = 2.0
+GIVE_UP_SECONDS: Final = 5.0
+
+
+class Worker(HandlerService):
+    """Run the jobs of queues with the registered handlers until it is stopped.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        queues: At least one queue name.
+        concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in as many
+            threads.
+        prefetch: Jobs to hold beyond the running ones, so that the next one starts without a round trip. By
+            default as many as start within 20 ms, judging by how long jobs take: at most 128, none if jobs
+            are long; what waits for a second goes back to the queue. With a number they stay here, however
+            long the jobs before them take.
+        rate_limit: At most this many starts per period, counted over all workers of a queue; a limit set on
+            the queue takes precedence.
+        token_limit: Runs wait while more tokens than this are spent, as reported by the jobs themselves.
+        handlers: Handlers defined elsewhere; ``worker.handler`` adds to them.
+        prefix: First part of every key.
+        lock_duration: After this long without a heartbeat, another worker may take the jobs over (one whose
+            own is longer waits for that); at least a second.
+        max_stalled: With how many workers a job may be lost before it fails. A loss counts only where the job
+            may be its cause: its handler had begun.
+        shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
+        allow_import: The packages from which handlers may import what a job names (``python``,
+            ``spark.python``). Whole parts count: ``mypackage`` allows ``mypackage.steps``, not
+            ``mypackage2``. Others are refused.
+        middleware: Wraps the call of each handler, the outermost first; see ``Middleware``.
+        only_known: Never fail a job because it has no handler here: give it back, also while no other worker
+            is alive. For a worker that takes a few kinds of jobs from a queue that is not its own.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: A value is not usable.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
+        self,
+        url: Address = None,
+        *,
+        queues: Sequence[str],
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        rate_limit: tuple[int, timedelta] | None = None,
+        token_limit: TokenLimit | None = None,
+        handlers: Handlers | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        lock_duration: timedelta = DEFAULT_LOCK,
+        max_stalled: int = 3,
+        shutdown_timeout: timedelta = timedelta(seconds=10),
+        allow_import: Sequence[str] = (),
+        middleware: Iterable[Middleware] = (),
+        only_known: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        started = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        super().__init__(
+            url, kind=OURS, unique=started, queues=queues, lock_duration=lock_duration,
+            shutdown_timeout=shutdown_timeout, prefix=prefix, clock=clock,
+        )  # fmt: skip
+        whole("concurrency", concurrency, 1, error=ConfigurationError)
+        whole("max_stalled", max_stalled, 0, error=ConfigurationError)
+        if prefetch is not None:
+            whole("prefetch", prefetch, 0, error=ConfigurationError)
+        for kind, what, value in ((Handlers, "handlers", handlers), (TokenLimit, "token_limit", token_limit)):
+            if value is not None and not isinstance(value, kind):
+                raise ConfigurationError(
+                    f"{what} must be of the type {kind.__name__}, got {described(value)}"
+                )
+        self.handlers = handlers or Handlers()
+        self._slots = Slots(concurrency, prefetch)
+        self._token_limit = token_limit
+        self._middleware = check_middleware(middleware)
+        self._allow_import = check_packages(allow_import)
+        self._only_known = only_known
+        self._limit = _window(rate_limit)
+        self._heartbeats = Heartbeats(
+            self._run, self._queues, self._slots, self._renewer, self._lock_seconds, self._clock
+        )
+        self._chores = {name: self._chores_of(keys, max_stalled) for name, keys in self._queues.items()}
+        self._feeds: dict[str, Feed] = {}
+        self._jobs: JobRunner | None = None
+        self._processes: Processes | None = None
+
+    def handler(
+        self, name: str, *, process: bool = False, once: bool = False, grace: timedelta = timedelta(0)
+    ) -> Callable[[H], H]:
+        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
+
+        With ``process=True`` it runs in a process that a timeout or a cancel kills; with ``once=True`` no job
+        is run again whose worker was lost; with a ``grace`` a function that has timed out may return first.
+        See ``Handlers.handler``.
+        """
+        return self.handlers.handler(name, process=process, once=once, grace=grace)
+
+    # --- the service ---
+
+    _kind = "worker"
+
+    def _introduction(self) -> str:
+        queues, handlers = ", ".join(self._queues), ", ".join(self.handlers.names) or "none"
+        return f"worker {self.id} serves queues {queues}, handlers {handlers}"
+
+    async def _begin(self) -> None:
+        for name, keys in self._queues.items():
+            try:
+                await self._run(workers.open_queues([keys]))
+                await self._chores[name].announce()
+            except ProtocolError as exc:  # keys of one queue are broken: still serve the others
+                self._failures.report(f"queue {name}", exc)
+        for hook in self.handlers.starting(Serving(tuple(self._queues), self._settings)):
+            await self._run_hook(hook)
+        self._jobs = jobs = self._job_runner()
+        await self._start_guards(jobs.executing, jobs.note)
+        for name, keys in self._queues.items():
+            self._feeds[name] = Feed(
+                self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
+                self._failures,
+            )  # fmt: skip
+        for name, keys in self._queues.items():
+            self._begin_queue(name, keys, jobs)
+
+    def _begin_queue(self, name: str, keys: QueueKeys, jobs: JobRunner) -> None:
+        """Start the tasks of one queue. A failure of one task, or of the queue, affects no other."""
+        feed, chores = self._feeds[name], self._chores[name]
+        self._keep(f"queue {name}", feed.serve)
+        if self._confirmation:
+            feed.receipts = receipts = Receipts(
+                self._run, self._run_confirmed, keys, jobs.settled, feed.report, feed.wake, self._failures
+            )
+            self._keep(receipts.what, receipts.serve)
+        self._keep(f"listening to queue {name}", feed.listen)
+        self._every(f"leases of queue {name}", self._heartbeats.seconds, partial(self._beat, keys, jobs))
+        self._every(f"registration of queue {name}", ANNOUNCE_SECONDS, chores.announce, immediately=False)
+        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, chores.maintain)
+        reclaim_seconds = min(self._lock_seconds / 2, RECLAIM_SECONDS)
+        self._every(f"reclaiming of queue {name}", reclaim_seconds, chores.reclaim)
+        self._every(f"supervision of queue {name}", UPKEEP_SECONDS, chores.supervise)
+        fire = partial(chores.fire, feed)
+        self._every(f"schedules of queue {name}", UPKEEP_SECONDS, fire, woken=feed.rescheduled)
+
+    async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> float | None:
+        return await self._heartbeats.beat(keys, self._feeds[keys.queue].unreported, jobs.cancel)
+
+    def _job_runner(self) -> JobRunner:
+        self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
+        if self.handlers.has_processes:
+            self._processes = Processes(self._forward)
+        run, queues, clock = self._run, self._queues, self._clock
+        messenger = Messenger(run, queues, clock)
+        executor = Executor(
+            self.handlers,
+            Contexts(self._run_confirmed, queues, messenger, clock, self._allow_import),
+            Caller(self._threads, self._processes),
+            self._all_middleware(messenger),
+            Unhandled(run, queues, self.handlers, self.id, clock, self._only_known),
+            clock,
+        )
+        return JobRunner(
+            executor,
+            self._slots,
+            report=self._report,
+            wake=self._wake,
+            stop=self.stop,
+            report_start=self._report_start,
+            is_late=self._heartbeats.is_late,
+            note_lease=self._heartbeats.note_lease,
+        )
+
+    def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
+        """The middleware around each call of a handler, the outermost first."""
+        run, queues, limit = self._run, self._queues, self._token_limit
+        return (
+            *([Tokens(run, queues, limit, messenger, self._clock)] if limit else []),
+            Hooks(self.handlers),
+            Budget(run, queues, messenger),
+            Tracing(),
+            *self._middleware,
+            TimeLimit(),
+        )
+
+    async def _drain(self) -> None:
+        self._slots.stopping = True
+        if self._jobs is not None:
+            await self._jobs.drain(self._shutdown_seconds)
+
+    async def _finish(self) -> None:
+        self._slots.stopping = True
+        if self._jobs is not None:
+            await self._quietly("stopping the handlers", self._jobs.abandon)
+        if self._processes is not None:
+            close = partial(asyncio.to_thread, self._processes.close)
+            await self._quietly("stopping the processes", close)
+        for attempt in list(self._slots.held.values()):
+            self._feeds[attempt.queue].report(Outcome(attempt, Kind.BACK))
+        for feed in self._feeds.values():
+            feed.close()
+        feeds = [task for task in self._tasks if task.get_name() in {f"queue {name}" for name in self._feeds}]
+        if feeds:
+            # Do not wait for a server that cannot be reached: the leases expire by themselves.
+            await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
+        await self._end_tasks()
+        await self._stop_guards()
+        if self._own() is not None:
+            await self._quietly("unregistering", self._unregister)
+        for hook in self.handlers.stop_hooks:
+            await self._quietly("a stop hook", partial(self._run_hook, hook))
+        self._threads.close()
+
+    async def _unregister(self) -> None:
+        for chores in self._chores.values():
+            await self._run(tendings.resign(chores.tending))
+        await self._run(workers.withdraw(list(self._queues.values()), self.id))
+
+    async def _run_hook(self, hook: Callable[[], None]) -> None:
+        if (ended := await self._threads.run(hook)).error is not None:
+            raise ended.error
+
+    # --- between its parts ---
+
+    def _report(self, outcome: Outcome) -> None:
+        self._feeds[outcome.attempt.queue].report(outcome)
+        if len(self._feeds) > 1:  # there is room for the others
+            self._wake()
+
+    async def _report_start(self, attempt: Attempt) -> bool:
+        return await self._run(leases.begin(self._queues[attempt.queue], self.id, attempt, self._clock))
+
+    def _wake(self) -> None:
+        for feed in self._feeds.values():
+            feed.wake()
+
+    async def _forward(self, token: str, kind: str, text: str) -> None:
+        if self._jobs is not None:
+            await self._jobs.forward(token, kind, text)
+
+    def _chores_of(self, keys: QueueKeys, max_stalled: int) -> QueueChores:
+        own = Supervision(keys, self.id, self._lock_ms, max_stalled)
+        every_ms = int(UPKEEP_SECONDS * 1000)
+        tending = Tending(own, self._clock, every_ms, every_ms, frozenset(self._queues.values()))
+        return QueueChores(
+            self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, tending, self._clock
+        )
+
+
+def _window(rate_limit: tuple[int, timedelta] | None) -> tuple[int, int]:
+    """The count and the ms of a rate limit; zeros without one."""
+    if rate_limit is None:
+        return 0, 0
+    if not isinstance(rate_limit, tuple) or len(rate_limit) != 2:
+        raise ConfigurationError(f"rate_limit must be a count and a timedelta, got {described(rate_limit)}")
+    count, period = rate_limit
+    whole("the count of rate_limit", count, 1, error=ConfigurationError)
+    least, most = timedelta(milliseconds=1), timedelta.max
+    lasting("the time of rate_limit", period, least=least, most=most, error=ConfigurationError)
+    return count, milliseconds(period)

@@ -1,0 +1,85 @@
+"""How many jobs a worker may hold, and which it holds. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from glidemq_orchestrate.jobs.attempt import Attempt
+
+AHEAD_SECONDS: Final = 0.02
+
+
+MAX_AHEAD: Final = 128
+
+
+@dataclass(slots=True)
+class Slots:
+    """How many jobs a worker may hold, and which it holds.
+
+    ``concurrency`` jobs run at the same time. Of short jobs it holds more, so that the next one need not wait
+    for a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` where that is given.
+
+    Attributes:
+        held: Every attempt that this worker holds, started or not, by queue and job.
+        waiting: Those of them that have not started, in order.
+        running: Calls of handlers under way; a batch is one.
+        reserved: Jobs that have been requested.
+        aside: How many of the held ones wait although there is room: suspects, see ``suspects``.
+        is_blocked: Too many handlers run beyond their timeout: nothing starts until one returns.
+        is_resting: Suspects were given back for other workers, which are to see them first.
+        is_slow: What waited here for a place was given back: nothing more is held until a handler returns.
+    """
+
+    concurrency: int
+    prefetch: int | None = None
+    batch_room: int = 0
+    held: dict[tuple[str, str], Attempt] = field(default_factory=dict)
+    waiting: deque[Attempt] = field(default_factory=deque)
+    running: int = 0
+    reserved: int = 0
+    stopping: bool = False
+    aside: int = 0
+    is_blocked: bool = False
+    is_slow: bool = False
+    is_resting: bool = False
+    mean_seconds: float = 1.0
+
+    def room(self) -> int:
+        """How many more jobs to request."""
+        if (
+            self.stopping
+            or self.is_blocked
+            or self.is_resting
+            or (self.is_slow and self.running >= self.concurrency)
+        ):
+            return 0
+        places = self.concurrency + self.batch_room + self.ahead() + min(self.aside, self.concurrency)
+        return max(places - len(self.held) - self.reserved, 0)
+
+    def starts(self) -> int:
+        """How many more jobs would begin at once; jobs of batches wait for each other."""
+        if self.batch_room:
+            return 0
+        return max(self.concurrency - self.running - len(self.waiting) - self.reserved, 0)
+
+    def ahead(self) -> int:
+        """How many jobs to hold beyond the running ones."""
+        if self.prefetch is not None:
+            return self.prefetch
+        return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MAX_AHEAD)
+
+    def ran(self, seconds: float) -> None:
+        """Update the mean duration of runs."""
+        self.is_slow = False
+        self.mean_seconds += (seconds - self.mean_seconds) / 16
+
+    def take(self, attempt: Attempt) -> None:
+        """Hold an attempt."""
+        self.held[attempt.queue, attempt.job_id] = attempt
+
+    def free(self, attempt: Attempt) -> None:
+        """Release an attempt that has ended. A newer attempt of the same job stays."""
+        if self.held.get((attempt.queue, attempt.job_id)) is attempt:
+            del self.held[attempt.queue, attempt.job_id]

@@ -1,0 +1,222 @@
+"""The messages that handlers write with ``ctx.write_message``: none is dropped, and all precede the outcome.
+
+Each attempt has a box of its own. Its messages are sent in order, many in a call, and stay in the box until
+the server has them, so that a call whose reply was lost is repeated; the server appends none twice, and none
+of an attempt that has lost its job. A worker that is killed takes with it what was not sent: its attempt was
+not accepted, and what it wrote before counts for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError, ServerBusy, TransportError
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.attempt import MAX_MESSAGES, Attempt, write_messages
+from glidemq_orchestrate.wire.call import Run, ask
+from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.tasks import KeyedTasks, reconnect_delays
+
+MAX_UNSENT: Final = 10_000
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""So much of an attempt waits to be sent; whoever writes more waits for room."""
+TOGETHER_BYTES: Final = 1024 * 1024
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+
+class Box:
+    """The messages of one attempt that are not on the server yet. Thread-safe.
+
+    Attributes:
+        error: Why no further message can be sent.
+        has_sender: A task sends what is in the box.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._unsent: deque[tuple[str, int]] = deque()
+        self._bytes, self._sent = 0, 0
+        self._room = threading.Condition()
+        self._is_closed = False
+        self.error: GlideMQError | None = None
+        self.has_sender = False
+
+    def add(self, text: str, *, may_wait: bool) -> bool:
+        """Put a message in. Returns whether a sender must be started.
+
+        Raises:
+            LeaseLost: The attempt has ended.
+            ServerBusy: The box is full, and the caller may not wait.
+            GlideMQError: An earlier message could not be sent.
+        """
+        size = len(text.encode())
+        with self._room:
+            if may_wait:
+                self._room.wait_for(self._takes_some)
+            self._raise_if_over()
+            if not self._has_room():
+                raise ServerBusy(
+                    f"{len(self._unsent):,} messages of job {self._job_id} wait to be sent: it writes faster "
+                    "than the server accepts them. Write fewer, or await something in between"
+                )
+            self._unsent.append((text, size))
+            self._bytes += size
+            if self.has_sender:
+                return False
+            self.has_sender = True
+            return True
+
+    def next(self) -> tuple[int, Sequence[str]] | None:
+        """The messages that one call sends, and the number of the first; None when there is nothing to send.
+
+        They stay in the box. With None the sender ends.
+        """
+        with self._room:
+            texts, together = list[str](), 0
+            for text, size in self._unsent:
+                if len(texts) == MAX_MESSAGES or (texts and together + size > TOGETHER_BYTES):
+                    break
+                texts.append(text)
+                together += size
+            if not texts or self.error or self._is_closed:
+                self.has_sender = False
+                return None
+            return self._sent + 1, texts
+
+    def sent(self, count: int) -> None:
+        """Take out so many messages, which the server has."""
+        with self._room:
+            for _ in range(count):
+                self._bytes -= self._unsent.popleft()[1]
+            self._sent += count
+            self._room.notify_all()
+
+    def fail(self, error: GlideMQError) -> None:
+        """Send no more: the attempt cannot be accepted."""
+        with self._room:
+            self.error = self.error or error
+            self._room.notify_all()
+
+    def close(self) -> None:
+        """Accept no more; what was not sent is dropped, and is the error."""
+        with self._room:
+            self._is_closed = True
+            if self._unsent:
+                lost = f"{len(self._unsent):,} messages of job {self._job_id} were not sent"
+                self.error = self.error or LeaseLost(f"{lost} before its attempt ended")
+            self._unsent.clear()
+            self._room.notify_all()
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether it is time to wait for room."""
+        with self._room:
+            return len(self._unsent) * 2 > MAX_UNSENT or self._bytes * 2 > MAX_BYTES
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything was sent, or never will be."""
+        with self._room:
+            return not self._unsent or self.error is not None or self._is_closed
+
+    def _takes_some(self) -> bool:
+        return self._has_room() or self.error is not None or self._is_closed
+
+    def _has_room(self) -> bool:
+        return len(self._unsent) < MAX_UNSENT and self._bytes < MAX_BYTES
+
+    def _raise_if_over(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._is_closed:
+            raise LeaseLost(f"this attempt of job {self._job_id} has ended: nothing more can be written")
+
+
+class WrittenMessages:
+    """Sends what handlers write. Created on the loop; any thread may write."""
+
+    def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
+        self._run, self._queues, self._clock = run, queues, clock
+        self._boxes: dict[tuple[str, str], Box] = {}
+        self._senders = KeyedTasks()
+
+    def write(self, attempt: Attempt, text: str) -> None:
+        """Write a message, from any thread; one other than the loop's waits while too much is unsent.
+
+        Raises:
+            GlideMQError: See ``Box.add``.
+        """
+        if attempt.is_mute:
+            raise LeaseLost(f"this attempt of job {attempt.job_id} has ended: nothing more can be written")
+        key = attempt_key(attempt)
+        box = self._boxes.get(key) or self._boxes.setdefault(key, Box(attempt.job_id))
+        if box.add(text, may_wait=not self._senders.is_here):
+            self._senders.start(key, functools.partial(self._send, attempt, box))
+
+    async def room(self, attempt: Attempt) -> None:
+        """Wait until there is much room, or nothing more is sent: for messages from another process."""
+        if (box := self._boxes.get(attempt_key(attempt))) and box.is_half_full:
+            await self.settle(attempt)
+
+    def has_any(self, attempt: Attempt) -> bool:
+        """Whether the attempt has written messages."""
+        return bool(self._boxes) and attempt_key(attempt) in self._boxes
+
+    async def settle(self, attempt: Attempt) -> GlideMQError | None:
+        """Wait until all messages are on the server; returns why some never will be."""
+        box = self._boxes.get(attempt_key(attempt))
+        while box is not None and not box.is_settled:
+            if sender := self._senders.get(attempt_key(attempt)):
+                await asyncio.wait({sender})
+            else:
+                await asyncio.sleep(0)  # the last one of a thread is on its way to the loop
+        return box.error if box else None
+
+    def close(self, attempt: Attempt) -> None:
+        """Accept no further message of the attempt."""
+        box = self._boxes.pop(attempt_key(attempt), None) if self._boxes else None
+        if box is not None:
+            box.close()
+
+    async def _send(self, attempt: Attempt, box: Box) -> None:
+        """Send what is in a box until it is empty, again after each broken connection."""
+        pauses = reconnect_delays()
+        try:
+            while (batch := box.next()) is not None:
+                try:
+                    await self._send_batch(attempt, box, *batch)
+                except TransportError as exc:
+                    if not exc.retryable:
+                        box.fail(exc)
+                        continue
+                    await asyncio.sleep(next(pauses))
+                except GlideMQError as exc:
+                    box.fail(exc)
+                else:
+                    pauses = reconnect_delays()
+        except BaseException as exc:  # else those who wait for the messages would never stop
+            box.fail(ProtocolError(f"sending the messages of job {attempt.job_id} was broken off"))
+            if not isinstance(exc, Exception):
+                raise
+            logger.exception("messages of a job not sent", extra={"action": "words_refused"})
+
+    async def _send_batch(self, attempt: Attempt, box: Box, first: int, texts: Sequence[str]) -> None:
+        call = write_messages(attempt, self._queues[attempt.queue], first, texts, self._clock.now_ms())
+        there, last = await self._run(ask(call)), first + len(texts) - 1
+        if there < last:
+            raise ProtocolError(
+                f"the server has {there:,} of {last:,} messages of job {attempt.job_id}: it has lost some, "
+                "as can happen in a failover; the job has to run again"
+            )
+        box.sent(len(texts))
+
+
+def attempt_key(attempt: Attempt) -> tuple[str, str]:
+    """What tells attempts apart: several jobs may be fetched under one token."""
+    return attempt.token, attempt.job_id
