@@ -19,10 +19,11 @@ from glidemq_orchestrate.worker.handlers.tracebacks import text_of
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 LARGE_RESULT: Final = 256 * 1024
+REPEAT_SECONDS: Final = 60.0
 
 
 class OneLine(logging.Filter):
-    """Keeps what comes from the server within its line: an id with a line end could forge log records."""
+    """Keeps a record in one line: an id with a line end could forge log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Escape control characters in the arguments of the message; the record is always kept."""
@@ -51,78 +52,62 @@ class _Escaped:
 
 
 class VerdictLog:
-    """Logs what the server did with outcomes."""
+    """Logs the server's verdicts on outcomes."""
 
     def __init__(self) -> None:
         self._known_as_large: set[tuple[str, str]] = set()
 
     def verdict(self, outcome: Outcome, verdict: str) -> None:
-        """Log what the server did with an outcome."""
+        """Log the verdict on an outcome."""
         attempt = outcome.attempt
         if verdict == "ok":
             if len(outcome.text) > LARGE_RESULT and outcome.kind is Kind.DONE:
                 self._warn_of_size(attempt, len(outcome.text))
             if logger.isEnabledFor(logging.DEBUG):
-                logger.debug(
-                    "job %s: %s", attempt.job_id, outcome.kind, extra=about("job_completed", attempt)
-                )
+                log_job(logging.DEBUG, "job %s: %s", attempt, "job_completed", outcome.kind)
         elif verdict == "retrying":
-            logger.info(
-                "job %s: runs again in %d ms",
-                attempt.job_id,
-                outcome.second,
-                extra=about("retrying", attempt),
-            )
+            log_job(logging.INFO, "job %s: runs again in %d ms", attempt, "retrying", outcome.second)
         elif verdict == "failed":
-            logger.error(
-                "job %s: failed: %s", attempt.job_id, outcome.text, extra=about("job_failed", attempt)
-            )
+            log_job(logging.ERROR, "job %s: failed: %s", attempt, "job_failed", outcome.text)
         else:
-            # Also the reply to a repeat whose first reply was lost.
-            logger.warning(
-                "job %s: outcome not accepted: %s",
-                attempt.job_id,
-                verdict,
-                extra=about("outcome_refused", attempt),
-            )
+            # Also the reply to a repeated report whose first reply was lost.
+            text = "job %s: outcome not accepted: %s"
+            log_job(logging.WARNING, text, attempt, "outcome_refused", verdict)
 
     def _warn_of_size(self, attempt: Attempt, size: int) -> None:
-        """Warn once for each job name: such results fill the memory of the server."""
+        """Warn once per job name: large results fill the memory of the server."""
         if (attempt.queue, attempt.name) in self._known_as_large:
             return
         self._known_as_large.add((attempt.queue, attempt.name))
-        logger.warning(
-            "queue %s: results of %s are large (%s characters): they are in the job and in its event, and "
-            "few such events are kept; write them to a file, table or object store and return their location",
-            attempt.queue,
-            attempt.name,
-            f"{size:,}",
-            extra=about("large_result", attempt),
+        text = (
+            "queue %s: results of %s are large (%s characters). They are stored in the job and in its event, "
+            "and few such events are kept. Fix: write them to a file, table or object store, and return "
+            "where they are"
         )
+        logger.warning(text, attempt.queue, attempt.name, f"{size:,}", extra=about("large_result", attempt))
 
 
 def log_lost_workers(lost: Iterable[tuple[QueueKeys, ReclaimedJobs]]) -> None:
-    """Say which workers were lost, and what becomes of their jobs."""
+    """Log which workers were lost, and how many of their jobs run again."""
     for keys, one in lost:
         some = f" ({', '.join(one.ids)}{', ...' if one.begun > len(one.ids) else ''})" if one.ids else ""
-        logger.warning(
-            "queue %s: worker %s was lost, or gave no sign of life for its lease: %d of its jobs run again, "
-            "at no cost of an attempt; %d of them had begun%s",
-            keys.queue,
-            one.worker or "(unknown)",
-            one.jobs,
-            one.begun,
-            some,
-            extra={"action": "worker_lost", "queue": keys.queue, "worker": one.worker},
+        text = (
+            "queue %s: worker %s was lost, or sent no heartbeat while its lease lasted: %d of its jobs run "
+            "again, which costs no attempt; %d of them had started%s"
         )
+        values = keys.queue, one.worker or "(unknown)", one.jobs, one.begun, some
+        extra = {"action": "worker_lost", "queue": keys.queue, "worker": one.worker}
+        logger.warning(text, *values, extra=extra)
+
+
+def log_job(level: int, text: str, job: Attempt, action: str, *values: object) -> None:
+    """Log about a job; ``text`` begins with a place for its id."""
+    logger.log(level, text, job.job_id, *values, extra=about(action, job))
 
 
 def about(action: str, job: Attempt | JobEvent) -> dict[str, str | None]:
     """The fields of a log record about a job."""
     return {"action": action, "queue": job.queue, "job_id": job.job_id, "flow_id": job.flow_id}
-
-
-REPEAT_SECONDS: Final = 60.0
 
 
 class FailureLog:
@@ -142,20 +127,14 @@ class FailureLog:
         self._known[what] = text, now, 0
         again = f" ({count} more times since)" if count and text == known else ""
         is_outage = isinstance(exc, TransportError)
-        logger.log(
-            logging.WARNING if is_outage else logging.ERROR,
-            "%s: %s failed and is retried%s: %s",
-            self._name,
-            what,
-            again,
-            text,
-            exc_info=None if isinstance(exc, GlideMQError) else exc,
-            extra={"action": "reconnect" if is_outage else "survived", "worker": self._name},
-        )
+        level, action = (logging.WARNING, "reconnect") if is_outage else (logging.ERROR, "survived")
+        error = None if isinstance(exc, GlideMQError) else exc
+        extra = {"action": action, "worker": self._name}
+        values = self._name, what, again, text
+        logger.log(level, "%s: %s failed and is retried%s: %s", *values, exc_info=error, extra=extra)
 
     def clear(self, what: str) -> None:
         """Log that it works again; the next failure is logged immediately."""
         if self._known.pop(what, None) is not None:
-            logger.info(
-                "%s: %s works again", self._name, what, extra={"action": "recovered", "worker": self._name}
-            )
+            extra = {"action": "recovered", "worker": self._name}
+            logger.info("%s: %s works again", self._name, what, extra=extra)

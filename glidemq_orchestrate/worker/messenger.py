@@ -1,7 +1,7 @@
-"""What handlers send while they run: progress, log lines, output and usage, apart from the outcomes.
+"""What handlers send while they run: progress, log lines, output and usage.
 
-Each attempt has its own bounded outbox: a handler that sends faster than the server accepts waits or loses
-log lines, and delays no other job's result.
+Each attempt has its own bounded outbox: a handler that sends faster than the server accepts has to wait, or
+loses log lines, and does not delay the results of other jobs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 MAX_TOGETHER: Final = 100
 MAX_UNSENT: Final = 1_000
-"""At most this many messages of an attempt wait to be sent; a thread that sends more waits for room."""
+"""The most unsent messages of an attempt; a thread that sends more waits for room."""
 WAIT_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 5.0
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class Message(NamedTuple):
-    """One message, sent by a call or an operation; a newer one of the same kind replaces it."""
+    """One message, sent by a call or an operation. A newer one of the same kind, if any, replaces it."""
 
     call: Call[Any] | None = None
     op: Op[Any] | None = None
@@ -59,7 +59,7 @@ class Outbox:
         self.is_closed = False
 
     def add(self, message: Message, *, may_wait: bool) -> bool:
-        """Add a message. Returns whether a sender must be started, as nothing was waiting before.
+        """Add a message. Returns whether a sender must be started: nothing was waiting before.
 
         Raises:
             ServerBusy: There is no room for a message that must not be dropped.
@@ -72,8 +72,8 @@ class Outbox:
                 self._room.wait_for(lambda: len(self._unsent) < MAX_UNSENT or self.is_closed, WAIT_SECONDS)
             if len(self._unsent) >= MAX_UNSENT and not message.may_be_dropped and not self.is_closed:
                 raise ServerBusy(
-                    f"{MAX_UNSENT:,} messages of this job wait to be sent: it writes output faster than the "
-                    "server accepts it. Write larger pieces, or await something in between"
+                    f"{MAX_UNSENT:,} messages of this job are unsent: it writes output faster than the "
+                    "server accepts it. Fix: write larger pieces, or await something in between"
                 )
             if len(self._unsent) >= MAX_UNSENT or self.is_closed:
                 self.dropped += 1
@@ -107,7 +107,7 @@ class Messenger:
     """Sends the messages of handlers. Created on the loop; any thread may use it.
 
     Attributes:
-        written: Sends those that must arrive.
+        written: Sends the messages that must not be lost.
     """
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
@@ -130,7 +130,7 @@ class Messenger:
             self.post(attempt, Message(call, kind="progress"))
 
     def post(self, attempt: Attempt, message: Message) -> None:
-        """Put a message into the outbox of its attempt, from any thread, and have it sent.
+        """Put a message into the outbox of its attempt, from any thread.
 
         Raises:
             ServerBusy: There is no room for a message that must not be dropped.
@@ -153,15 +153,16 @@ class Messenger:
             raise LeaseLost(f"this attempt of job {attempt.job_id} has ended")
         await self.run(check_owner(self.queues[attempt.queue], attempt))
 
-    def wait_for(self, work: Coroutine[Any, Any, T], method: str) -> T:
-        """Run something on the loop, from another thread.
+    def wait_for(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """Run a coroutine on the loop, and return its result to another thread.
 
         Raises:
-            RuntimeError: This is the loop's thread, which would wait for itself.
+            RuntimeError: This is the loop's thread, which would wait for itself; names what to do
+                ``instead``.
         """
         if self._senders.is_here:
             work.close()
-            raise RuntimeError(f"{method} would block the worker's loop: await {method}_async instead")
+            raise RuntimeError(f"this would block the worker's loop: {instead}")
         return asyncio.run_coroutine_threadsafe(work, self._senders.loop).result()
 
     def has_unsent(self, attempt: Attempt) -> bool:
@@ -170,13 +171,13 @@ class Messenger:
 
     async def flush(self, attempt: Attempt) -> None:
         """Close the attempt once all its messages are on the server, or after some seconds."""
-        await asyncio.sleep(0)  # lets messages in that other threads have just sent
+        await asyncio.sleep(0)  # for messages that other threads have just sent
         if sender := self._senders.get(attempt_key(attempt)):
             await asyncio.wait({sender}, timeout=FLUSH_SECONDS)
         self.close(attempt)
 
     def close(self, attempt: Attempt) -> None:
-        """Accept no further message of the attempt; drop those that are not on their way."""
+        """Accept no further message of the attempt; drop the unsent ones."""
         attempt.is_mute = True
         self.written.close(attempt)
         outbox = self._outboxes.pop(attempt_key(attempt), None) if self._outboxes else None
@@ -190,7 +191,7 @@ class Messenger:
             try:
                 await self.run(op)
             except TransportError:
-                pass  # these messages inform readers only: losing one does no harm
+                pass  # these messages only inform readers
             except GlideMQError as exc:
                 logger.warning("messages of a job refused: %s", exc, extra={"action": "words_refused"})
             except Exception:
@@ -226,7 +227,7 @@ class AttemptSpeaker(Speaker):
         self._messenger.written.write(self._attempt, text)
 
     def check_owner(self) -> None:
-        self._messenger.wait_for(self.check_owner_async(), "check_owner")
+        self._messenger.wait_for(self.check_owner_async(), "await check_owner_async instead")
 
     async def check_owner_async(self) -> None:
         await self._messenger.check_owner(self._attempt)
@@ -234,7 +235,7 @@ class AttemptSpeaker(Speaker):
     def note_published(self, lines: Sequence[str]) -> None:
         now_ms = self._messenger.clock.now_ms()
         call = attempt_calls.note_published(self._attempt, self._queue, lines, now_ms)
-        self._messenger.wait_for(self._messenger.run(ask(call)), "note_published")
+        self._messenger.wait_for(self._messenger.run(ask(call)), "publish in a plain handler")
 
     @property
     def _queue(self) -> QueueKeys:

@@ -18,18 +18,18 @@ MAX_AHEAD: Final = 128
 class Slots:
     """How many jobs a worker may hold, and which it holds.
 
-    ``concurrency`` jobs run at the same time. Of short jobs it holds more, so that the next one need not wait
-    for a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` where that is given.
+    ``concurrency`` jobs run at the same time. If jobs are short the worker holds more, so that the next one
+    starts without a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` if it is set.
 
     Attributes:
-        held: Every attempt that this worker holds, started or not, by queue and job.
-        waiting: Those of them that have not started, in order.
+        held: Every attempt that the worker holds, started or not, by queue and job.
+        waiting: Those that have not started, in order.
         running: Calls of handlers under way; a batch is one.
         reserved: Jobs that have been requested.
-        aside: How many of the held ones wait although there is room: suspects, see ``suspects``.
-        is_blocked: Too many handlers run beyond their timeout: nothing starts until one returns.
-        is_resting: Suspects were given back for other workers, which are to see them first.
-        is_slow: What waited here for a place was given back: nothing more is held until a handler returns.
+        aside: How many held suspects wait although there is room; see ``held.suspects``.
+        is_blocked: Too many handlers run beyond their time limit: no job starts until one returns.
+        is_resting: Suspects were given back, and other workers are to fetch them first.
+        is_slow: Waiting jobs were given back: no more are held ahead until a handler returns.
     """
 
     concurrency: int

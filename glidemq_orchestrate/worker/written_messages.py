@@ -1,9 +1,9 @@
 """The messages that handlers write with ``ctx.write_message``: none is dropped, and all precede the outcome.
 
-Each attempt has a box of its own. Its messages are sent in order, many in a call, and stay in the box until
-the server has them, so that a call whose reply was lost is repeated; the server appends none twice, and none
-of an attempt that has lost its job. A worker that is killed takes with it what was not sent: its attempt was
-not accepted, and what it wrote before counts for nobody.
+Each attempt has its own box. Its messages are sent in order, many per call, and stay in the box until the
+server has them, so that a call can be repeated if its reply is lost. The server appends none twice, and none
+of an attempt that has lost its job. If a worker is killed, its unsent messages are lost, but its attempt is
+not accepted, so the messages that it sent before do not count either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from glidemq_orchestrate.worker.tasks import KeyedTasks, reconnect_delays
 
 MAX_UNSENT: Final = 10_000
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""So much of an attempt waits to be sent; whoever writes more waits for room."""
+"""The most unsent bytes of an attempt; a thread that writes more waits for room."""
 TOGETHER_BYTES: Final = 1024 * 1024
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -35,7 +35,7 @@ class Box:
 
     Attributes:
         error: Why no further message can be sent.
-        has_sender: A task sends what is in the box.
+        has_sender: Whether a task is sending the messages.
     """
 
     def __init__(self, job_id: str) -> None:
@@ -62,8 +62,8 @@ class Box:
             self._raise_if_over()
             if not self._has_room():
                 raise ServerBusy(
-                    f"{len(self._unsent):,} messages of job {self._job_id} wait to be sent: it writes faster "
-                    "than the server accepts them. Write fewer, or await something in between"
+                    f"{len(self._unsent):,} messages of job {self._job_id} are unsent: it writes faster "
+                    "than the server accepts them. Fix: write fewer, or await something in between"
                 )
             self._unsent.append((text, size))
             self._bytes += size
@@ -73,9 +73,9 @@ class Box:
             return True
 
     def next(self) -> tuple[int, Sequence[str]] | None:
-        """The messages that one call sends, and the number of the first; None when there is nothing to send.
+        """The number of the first unsent message, and those that one call sends; None if there are none.
 
-        They stay in the box. With None the sender ends.
+        They stay in the box. After None the sender ends.
         """
         with self._room:
             texts, together = list[str](), 0
@@ -90,7 +90,7 @@ class Box:
             return self._sent + 1, texts
 
     def sent(self, count: int) -> None:
-        """Take out so many messages, which the server has."""
+        """Remove the first messages: the server has them."""
         with self._room:
             for _ in range(count):
                 self._bytes -= self._unsent.popleft()[1]
@@ -98,13 +98,13 @@ class Box:
             self._room.notify_all()
 
     def fail(self, error: GlideMQError) -> None:
-        """Send no more: the attempt cannot be accepted."""
+        """Send no more: the attempt must not be accepted."""
         with self._room:
             self.error = self.error or error
             self._room.notify_all()
 
     def close(self) -> None:
-        """Accept no more; what was not sent is dropped, and is the error."""
+        """Accept no more. Unsent messages are dropped, and that is the error."""
         with self._room:
             self._is_closed = True
             if self._unsent:
@@ -115,13 +115,13 @@ class Box:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether it is time to wait for room."""
+        """Whether a writer should wait for room."""
         with self._room:
             return len(self._unsent) * 2 > MAX_UNSENT or self._bytes * 2 > MAX_BYTES
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything was sent, or never will be."""
+        """Whether everything is sent, or cannot be sent any more."""
         with self._room:
             return not self._unsent or self.error is not None or self._is_closed
 
@@ -147,7 +147,7 @@ class WrittenMessages:
         self._senders = KeyedTasks()
 
     def write(self, attempt: Attempt, text: str) -> None:
-        """Write a message, from any thread; one other than the loop's waits while too much is unsent.
+        """Write a message, from any thread; a thread other than the loop's waits while too much is unsent.
 
         Raises:
             GlideMQError: See ``Box.add``.
@@ -160,7 +160,7 @@ class WrittenMessages:
             self._senders.start(key, functools.partial(self._send, attempt, box))
 
     async def room(self, attempt: Attempt) -> None:
-        """Wait until there is much room, or nothing more is sent: for messages from another process."""
+        """Wait until there is enough room, or sending has ended: for messages from another process."""
         if (box := self._boxes.get(attempt_key(attempt))) and box.is_half_full:
             await self.settle(attempt)
 
@@ -169,13 +169,13 @@ class WrittenMessages:
         return bool(self._boxes) and attempt_key(attempt) in self._boxes
 
     async def settle(self, attempt: Attempt) -> GlideMQError | None:
-        """Wait until all messages are on the server; returns why some never will be."""
+        """Wait until all messages are on the server; returns the reason if some cannot be sent."""
         box = self._boxes.get(attempt_key(attempt))
         while box is not None and not box.is_settled:
             if sender := self._senders.get(attempt_key(attempt)):
                 await asyncio.wait({sender})
             else:
-                await asyncio.sleep(0)  # the last one of a thread is on its way to the loop
+                await asyncio.sleep(0)  # a thread has just written the last one
         return box.error if box else None
 
     def close(self, attempt: Attempt) -> None:
@@ -200,8 +200,8 @@ class WrittenMessages:
                     box.fail(exc)
                 else:
                     pauses = reconnect_delays()
-        except BaseException as exc:  # else those who wait for the messages would never stop
-            box.fail(ProtocolError(f"sending the messages of job {attempt.job_id} was broken off"))
+        except BaseException as exc:  # otherwise ``settle`` would never return
+            box.fail(ProtocolError(f"sending the messages of job {attempt.job_id} was interrupted"))
             if not isinstance(exc, Exception):
                 raise
             logger.exception("messages of a job not sent", extra={"action": "words_refused"})
@@ -211,12 +211,12 @@ class WrittenMessages:
         there, last = await self._run(ask(call)), first + len(texts) - 1
         if there < last:
             raise ProtocolError(
-                f"the server has {there:,} of {last:,} messages of job {attempt.job_id}: it has lost some, "
-                "as can happen in a failover; the job has to run again"
+                f"the server has {there:,} of {last:,} messages of job {attempt.job_id}: it lost some, as "
+                "can happen in a failover. The job has to run again"
             )
         box.sent(len(texts))
 
 
 def attempt_key(attempt: Attempt) -> tuple[str, str]:
-    """What tells attempts apart: several jobs may be fetched under one token."""
+    """Identifies an attempt: several jobs may be fetched under one token."""
     return attempt.token, attempt.job_id

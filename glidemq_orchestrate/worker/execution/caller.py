@@ -1,4 +1,4 @@
-"""Calls handlers where they run: on the loop, in a thread, or in a separate process."""
+"""Calls of handlers: on the loop, in a thread, or in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glidemq_orchestrate.worker.handlers.handler import Registered
 
 
 class Exited(Exception):
-    """A handler raised what no coroutine may raise."""
+    """A handler raised an exception that no coroutine can raise."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -39,7 +39,7 @@ class Caller:
 
         Raises:
             ThreadsUnavailable: The interpreter is shutting down.
-            Exited: In place of what no coroutine may raise.
+            Exited: The handler raised an exception that no coroutine can raise.
         """
         given: Any = execution.contexts if registered.batch_size else execution.contexts[0]
         if registered.is_async:
@@ -55,7 +55,7 @@ class Caller:
 
 
 def process_token(attempt: Attempt) -> str:
-    """The token by which messages of a handler in a process are matched to its attempt."""
+    """The token that relates messages of a handler in a process to its attempt."""
     return f"{attempt.token}:{attempt.job_id}"
 
 
@@ -68,7 +68,7 @@ def _in_thread(execution: Execution, registered: Registered, given: Any) -> Any:
 
 
 async def _value(call: Awaitable[Ended]) -> Any:
-    """Return the value, or raise the error in a form that passes through coroutines."""
+    """Return the value, or raise the error in a form that a coroutine can raise."""
     ended = await call
     if ended.error is None:
         return ended.value

@@ -1,8 +1,8 @@
-"""In a separate process: run handlers, one after the other, and send each result to the worker.
+"""The process of handlers: it runs one after the other, and sends each result to the worker.
 
-Results, errors and messages reach the worker as frames: a letter, a length, a body. The worker sends
-``(function, job)`` pickled by name; the job's payload in it is JSON, never code. While a handler runs the
-worker sends nothing but the answer to a check.
+Results, errors and messages are frames: a letter, a length, a body. The worker sends ``(function, job)``, the
+function pickled by name, the job's payload as JSON. While a handler runs, the worker sends only replies to
+checks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_FRAME: Final = 8 * MAX_PAYLOAD_BYTES
 
 def serve(sock: socket.socket) -> None:
     """Run the received tasks until the worker closes the connection."""
-    # A separate session: Ctrl-C reaches the worker only, and what a handler starts can be killed with it.
+    # A separate session: Ctrl-C reaches only the worker, and processes of a handler can be killed with it.
     os.setsid()
     own, frames = os.getpid(), FrameSender(sock)
     while (task := _receive(sock)) is not None:
@@ -45,7 +45,7 @@ def serve(sock: socket.socket) -> None:
             kind, body = DONE, _run(function, job, frames)
         except BaseException as exc:  # noqa: BLE001  nothing that a handler does may end this loop
             kind, body = RAISED, pack(exc)
-        if os.getpid() != own:  # a handler has forked and let the copy return here
+        if os.getpid() != own:  # a handler has forked, and the copy has returned here
             os._exit(1)
         frames.send(kind, body)
 
@@ -60,8 +60,8 @@ class FrameSender:
         with self._lock:
             self._sock.sendall(HEAD.pack(kind, len(body)) + body)
 
-    def ask(self, kind: bytes) -> bytes | None:
-        """The worker's answer; None when the worker is gone."""
+    def request(self, kind: bytes) -> bytes | None:
+        """Send a frame and return the worker's reply; None if the worker is gone."""
         self.send(kind, b"")
         return _receive(self._sock)
 
@@ -89,19 +89,19 @@ class ProcessSpeaker(Speaker):
 
     def check_owner(self) -> None:
         with self._checking:
-            if self._is_over:  # a thread that outlived the handler: what comes now is the next task
+            if self._is_over:  # a thread that outlived the handler: the next frame is the next task
                 raise LeaseLost("this attempt has ended")
-            answer = self._frames.ask(CHECK)
-        if answer is None:
+            reply = self._frames.request(CHECK)
+        if reply is None:
             raise LeaseLost("the worker of this attempt has ended")
-        if answer:
-            raise unpack(answer)
+        if reply:
+            raise unpack(reply)
 
     async def check_owner_async(self) -> None:
         self.check_owner()  # this process has no loop of a worker to block
 
     def end(self) -> None:
-        """The handler has returned."""
+        """Refuse further checks: the handler has returned."""
         with self._checking:
             self._is_over = True
 
@@ -128,6 +128,3 @@ def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], frames: F
         return encode(function(context), where=f"result of job {job['name']}").encode()
     finally:
         speaker.end()
-
-
-# --- exceptions on their way to the worker ---

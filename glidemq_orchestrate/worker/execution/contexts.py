@@ -1,4 +1,4 @@
-"""From an attempt to the context of its handler."""
+"""The contexts of handlers, made from attempts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Contexts:
         """Whether a worker was lost while it ran the job.
 
         Raises:
-            GlideMQError: The server does not tell.
+            GlideMQError: It could not be read.
         """
         keys = self.queues[attempt.queue]
         names: tuple[JobField, ...] = ("stalledCount", "gmo:lost")
@@ -89,7 +89,7 @@ def _counts(reply: Any) -> list[int]:
 
 
 def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
-    """Raise for an attempt that no handler can run.
+    """Refuse an attempt that no handler can run.
 
     Raises:
         DecodeError: Fields of the job hold impossible values; the message lists them.
@@ -100,13 +100,13 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 
 
 def portable(context: Context) -> dict[str, Any]:
-    """The fields of a context that travel to another process."""
+    """The fields of a context that are sent to another process."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
     return {name: getattr(context, name) for name in (*names, "allow_import", "generation", "epoch", "token")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:
-    """Signals with their data decoded: glide-mq stores it as a separate JSON text."""
+    """The signals with decoded data: glide-mq stores it as separate JSON."""
     if not isinstance(stored, list):
         return ()
     return [

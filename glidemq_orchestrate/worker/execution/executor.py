@@ -1,4 +1,4 @@
-"""Runs the handler of an attempt and makes one outcome for each job, whatever happens."""
+"""Runs the handler of an attempt, and makes an outcome for each of its jobs in every case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from glidemq_orchestrate.worker.handlers.tracebacks import traceback_text
 from glidemq_orchestrate.worker.log import about
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
-LOST: Final = "the worker that ran it was lost, and it is not run again"
+LOST: Final = "the worker that ran it was lost, and it must not run again"
 PAUSE_MS: Final = 1_000
 _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
 
@@ -41,9 +41,9 @@ class Executor:
         contexts: Builds their arguments.
         caller: Calls them.
         middleware: Wraps the calls, the outermost first.
-        unhandled: Decides about jobs that have no handler here.
+        unhandled: Decides what happens to jobs without a handler.
         clock: The current time.
-        is_abandoned: The worker ends: handlers are cancelled, and their jobs given back.
+        is_abandoned: The worker is ending: handlers are cancelled, and their jobs given back.
         around: The middleware with an ``around`` of its own, the innermost first.
     """
 
@@ -64,7 +64,7 @@ class Executor:
         """One outcome per attempt; None where the lease is lost and there is nothing to report.
 
         Raises:
-            asyncio.CancelledError: The worker ends, and gives the jobs back.
+            asyncio.CancelledError: The worker is ending, and gives the jobs back.
             ThreadsUnavailable: The interpreter is shutting down.
         """
         attempts = execution.attempts
@@ -86,15 +86,11 @@ class Executor:
             return self._outcomes_of_cancel(execution, exc)
         except BaseException as exc:  # noqa: BLE001  the one place where user code is caught
             return self._outcomes_of_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
-        is_batch = registered.batch_size > 0
-        return (
-            self._outcomes_of_batch(attempts, value)
-            if is_batch
-            else (self._outcome_of_value(attempts[0], value),)
-        )
+        one = None if registered.batch_size else self._outcome_of_value(attempts[0], value)
+        return self._outcomes_of_batch(attempts, value) if one is None else (one,)
 
     def outcome_of_cancel(self, execution: Execution, attempt: Attempt) -> Outcome | None:
-        """The outcome of an attempt whose task was cancelled, maybe before its first step."""
+        """The outcome of an attempt whose task was cancelled, possibly before its first step."""
         is_revoked = execution.stopped.get(attempt.job_id) if execution.stopped else None
         if is_revoked is None:  # its handler cancelled itself, or awaited a task that was cancelled
             return self.outcome_of_error(attempt, asyncio.CancelledError())
@@ -107,17 +103,16 @@ class Executor:
             attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs
         )
         if outcome.kind is Kind.FAIL and (trace := traceback_text(exc)):
-            self.contexts.messenger.send(
-                "log", attempt, f"attempt {attempt.attempts_made + 1} failed: {trace}"
-            )
+            text = f"attempt {attempt.attempts_made + 1} failed: {trace}"
+            self.contexts.messenger.send("log", attempt, text)
         return outcome
 
     async def _outcome_of_lost(self, attempt: Attempt) -> Outcome | None:
-        """Refuse a job that runs once and was lost with a worker; None when it may run."""
+        """Refuse a job that must run at most once and whose worker was lost; None if it may run."""
         try:
             if await self.contexts.was_lost(attempt):
                 return refuse(attempt, LOST)
-        except GlideMQError:  # unknown, which is no reason to fail it, nor to run it
+        except GlideMQError:  # not known, which is no reason to fail the job, nor to run it
             return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + PAUSE_MS, second=UNBEGUN)
         return None
 
@@ -125,13 +120,9 @@ class Executor:
         """Log what a handler raised; the outcomes of its jobs."""
         if isinstance(exc, BatchError):
             return self._outcomes_of_batch(attempts, exc.results)
-        logger.info(
-            "job %s: attempt %d raised",
-            attempts[0].job_id,
-            attempts[0].attempts_made + 1,
-            exc_info=exc,
-            extra=about("attempt_failed", attempts[0]),
-        )
+        first, extra = attempts[0], about("attempt_failed", attempts[0])
+        number = first.attempts_made + 1
+        logger.info("job %s: attempt %d raised", first.job_id, number, exc_info=exc, extra=extra)
         return [self.outcome_of_error(attempt, exc) for attempt in attempts]
 
     def _outcomes_of_cancel(
@@ -142,7 +133,7 @@ class Executor:
         return [self.outcome_of_cancel(execution, attempt) for attempt in execution.attempts]
 
     async def _execute_readable(self, execution: Execution, exc: GlideMQError) -> Sequence[Outcome | None]:
-        """Fail a job whose payload is broken for good; run the others of its batch without it."""
+        """Fail for good a job with a broken payload; run the others of its batch without it."""
         if len(execution.attempts) == 1:
             return [refuse(execution.attempts[0], f"{type(exc).__name__}: {exc}")]
         outcomes: list[Outcome | None] = []
@@ -151,7 +142,7 @@ class Executor:
         return outcomes
 
     def _outcomes_of_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
-        """One outcome per job of a batch; without one result for each, all of them failed."""
+        """One outcome per job of a batch; unless there is a result for each, all of them fail."""
         if not isinstance(results, list | tuple) or len(results) != len(attempts):
             exc = TypeError(
                 f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"

@@ -1,7 +1,4 @@
-"""The decisions of a worker, without I/O: how many jobs to fetch, and what an outcome means.
-
-Input is what happened; output is what to do. Nothing here uses connections, tasks or threads.
-"""
+"""The outcomes of attempts: what a worker reports after a handler returned or raised. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def outcome_of_error(
 
 
 def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
-    """The outcome of a handler that raised a signal which is no failure."""
+    """The outcome of a handler that raised a signal that is no failure."""
     if isinstance(error, Skip):
         return Outcome(attempt, Kind.SKIP, short_reason(text), attempt.options.remove_on_complete)
     if isinstance(error, WaitForChildren):
@@ -80,13 +77,13 @@ def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str
 
 
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
-    """The failure of a job whose name has no handler here."""
+    """The failure of a job whose name has no handler in this worker."""
     text = f"no handler for job {attempt.name!r} in this worker (known: {', '.join(known) or 'none'})"
-    return _failed(attempt, f"HandlerNotFound: {text}", 0, 0)
+    return refuse(attempt, f"HandlerNotFound: {text}")
 
 
 def refuse(attempt: Attempt, reason: str) -> Outcome:
-    """The final failure of a job that no further attempt can run."""
+    """The final failure of a job: no further attempt runs."""
     return _failed(attempt, reason, 0, 0)
 
 

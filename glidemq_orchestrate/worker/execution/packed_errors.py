@@ -1,4 +1,4 @@
-"""Exceptions as bytes, on their way from a process of a handler to the worker."""
+"""Exceptions as bytes, to send them from the process of a handler to the worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HandlerRaised(Exception):
 
 
 def pack(error: BaseException) -> bytes:
-    """An exception of any kind as bytes."""
+    """Any exception as bytes."""
     fields = {
         "name": type(error).__name__,
         "text": _text(error)[:_MAX_TEXT],
@@ -31,12 +31,12 @@ def pack(error: BaseException) -> bytes:
 
 
 def unpack(body: bytes) -> Exception:
-    """The exception, of its own class if that can be restored; never one that would end a worker."""
+    """The exception, in its own class if that can be restored; never one that would end a worker."""
     fields = json.loads(body)
     error: Any = None
     with suppress(BaseException):  # user code
         error = pickle.loads(base64.b64decode(fields["whole"]))  # noqa: S301  from our own process
-    # The last two would become something else on their way out of a coroutine.
+    # A coroutine cannot raise the last two.
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
         error = type(fields["name"], (HandlerRaised,), {})(fields["text"])
     error.__cause__ = ProcessTraceback(fields["trace"])
@@ -45,7 +45,7 @@ def unpack(body: bytes) -> Exception:
 
 
 def _whole(error: Exception) -> str:
-    """The exception pickled; empty unless it can be restored with the same class and text."""
+    """The pickled exception; empty unless it can be restored with the same class and text."""
     for way in (error, _Remade(error)):
         with suppress(BaseException):  # user code
             packed = pickle.dumps(way)
@@ -56,7 +56,7 @@ def _whole(error: Exception) -> str:
 
 
 class _Remade:
-    """Pickles an exception past its constructor, which may need other arguments than ``args``."""
+    """Pickles an exception without its constructor, which may take other arguments than ``args``."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

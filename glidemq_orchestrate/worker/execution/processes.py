@@ -1,7 +1,7 @@
-"""Handlers in separate processes, which a timeout or a cancel kills, with everything they have started.
+"""Handlers in separate processes, which a timeout or a cancel kills, with all processes that they started.
 
-Each process has its own socket to the worker and shares nothing with the others: killing one at any moment
-leaves no lock behind and harms no other. See ``child`` for the frames.
+Each process has its own socket to the worker and shares nothing with the others, so it can be killed at any
+moment without effect on them. See ``child`` for the frames.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
 
 Send = Callable[[str, str, str], Awaitable[None]]
-"""Called with token, ``progress``, ``log``, ``message`` or ``check``, and text; awaited before the next."""
+"""Called with a token, ``progress``, ``log``, ``message`` or ``check``, and a text; awaited each time."""
 
 _SENT: Final = {child.PROGRESS: "progress", child.LOG: "log", child.MESSAGE: "message"}
 
@@ -58,15 +58,15 @@ class Processes:
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._owner = os.getpid()
-        # Not those of the loop: handlers keep these busy, or end them.
+        # Not those of the loop: handlers may occupy them or shut them down.
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="glidemq-processes")
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
-        """Run a handler; cancelling this kills its process and everything that has started.
+        """Run a handler; cancelling this kills its process and all processes that it started.
 
         Raises:
-            Exception: Raised by the handler, or because its process died. Never another ``BaseException``.
+            Exception: The handler raised it, or its process died. Never another ``BaseException``.
         """
         for tries_left in reversed(range(TRIES)):
             process = await self._take()
@@ -119,8 +119,8 @@ class _Process:
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.is_idle, self._threads = False, threads
-        # Not fork: this process has threads, and a copy of their locks would never be released. Nor the fork
-        # server, whose children are not ours: their exit codes would not be known.
+        # Not fork: copied locks of other threads would never be released. Nor the fork server: the exit codes
+        # of its children are not known here.
         context = multiprocessing.get_context("spawn")
         self._sock, self._theirs = socket.socketpair()
         self._sock.setblocking(False)
@@ -130,7 +130,7 @@ class _Process:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can take a job: between two jobs it sends nothing, so anything to read means its end."""
+        """Whether it can take a job. Between two jobs it sends nothing, so anything to read means its end."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -165,8 +165,8 @@ class _Process:
                 elif kind in _SENT:
                     await send(_SENT[kind], body.decode())
                 elif kind == child.CHECK:
-                    answer = await _answer(send)
-                    await loop.sock_sendall(self._sock, child.HEAD.pack(child.CHECK, len(answer)) + answer)
+                    reply = await _checked(send)
+                    await loop.sock_sendall(self._sock, child.HEAD.pack(child.CHECK, len(reply)) + reply)
                 else:
                     break
         except (OSError, EOFError) as exc:
@@ -181,10 +181,10 @@ class _Process:
         return value
 
     def kill(self) -> None:
-        """Kill it and everything it has started."""
+        """Kill it and all processes that it started."""
         process = self._process
         if process.pid is not None:
-            with suppress(OSError):  # it has no session yet, or nothing is left in it
+            with suppress(OSError):  # it has no session yet, or nobody is left in it
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
 
@@ -192,7 +192,7 @@ class _Process:
         """Wait for its end in the background."""
         try:
             self._threads.submit(self.join)
-        except RuntimeError:  # all of them are closed: it was killed
+        except RuntimeError:  # the pool is shut down
             self.join()
 
     def join(self) -> None:
@@ -206,7 +206,7 @@ class _Process:
     async def _receive(self) -> tuple[bytes, bytes]:
         kind, size = child.HEAD.unpack(await self._read(child.HEAD.size))
         if kind not in child.KINDS or size > child.MAX_FRAME:
-            raise EOFError("the connection to the process holds something that is not a frame")
+            raise EOFError("the process sent something that is not a frame")
         return kind, await self._read(size)
 
     async def _read(self, size: int) -> bytes:
@@ -222,7 +222,7 @@ class _Process:
         """How it ended, in words."""
         process = self._process
         until = time.monotonic() + BY_ITSELF_SECONDS
-        # Not join: a process that has written to the wrong file would make it wait for ever.
+        # Not join: it would block if the process had written to the wrong file.
         while (code := process.exitcode) is None and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         if code is None:
@@ -232,8 +232,8 @@ class _Process:
         return f"the handler's process ended with exit code {code}"
 
 
-async def _answer(send: Callable[[str, str], Awaitable[None]]) -> bytes:
-    """Why the attempt does not own its job, or that is not known; empty when it owns it."""
+async def _checked(send: Callable[[str, str], Awaitable[None]]) -> bytes:
+    """The reply to a check: the error, packed; empty if the attempt owns its job."""
     try:
         await send("check", "")
     except GlideMQError as exc:

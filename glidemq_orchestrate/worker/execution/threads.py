@@ -1,7 +1,7 @@
-"""Calls user code. Whatever it raises is returned as a value: ``sys.exit()`` in a handler ends no worker.
+"""Calls of user code. Exceptions are returned as values: ``sys.exit()`` in a handler does not end the worker.
 
 Plain functions run in our own threads: a free one is always available, so no job waits for a handler that
-runs beyond its timeout, and no thread prevents the process from ending.
+overstays its time limit, and no thread prevents the process from ending.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> En
         return Ended(await function(*given))
     except (asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as exc:  # noqa: BLE001  a handler harms its job only
+    except BaseException as exc:  # noqa: BLE001  it affects its own job only
         return Ended(error=exc)
 
 
 class Threads:
-    """Threads for plain user functions: started when none is idle, and ended when idle for a minute.
+    """Threads for plain user functions: started when none is idle, and ended after a minute without work.
 
-    A cancelled call leaves its thread to the function until that returns: it overstays.
+    When a call is cancelled, its function overstays: it keeps its thread until it returns.
 
     Args:
         name: The name of the threads.
@@ -76,12 +76,12 @@ class Threads:
         Args:
             function: The function.
             given: Its arguments.
-            stop: Asks it to return, when this call is cancelled and there is a grace.
-            grace: Seconds in which it may return then, before the call ends.
+            stop: Signals the function to return, when this call is cancelled and there is a grace.
+            grace: Seconds in which it may then return, before the call ends.
 
         Raises:
             ThreadsUnavailable: No thread can be started: the interpreter is shutting down.
-            asyncio.CancelledError: Only the waiting has ended; the function continues.
+            asyncio.CancelledError: The call was cancelled; the function continues.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Ended] = loop.create_future()
@@ -90,12 +90,12 @@ class Threads:
         def work() -> None:
             try:
                 ended = Ended(about.run(function, *given))
-            except BaseException as exc:  # noqa: BLE001  a handler harms its job only
+            except BaseException as exc:  # noqa: BLE001  it affects its own job only
                 ended = Ended(error=exc)
             with contextlib.suppress(RuntimeError):  # the loop has ended: the function outlived its worker
                 loop.call_soon_threadsafe(self._resolve, future, ended)
 
-        self._give(work)
+        self._assign(work)
         try:
             return await (asyncio.shield(future) if grace else future)
         except asyncio.CancelledError:
@@ -108,17 +108,17 @@ class Threads:
                 future.cancel()
             self.overstayed += 1
             if self.overstayed % 32 == 0:
-                logger.error(  # noqa: TRY400  the cancellation explains nothing
+                text = (
                     "%d handlers still run although they timed out or were cancelled; each keeps a thread. "
-                    "Let them check ctx.cancelled, or use process=True",
-                    self.overstayed,
-                    extra={"action": "overstayed"},
+                    "Fix: check ctx.cancelled in them, or use process=True"
                 )
+                # Without the cancellation, which explains nothing.
+                logger.error(text, self.overstayed, extra={"action": "overstayed"})  # noqa: TRY400
             raise
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many functions overstay that no further job should start."""
+        """Whether so many functions overstay that no job should start."""
         return self.overstayed >= MAX_OVERSTAYED
 
     def close(self) -> None:
@@ -135,8 +135,8 @@ class Threads:
         else:
             future.set_result(ended)
 
-    def _give(self, work: Callable[[], None]) -> None:
-        """Give the work to a free thread, or to a new one if there is none."""
+    def _assign(self, work: Callable[[], None]) -> None:
+        """Assign work to an idle thread, or to a new one if there is none."""
         with self._lock:
             is_free = self._free > 0
             if is_free:
@@ -151,20 +151,20 @@ class Threads:
         self._work.put(work)
 
     def _serve(self) -> None:
-        """Run one piece of work after the other, until closed or idle for too long."""
+        """Do one piece of work after the other, until closed or idle for too long."""
         while True:
             try:
                 work = self._work.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 with self._lock:
-                    if not self._free:  # it was given work at this very moment
+                    if not self._free:  # work was assigned at this very moment
                         continue
                     self._free -= 1
                 return
             if work is None:
                 return
             work()
-            del work  # it holds the job's data
+            del work  # it refers to the job's data
             with self._lock:
                 if self._is_closed:
                     return

@@ -16,28 +16,26 @@ from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution.outcomes import unknown_handler
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.log import about
-
-logger = logging.getLogger("glidemq_orchestrate.worker")
+from glidemq_orchestrate.worker.log import log_job
 
 FIRST_PAUSE_MS: Final = 50
-LONGEST_PAUSE_MS: Final = 1_000
-LONGEST_ALONE_MS: Final = 10_000  # nobody may be there to take it
+MAX_PAUSE_MS: Final = 1_000
+MAX_PAUSE_ALONE_MS: Final = 10_000  # while no other worker may run it
 MAX_REMEMBERED: Final = 10_000
 
 
 @dataclass(slots=True)
 class Unhandled:
-    """Decides about jobs that this worker has no handler for.
+    """Decides what happens to jobs without a handler in this worker.
 
     Attributes:
         run: Drives operations.
         queues: Keys by queue name.
-        handlers: What this worker can run.
+        handlers: The handlers of this worker.
         worker_id: This worker.
         clock: The current time.
-        only_known: Jobs are given back also while nobody else is alive.
-        pauses: For how long a job is given back the next time, by queue and job.
+        only_known: Jobs are given back even while no other worker is alive.
+        pauses: The milliseconds for which a job is given back the next time, by queue and job.
     """
 
     run: Run
@@ -49,27 +47,23 @@ class Unhandled:
     pauses: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def outcome_of(self, attempt: Attempt) -> Outcome:
-        """Give a job back that another live worker of the queue can run; without one it fails.
+        """Give a job back if another live worker of the queue may run it; otherwise it fails.
 
-        It comes back after a pause that doubles: the worker that takes it next may be this one again.
+        It is available after a pause that doubles each time: this worker may be the next to fetch it.
         """
         queue, key = self.queues[attempt.queue], (attempt.queue, attempt.job_id)
         failure = unknown_handler(attempt, self.handlers.names)
         try:
             may = await self.run(ops.may_be_handled(queue, attempt, self.worker_id, failure.text, self.clock))
         except GlideMQError:
-            may = True  # unknown, which is no reason to fail a job
+            may = True  # not known, which is no reason to fail a job
         pause = self.pauses.pop(key, FIRST_PAUSE_MS)
         if not (may or self.only_known):
             return failure
-        self.pauses[key] = min(pause * 2, LONGEST_PAUSE_MS if may else LONGEST_ALONE_MS)
+        self.pauses[key] = min(pause * 2, MAX_PAUSE_MS if may else MAX_PAUSE_ALONE_MS)
         if len(self.pauses) > MAX_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
-        logger.log(
-            logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG,
-            "job %s: no handler for %r here, but another worker may have one: given back",
-            attempt.job_id,
-            attempt.name,
-            extra=about("handed_back", attempt),
-        )
+        level = logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG
+        text = "job %s: given back, as this worker has no handler for %r and another one may have it"
+        log_job(level, text, attempt, "handed_back", attempt.name)
         return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + pause, second=UNBEGUN)

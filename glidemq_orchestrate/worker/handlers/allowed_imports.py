@@ -1,4 +1,4 @@
-"""Which modules named by a job a worker may import: only those in the packages it was started with."""
+"""The modules that a job may name: only those in the packages that its worker was started with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
 
-_REMEDY: Final = "start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
+_FIX: Final = "start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
 
 
 class ImportNotAllowed(Exception):
@@ -20,14 +20,14 @@ class ImportNotAllowed(Exception):
 
     def __init__(self, module: str, allowed: Sequence[str]) -> None:
         may = f"from {', '.join(allowed)}" if allowed else "nothing that a job names"
-        super().__init__(f"this worker may not import {module}: it imports {may}; {_REMEDY}")
+        super().__init__(f"this worker may not import {module}: it imports {may}; {_FIX}")
 
 
 def check_packages(names: Sequence[str]) -> tuple[str, ...]:
     """The packages of an allow-list, checked.
 
     Raises:
-        ConfigurationError: Not a list, or one of them is not the dotted name of a package or module.
+        ConfigurationError: It is not a list, or an entry is not the dotted name of a package or module.
     """
     if isinstance(names, str):
         raise ConfigurationError(f"allow_import must be a list of packages, got the text {names[:100]!r}")
@@ -40,10 +40,10 @@ def check_packages(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_allowed(module: str, allowed: Sequence[str]) -> bool:
-    """Whether a module is one of the packages or inside one, by whole parts of its name.
+    """Whether a module is one of the packages or in one, by whole parts of its name.
 
-    A part that is no name, as in ``mypackage./tmp/x`` or ``mypackage..x``, is in no package; nor is one like
-    ``__main__``, whose import runs the program of the package.
+    A part that is not an identifier, as in ``mypackage./tmp/x`` or ``mypackage..x``, is in no package; nor is
+    one like ``__main__``, whose import runs the program of the package.
     """
     return any(
         module == package or (module.startswith(f"{package}.") and _are_names(module[len(package) + 1 :]))
@@ -56,7 +56,7 @@ def import_allowed(module: str, allowed: Sequence[str]) -> ModuleType:
 
     Raises:
         ImportNotAllowed: It is in none of the packages; nothing was imported.
-        Exception: Whatever the import raises.
+        Exception: The import raised it.
     """
     if not is_allowed(module, allowed):
         raise ImportNotAllowed(module, allowed)
@@ -68,9 +68,9 @@ def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
     """The object at a path of attributes in a module, such as ``Report.build``.
 
     Raises:
-        ImportNotAllowed: The path leads out of the packages: through another module (``os.system`` where
-            ``os`` is imported), to a function or class that the module has imported from elsewhere, or by a
-            special attribute (``f.__globals__``).
+        ImportNotAllowed: The path leaves the packages: through another module (``os.system`` where ``os`` is
+            imported), to a function or class that is imported from elsewhere, or through a special attribute
+            (``f.__globals__``).
         AttributeError: There is no such attribute.
     """
     target: Any = module
@@ -85,7 +85,7 @@ def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
 
 
 def undecorated(target: Any, allowed: Sequence[str]) -> Any:
-    """The function inside what Airflow's ``@task`` has made of it; anything else as it is.
+    """The function that Airflow's ``@task`` has wrapped; anything else is returned as it is.
 
     Raises:
         ImportNotAllowed: The function is defined outside the packages.
@@ -99,7 +99,7 @@ def undecorated(target: Any, allowed: Sequence[str]) -> Any:
 
 
 def _home_of(target: Any) -> str | None:
-    """The module that an object is, or in which it was defined; None for a value, which has none."""
+    """The module that an object is, or that defines it; None for a value."""
     if isinstance(target, ModuleType):
         return target.__name__
     if isinstance(target, partial):

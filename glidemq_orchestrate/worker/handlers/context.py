@@ -1,4 +1,4 @@
-"""The argument of a handler: its input, and ways to report on its run."""
+"""The argument of a handler: its input, and how it reports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is
 
 
 class Cancelled:
-    """Whether a handler should stop: true or false as such; usable from any thread.
-
-    Cheap until ``wait`` is called.
+    """Whether a handler should stop: true once it should; usable from any thread.
 
     Attributes:
-        is_stopping: Whether that is because the worker stops: the job is given back, and runs again.
-        is_lost: Whether that is because the job is this attempt's no more: another one may have it.
+        is_stopping: Whether the reason is that the worker stops: the job is given back and runs again.
+        is_lost: Whether this attempt no longer owns the job: another attempt may run it.
     """
 
     __slots__ = ("_event", "_is_set", "is_lost", "is_stopping")
@@ -40,7 +38,7 @@ class Cancelled:
     __bool__ = is_set
 
     def set(self, *, is_stopping: bool = False, is_lost: bool = False) -> None:
-        """Ask the handler to stop. The first reason counts; a lost job is noted in any case."""
+        """Signal the handler to stop. The first reason is kept; ``is_lost`` is set in any case."""
         self.is_stopping = self.is_stopping or (is_stopping and not self._is_set)
         self.is_lost = self.is_lost or is_lost
         self._is_set = True
@@ -146,31 +144,30 @@ _NO_SPEAKER: Final = Unheard()
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """The argument of a handler: its input, and ways to report on the run. Usable from any thread.
+    """The argument of a handler: its input, and how it reports. Usable from any thread.
 
     Attributes:
-        queue: The queue the job came from.
+        queue: The queue of the job.
         job_id: The job.
-        name: The handler's name.
+        name: The job name, by which the handler is registered.
         attempt: 1 for the first run.
-        data: The job's payload; not shared, so it may be changed.
+        data: The job's payload; the handler may change it.
         inputs: Results of the dependencies by node name; empty outside a flow.
-        cancelled: Set when the job was cancelled, timed out, or lost its lease to another worker. Stop then:
-            whatever is returned afterwards is discarded. A handler in a process is killed instead. It is also
-            set when the worker stops and gives the job back: then ``cancelled.is_stopping`` is true.
+        cancelled: Set when the job was cancelled, timed out, or lost its lease. Stop then: the result is
+            discarded. A handler in a process is killed instead. It is also set when the worker stops and
+            gives the job back: then ``cancelled.is_stopping`` is true.
         flow_id, node: The flow and the position in it; None outside a flow.
-        speaker: Receives what the handler reports by the methods below.
+        speaker: Receives what the handler reports with the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
         flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
-        fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
-            attempt.
-        allow_import: The packages from which this worker may import what a job names (``Worker``).
-        generation: Which run of the flow id this is: 0 for the first, and outside a flow.
-        epoch: The number of this attempt, by the server: larger than that of every earlier attempt of the
-            job, also of those that were lost, and of the node's jobs in earlier generations. About the
-            server's time in milliseconds, so it may jump; 0 for messages of a broadcast. For names of what
-            an attempt writes, and for stores that refuse a smaller number than the last (fencing).
-        token: What only this attempt of the job has; with the job id it tells attempts apart.
+        fallback: The entry of the job's ``fallbacks`` for this attempt; None for the first attempt.
+        allow_import: The packages from which this worker may import what a job names; see ``Worker``.
+        generation: The generation of the flow; 0 for the first, and outside a flow.
+        epoch: The number of this attempt, assigned by the server: greater than that of every earlier attempt
+            of the job, including lost ones, and of the node's jobs in earlier generations. Close to the
+            server's time in milliseconds, so it may jump; 0 for broadcast messages. Use it to name what an
+            attempt writes, and as a fencing token.
+        token: Unique to this attempt, together with the job id.
     """
 
     queue: str
@@ -192,7 +189,7 @@ class Context:
     token: str = ""
 
     def progress(self, value: JsonLike) -> None:
-        """Report how far the run is, as any JSON value; readers see the newest.
+        """Report progress as any JSON value; readers see the latest.
 
         Raises:
             EncodeError: The value is not JSON, or too large.
@@ -200,61 +197,59 @@ class Context:
         self.speaker.progress(value)
 
     def log(self, line: str) -> None:
-        """Store a line of text with the job, which keeps at least its last 10,000 lines."""
+        """Store a line of text with the job; at least the last 10,000 lines are kept."""
         self.speaker.log(line)
 
     def output(self, fields: Mapping[str, str]) -> None:
         """Append texts by name to the job's output stream (``queue.read_output``).
 
-        All of it is kept until the job is removed, however long it is.
+        All of it is kept until the job is removed, without a limit of length.
 
         Raises:
-            ServerBusy: Too many messages of the job are still to be sent.
+            ServerBusy: Too much of the job's output is still unsent.
         """
         self.speaker.output(fields)
 
     def report_usage(self, usage: Usage) -> None:
-        """Report what the job used; this replaces the previous report and is charged to its budget."""
+        """Report what the job used. This replaces the previous report and is charged to the job's budget."""
         self.speaker.report_usage(usage)
 
     def write_message(self, text: str) -> None:
-        """Write a message for whoever waits for this job (``queue.messages``).
+        """Write a message for readers that wait for this job (``queue.messages``).
 
-        Unlike output, no message is dropped: all are on the server, in order, before the result is
-        accepted; where that is not possible the attempt fails. Readers can tell the messages of the attempt
-        whose result was accepted from those of others. They are kept for a week after the last one, whatever
-        becomes of the job. A plain handler that writes faster than the server accepts waits.
+        Unlike progress, no message is dropped: all are on the server, in order, before the result is
+        accepted; otherwise the attempt fails. Readers can distinguish the messages of the accepted attempt
+        from those of others. Messages are kept for a week after the last one, even if the job is removed. A
+        plain handler that writes faster than the server accepts has to wait.
 
         Raises:
             InvalidJob: It is not a text.
             PayloadTooLarge: It is longer than 1 MiB.
             LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
-            ServerBusy: An async handler has written more than 10,000 messages or 16 MiB that are still to be
-                sent.
+            ServerBusy: More than 10,000 messages or 16 MiB of an async handler are still unsent.
         """
         self.speaker.write_message(checked_message(text))
 
     def check_owner(self) -> None:
-        """Return if this attempt owns its job at this moment; for plain handlers, from any thread.
+        """Return if this attempt owns its job now; for plain handlers, from any thread.
 
-        Call it before something that only one attempt may do. It asks the server, one round trip, so it also
-        tells a process that was stopped for longer than its lease and has only just gone on. It cannot
-        promise the moment after: what must not be done twice needs a store that compares ``epoch``, or a
-        name of its own for each attempt.
+        Call it before something that only one attempt may do. It costs a round trip, and also detects that
+        the process was stopped for longer than its lease. The job may be lost right afterwards: what must not
+        happen twice needs a store that compares ``epoch``, or a separate name for each attempt.
 
         Raises:
             LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
-            TransportError: The server could not be reached: it is not known.
+            TransportError: The server could not be reached: the owner is not known.
         """
         self.speaker.check_owner()
 
     async def check_owner_async(self) -> None:
-        """See ``check_owner``; for async handlers."""
+        """Return if this attempt owns its job now; for async handlers. Otherwise as ``check_owner``."""
         await self.speaker.check_owner_async()
 
 
 def checked_message(text: str) -> str:
-    """The text, if it can be a message.
+    """The text, if it can be sent as a message.
 
     Raises:
         InvalidJob, PayloadTooLarge: It cannot.

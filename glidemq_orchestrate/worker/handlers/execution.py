@@ -1,4 +1,4 @@
-"""A running handler, as the parts of a worker and its middleware see it."""
+"""A running handler, as middleware and the worker see it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Execution:
 
     Attributes:
         attempts: The jobs, each with ``queue``, ``job_id``, ``name``, ``attempts_made`` (before this one),
-            ``flow_id``, ``node`` and ``options``. Read them only.
+            ``flow_id``, ``node`` and ``options``. Do not change them.
         started: When it began, by the clock of the worker's loop.
         contexts: The arguments of the handler: one for each job.
-        stopped: The jobs that shall stop: True for one that was revoked, False for one that lost its lease.
+        stopped: The jobs that must stop: True if the job was revoked, False if it lost its lease.
         task: The task in which it runs.
-        thread: The system's number of the thread in which its handler runs, if it is a plain function.
-        used: The processor time of that thread in it, in seconds; None until it has returned.
+        thread: The system's number of its thread, if the handler is a plain function.
+        used: The processor time that it used in that thread, in seconds; None until it has returned.
         has_ended: Its place is free.
         is_over: The outcomes of all its attempts are reported.
     """

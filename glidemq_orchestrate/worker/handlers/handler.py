@@ -1,4 +1,4 @@
-"""User code by job name: handlers, hooks and backoffs, and their registry."""
+"""The registry of user code: handlers by job name, hooks, and backoffs."""
 
 from __future__ import annotations
 
@@ -19,40 +19,17 @@ from glidemq_orchestrate.worker.handlers.context import Context
 
 MAX_BATCH: Final = 1_000
 
-
 Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]
-
-
 BatchHandler = Callable[[list[Context]], "Sequence[JsonLike] | Awaitable[Sequence[JsonLike]]"]
-
-
 Hook = Callable[[], None]
-
-
 StartHook = Hook | Callable[["Serving"], None]
-
-
 JobHook = Callable[["JobEvent"], None]
-
-
 BackoffStrategy = Callable[[int, BaseException], timedelta]
-
-
 H = TypeVar("H", bound=Handler)
-
-
 B = TypeVar("B", bound=BatchHandler)
-
-
 K = TypeVar("K", bound=Hook)
-
-
 L = TypeVar("L", bound=StartHook)
-
-
 J = TypeVar("J", bound=JobHook)
-
-
 S = TypeVar("S", bound=BackoffStrategy)
 
 
@@ -61,7 +38,7 @@ class JobEvent:
     """An event of one job in a worker, passed to its hooks and middleware.
 
     Attributes:
-        kind: ``active``, ``completed``, ``retrying``, ``failed``, or ``lost`` (another worker has the lease).
+        kind: ``active``, ``completed``, ``retrying``, ``failed``, or ``lost`` (the lease is lost).
         seconds: How long the handler ran; 0 for ``active``.
         reason: Why it failed; otherwise empty.
         epoch: The number of the attempt (``Context.epoch``).
@@ -85,7 +62,7 @@ class Serving:
 
     Attributes:
         queues: Their names.
-        settings: The connection, with its prefix: for clients of the hook's own.
+        settings: The connection with its prefix, for clients that the hook makes.
     """
 
     queues: tuple[str, ...]
@@ -96,8 +73,10 @@ class Serving:
 class Registered:
     """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process.
 
-    ``once``: not again after the worker that ran it was lost. ``grace``: seconds in which it may return when
-    it is to stop.
+    Attributes:
+        once: Do not run a job again whose worker was lost.
+        batch_wait: Seconds that a batch waits for more jobs.
+        grace: Seconds in which the function may return after its time limit.
     """
 
     function: Callable[..., Any]
@@ -134,18 +113,19 @@ class Handlers:
 
         Args:
             name: The job name.
-            process: Run it in a separate process, which a timeout or a cancel kills. Then it must be a plain
+            process: Run it in a separate process, which a timeout or a cancel kills. It must be a plain
                 function at the top level of a module, and its ``ctx.cancelled`` is never set.
-            once: Fail a job for good whose worker was lost while it had it, instead of running it again; its
-                attempts do not count. Where the lost worker only seemed to be lost, its run goes on until it
-                learns of that. Costs a read for each job.
-            grace: For a plain function in a thread, which cannot be ended from outside: when its time limit
-                has passed, ``ctx.cancelled`` is set, and the attempt ends when it has returned, or after so
-                long. So the next attempt does not begin beside it. By default the attempt ends at once.
+            once: If the worker of a job is lost, fail the job for good instead of running it again, even if
+                it has attempts left. If the worker was only unreachable, its run continues until its next
+                heartbeat. Costs one read per job.
+            grace: How long a plain function in a thread, which cannot be killed, may take to return after its
+                time limit. ``ctx.cancelled`` is set when the limit passes. The attempt ends when the function
+                returns or the grace is over, so that the next attempt does not run beside it. By default the
+                attempt ends at once.
 
         Raises:
-            ConfigurationError: The name is taken or empty, an async function cannot run in a process, or the
-                grace is negative, or for another kind of handler.
+            ConfigurationError: The name is empty or already registered, the function is async although
+                ``process`` is set, or the grace is negative or set for a handler that runs in no thread.
         """
         _check_name(name)
         if grace < timedelta(0):
@@ -159,7 +139,7 @@ class Handlers:
                 )
             if grace and (is_async or process):
                 raise ConfigurationError(
-                    f"handler {name!r} needs no grace: only plain functions in threads cannot be ended"
+                    f"handler {name!r} cannot have a grace: only plain functions in threads can"
                 )
             seconds = grace.total_seconds()
             self._register(name, Registered(function, is_async, process, once, grace=seconds))
@@ -171,14 +151,15 @@ class Handlers:
     def batch_handler(
         self, name: str, *, size: int, wait: timedelta = timedelta(milliseconds=50)
     ) -> Callable[[B], B]:
-        """Register a function for up to ``size`` jobs together: it takes and returns a list.
+        """Register a function that handles up to ``size`` jobs at once: it takes and returns a list.
 
-        It runs when ``size`` jobs are there, or ``wait`` after the first of them arrived. A batch takes one
-        place of the worker's concurrency; every job in it keeps its own attempts. Its timeout is the longest
-        of its jobs.
+        It runs once ``size`` jobs have arrived, or ``wait`` after the first. A batch takes one place of the
+        worker's concurrency; each of its jobs keeps its own attempts. Its time limit is the longest of its
+        jobs.
 
         Raises:
-            ConfigurationError: The name is taken or empty, the size not 1 to 1,000, or the wait negative.
+            ConfigurationError: The name is empty or already registered, the size is not 1 to 1,000, or the
+                wait is negative.
         """
         _check_name(name)
         if not 1 <= size <= MAX_BATCH:
@@ -199,7 +180,7 @@ class Handlers:
         """Register a backoff for jobs that name it; called with the number of failures and the error.
 
         Raises:
-            ConfigurationError: The name is taken, empty, or one of glide-mq's own (fixed, exponential).
+            ConfigurationError: The name is empty, already registered, or built in (fixed, exponential).
         """
 
         def register(strategy: S) -> S:
@@ -216,22 +197,22 @@ class Handlers:
 
     @explained()
     def on_job(self, hook: J) -> J:
-        """Register a function to call with each ``JobEvent``. It runs on the worker's loop: be quick."""
+        """Register a function to call with each ``JobEvent``. It runs on the worker's loop: do not block."""
         self.job_hooks.append(hook)
         return hook
 
     @explained()
     def on_start(self, hook: L) -> L:
-        """Register a function that runs once before the worker takes jobs; if it raises, none are taken.
+        """Register a function that runs once before the worker takes jobs; if it raises, the start fails.
 
-        One with a parameter that has no default gets what the worker serves (``Serving``).
+        If it has a parameter without a default, it is called with a ``Serving``.
         """
         self.start_hooks.append(hook)
         return hook
 
     @explained()
     def on_stop(self, hook: K) -> K:
-        """Register a function that runs once after the worker's last job, also when starting failed."""
+        """Register a function that runs once after the worker's last job, even if its start failed."""
         self.stop_hooks.append(hook)
         return hook
 
@@ -282,7 +263,7 @@ class Handlers:
 
 
 def _needs_argument(hook: Callable[..., object]) -> bool:
-    """Whether a function cannot be called without an argument."""
+    """Whether a function must be called with an argument."""
     try:
         parameters = inspect.signature(hook).parameters.values()
     except ValueError:  # of C, without a signature

@@ -1,7 +1,7 @@
-"""What a function logs by ``logging``, in its own thread, goes to the log of its job too.
+"""Copies what a function logs with ``logging``, in its own thread, to the log of its job.
 
-A handler would be gone as soon as another function sets up the logging of the process, by ``dictConfig`` or
-``basicConfig(force=True)``: so what calls handlers is replaced.
+A logging handler would be removed as soon as another function configures logging, by ``dictConfig`` or
+``basicConfig(force=True)``: so ``Logger.callHandlers`` is replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _ToJob(logging.Handler):
         try:
             self._ctx.log(f"{record.levelname} {record.getMessage()}"[:MAX_CHARACTERS])
             if self._lines == MAX_LINES:
-                self._ctx.log("what it logs from here on is in the log of the worker alone")
+                self._ctx.log("the rest of what it logs is in the log of the worker only")
         except Exception:  # noqa: BLE001  as every handler of logging
             self.handleError(record)
 
@@ -50,8 +50,8 @@ _jobs: Final[dict[int, _ToJob]] = {}
 
 @contextmanager
 def captured(ctx: Context) -> Iterator[None]:
-    """Store what this thread logs in the block, from INFO on, with the job. The worker logs it as before."""
-    _listen()
+    """Also store with the job what this thread logs in the block, at INFO and above."""
+    _install()
     thread = threading.get_ident()
     before = _jobs.get(thread)
     _jobs[thread] = _ToJob(ctx)
@@ -64,12 +64,12 @@ def captured(ctx: Context) -> Iterator[None]:
 
 
 @functools.cache
-def _listen() -> None:
+def _install() -> None:
     loggers: Any = logging.Logger
-    loggers.callHandlers = _heard(loggers.callHandlers)
+    loggers.callHandlers = _with_capture(loggers.callHandlers)
 
 
-def _heard(call: Callable[[Any, logging.LogRecord], None]) -> Callable[[Any, logging.LogRecord], None]:
+def _with_capture(call: Callable[[Any, logging.LogRecord], None]) -> Callable[[Any, logging.LogRecord], None]:
     @functools.wraps(call)
     def called(self: Any, record: logging.LogRecord) -> None:
         call(self, record)

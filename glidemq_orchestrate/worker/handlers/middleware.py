@@ -19,10 +19,10 @@ Proceed: TypeAlias = Callable[[], Awaitable[Any]]
 class Middleware:
     """Code around the calls of handlers; the base class does nothing. Override what you need.
 
-    ``Worker(middleware=[first, second])``: the first is the outermost of the given ones. The time limit of a
-    job applies inside all of them, so their own time is not limited.
+    In ``Worker(middleware=[first, second])`` the first is the outermost. The time limit of a job applies
+    inside all of them, so their own time is not limited.
 
-    Every method is called on the worker's loop, for jobs of all queues: be quick, and await what blocks.
+    Every method is called on the worker's loop, for jobs of all queues: do not block.
 
     Example:
         >>> class Slow(Middleware):
@@ -40,25 +40,25 @@ class Middleware:
         return True
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:  # noqa: ARG002  for subclasses
-        """Call the handler with ``await proceed()``, and return what it returned, or something else.
+        """Call the handler with ``await proceed()``, and return its result, or another one.
 
-        Whatever this raises counts as raised by the handler, including ``RetryLater``, ``Skip`` and
-        ``Unrecoverable``. If it does not proceed, the handler does not run, and what it returns is the
-        result. A job that is revoked or has lost its lease raises ``asyncio.CancelledError`` here: let it
-        pass.
+        An exception here counts as raised by the handler, including ``RetryLater``, ``Skip`` and
+        ``Unrecoverable``. Without ``proceed()`` the handler does not run, and the value returned here is the
+        result. If the job is revoked or has lost its lease, ``asyncio.CancelledError`` is raised here: do not
+        catch it.
 
         Args:
             execution: Its ``contexts`` are the handler's arguments: one, or several for a batch handler.
-            proceed: Calls the handler. Await it once at most.
+            proceed: Calls the handler. Await it at most once.
         """
         return await proceed()
 
     def on_event(self, event: JobEvent) -> None:
-        """Handle an event of a job: see ``JobEvent``. What this raises is logged and changes nothing."""
+        """Handle an event of a job; see ``JobEvent``. An exception here is logged and changes nothing."""
 
     @property
     def hears_events(self) -> bool:
-        """Whether ``on_event`` needs events now; if no middleware does, none are made."""
+        """Whether ``on_event`` needs events now; if no middleware does, none are created."""
         return True
 
 
@@ -79,7 +79,7 @@ def wrap(
 
 
 def check_middleware(given: Iterable[object]) -> tuple[Middleware, ...]:
-    """The middleware given by a user, checked.
+    """The middleware of a user, checked.
 
     Raises:
         ConfigurationError: It is not a list, an item is not an instance of ``Middleware``, ``around`` is

@@ -2,9 +2,9 @@
 
 The module must be in a package that the worker was started with (``allowed_imports``). An argument may also
 be, or contain, the result of a dependency: ``"inputs": [{"node": "load", "path": ["rows"], "to": ["data",
-0]}]`` puts ``rows`` of the result of the node ``load`` in the first place of the argument ``data``. Where
-there is no node ``clean[*]``, that stands for the list of the results of ``clean[0]``, ``clean[1]``, ..., as
-far as they are there.
+0]}]`` puts ``rows`` of the result of the node ``load`` into the first item of the argument ``data``. Unless
+there is a node ``clean[*]``, that name means the list of the results of ``clean[0]``, ``clean[1]``, ..., as
+far as they exist.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 ALL: Final = "[*]"
 PIPES: Final = "dagster_pipes"
-"""What a job carries for ``open_pipes``; functions do without."""
+"""The field of a job for ``open_pipes``; functions do not get it."""
 _DEEPEST: Final = 100
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
 _ONLY_ON_AIRFLOW: Final = (
-    "; a DAG file needs Airflow: install airflow-provider-glidemq for the worker too, or move the function "
-    "to a module that does not import Airflow, and import it in the DAG file"
+    ". A DAG file needs Airflow. Fix: install airflow-provider-glidemq for the worker too, or move the "
+    "function to a module that does not import Airflow, and import it in the DAG file"
 )
 
 
 class InvalidCall(Unrecoverable):
-    """The payload does not describe a call that can be made; another attempt would fail the same way."""
+    """The payload does not describe a valid call; another attempt would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCall:
-    """A checked payload: how messages call it, the function, and its arguments by name."""
+    """A checked payload: its title in messages, the function, and its arguments by name."""
 
     title: str
     function: Callable[..., Any]
@@ -53,16 +53,16 @@ class NamedCall:
 
     @classmethod
     def of(cls, ctx: Context, what: str, *, fields: Collection[str] = ()) -> NamedCall:
-        """Check the payload of a job, import its function, and put results of dependencies in their places.
+        """Check the payload of a job, import its function, and insert the results of dependencies.
 
         Args:
             ctx: The job.
-            what: How messages call the function.
+            what: The kind of function, for messages.
             fields: Further fields that the payload may have.
 
         Raises:
             InvalidCall: A field is missing or of the wrong type, the function is not in an allowed package or
-                cannot be imported, or a result has not what is asked of it. The message names the function.
+                cannot be imported, or a result lacks the requested part. The message names the function.
         """
         data = ctx.data
         if not isinstance(data, dict):
@@ -82,10 +82,10 @@ class NamedCall:
         return cls(title, _imported(title, name, ctx.allow_import), given)
 
     def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
-        """Refuse arguments that the function does not take, beside those that the worker supplies.
+        """Refuse arguments that do not match the parameters, with those that the worker supplies.
 
         Raises:
-            InvalidCall: It does not take them, or needs others.
+            InvalidCall: They do not match.
         """
         try:
             inspect.signature(self.function).bind(*[None] * leading, **{**self.arguments, **supplied})
@@ -95,11 +95,11 @@ class NamedCall:
             return  # a callable without a readable signature: the call itself will fail
 
     def checked(self, result: Any, remedy: str) -> Json:
-        """What the function has returned.
+        """The result of the function.
 
         Raises:
-            InvalidCall: It is not JSON, or too large. The message has place and type, and ends with how to
-                convert that, or with ``remedy``.
+            InvalidCall: It is not JSON, or too large. The message has place and type, and ends with a
+                conversion, or with ``remedy``.
         """
         try:
             encode(result, where=f"result of {self.title}")
@@ -117,7 +117,7 @@ class NamedCall:
 
 
 def _not_json(value: Any, place: Sequence[object] = ()) -> tuple[str, Any] | None:
-    """The first part of a result that is of no type of JSON, with its place; None if there is none."""
+    """The first part of a result that is not JSON, with its place; None if there is none."""
     if value is None or isinstance(value, str | int | float) or len(place) > _DEEPEST:
         return None
     if isinstance(value, dict):
@@ -143,7 +143,7 @@ def _kind(value: object) -> str:
 
 
 def _conversion(value: object) -> str:
-    """How to make JSON of a value; empty where that is not for a line of code."""
+    """How to convert a value to JSON; empty if that needs more than a line of code."""
     if value is None or isinstance(value, Number | str):  # a key, or a number of numpy, pandas or decimal
         return "Convert it by int(...), float(...) or str(...)"
     if isinstance(value, date | time | timedelta):  # a datetime is a date
@@ -173,7 +173,7 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     except ImportNotAllowed as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     except AttributeError as exc:
-        # Its file, too: another one of that name may come first on the path of the worker.
+        # With its file: another module of that name may come first on the path of the worker.
         place = getattr(module, "__file__", None) or "built in"
         raise InvalidCall(f"{title}: module {module_name} ({place}) has no {path}") from exc
     if not callable(target):
@@ -183,10 +183,10 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
 
 
 def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:
-    """Put results of dependencies in their places.
+    """Insert results of dependencies into arguments.
 
     Raises:
-        InvalidCall: There is no such place or result, or ``inputs`` is not of the form above.
+        InvalidCall: There is no such place or result, or ``inputs`` is malformed.
     """
     for item in [] if inputs is None else inputs if isinstance(inputs, list) else [inputs]:
         if not (
@@ -214,7 +214,7 @@ def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Map
 
 
 def _result(node: str, results: Mapping[str, Json]) -> Any:
-    """The result of a node, or of all nodes of a list; none of one that was skipped."""
+    """The result of a node, or of all nodes of a list; skipped nodes have none."""
     if node in results or not node.endswith(ALL):
         return results.get(node)
     start = node.removesuffix(ALL) + "["

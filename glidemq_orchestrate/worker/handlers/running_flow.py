@@ -1,4 +1,4 @@
-"""The flow of a running node as its handler sees it: the class of ``ctx.flow``."""
+"""The flow of a running node: the class of ``ctx.flow``."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class RunningFlow(FlowOfNode):
         self._thread = threading.current_thread()
 
     def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        """Add nodes from a plain handler, all or none. An async one awaits ``add_nodes_async``.
+        """Add nodes from a plain handler, all or none. An async handler awaits ``add_nodes_async``.
 
-        They may wait for each other, for nodes of the flow, and for nodes that an earlier call added; those
-        that wait for nothing wait for this node. The same call again changes nothing.
+        They may depend on each other, on nodes of the flow, and on nodes that an earlier call added; those
+        without dependencies depend on this node. Repeating the call changes nothing.
 
         Args:
             nodes: One or more; the flow may have 100,000 in all.
-            before: Nodes that wait for this one and shall also wait for the last of the added ones and get
-                their results; at most 100. The added ones may then wait for completed nodes only, besides
+            before: Dependents of this node that are also to depend on the last of the added nodes and get
+                their results; at most 100. The added nodes may then depend only on completed nodes and on
                 this one.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a handler may raise to control its job."""
+"""Exceptions that a handler raises to control its job."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from glidemq_orchestrate.wire.codec import JsonLike
 
 
 class HandlerSignal(Exception):
-    """Base of what a handler raises on purpose. Not a GlideMQError, so that no ``except`` swallows it."""
+    """The base of these exceptions. Not a GlideMQError, so that ``except GlideMQError`` does not catch it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let signals cross processes as they are, whatever their constructors take."""
+        """Pickle signals without calling their constructors, which take other arguments."""
         return restored, (type(self), self.args, self.__dict__)
 
 
 class Unrecoverable(HandlerSignal):
-    """The job failed for good: no further attempt, whatever the options allow."""
+    """The job has failed for good: there is no further attempt, even if its options allow one."""
 
 
 class Skip(HandlerSignal):
-    """This job is not needed: it ends as completed without a result, as a node of a flow as skipped.
+    """This job is not needed: it completes without a result; a node of a flow ends as skipped.
 
-    Its dependents are then skipped too, unless their rule allows them to run.
+    Its dependents are skipped too, unless their rule allows them to run.
     """
 
     def __init__(self, reason: str = "its handler raised Skip") -> None:
@@ -35,11 +35,11 @@ class Skip(HandlerSignal):
 class RetryLater(HandlerSignal):
     """Not now: the handler runs again after ``delay``.
 
-    This attempt failed and counts, so the job's attempts are the limit; with ``counts=False`` it costs none.
+    This attempt counts as failed, up to the job's number of attempts; with ``counts=False`` it costs none.
     """
 
     def __init__(
-        self, delay: timedelta, reason: str = "asked to be retried later", *, counts: bool = True
+        self, delay: timedelta, reason: str = "its handler raised RetryLater", *, counts: bool = True
     ) -> None:
         if not isinstance(delay, timedelta):
             raise TypeError(f"the delay of RetryLater must be a timedelta, got {delay!r}")
@@ -52,18 +52,18 @@ class RetryLater(HandlerSignal):
 class WaitForChildren(HandlerSignal):
     """Park this job until every child it has added has ended; then the handler runs again. Costs no attempt.
 
-    A child that failed, expired, or was revoked or removed has ended, too: ``queue.children_values`` raises
-    ``ChildrenFailed`` then, which tells which. A job that has added no child fails, also a
-    node with dependencies. So does one that waits again when all have ended and it has added no more.
-    Cancelling its flow or revoking the job leaves its children alone: ``ctx.flow.add_nodes`` adds nodes of
-    the flow.
+    A child that failed, expired, or was revoked or removed counts as ended: ``queue.children_values`` then
+    raises ``ChildrenFailed``, which names them. A job that has added no child fails, even if it is a node
+    with dependencies; so does a job that waits again although all its children have ended. Cancelling the
+    flow or revoking the job does not affect the children; nodes that belong to the flow are added with
+    ``ctx.flow.add_nodes``.
     """
 
 
 class Suspend(HandlerSignal):
     """Park this job until a signal is sent to it; then the handler runs again with ``ctx.signals``.
 
-    Costs no attempt. After ``timeout`` (None: never) the job fails.
+    Costs no attempt. After ``timeout`` the job fails; None: it waits without limit.
     """
 
     def __init__(self, reason: str = "", timeout: timedelta | None = None) -> None:
@@ -76,8 +76,7 @@ class Suspend(HandlerSignal):
 class BatchError(HandlerSignal):
     """Raised by a batch handler when only some of its jobs failed.
 
-    ``results`` has one item per job, in order: an exception for a job that failed, anything else is its
-    result.
+    ``results`` has one item per job, in order: an exception if the job failed, else its result.
     """
 
     def __init__(self, results: Sequence[JsonLike | BaseException]) -> None:

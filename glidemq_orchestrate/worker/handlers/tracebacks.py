@@ -1,6 +1,6 @@
-"""The traceback of what a handler raised, as text for the log of its job: bounded, the user's frames first.
+"""The traceback of a handler's exception, as text for the log of its job: bounded, without our own frames.
 
-It has lines of code and the messages of exceptions, never values of variables.
+It contains lines of code and the messages of exceptions, never values of variables.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _PACKAGE: Final = f"{Path(__file__).parents[2]}/"
 _LIBRARY: Final = f"{sysconfig.get_paths()['stdlib']}/"
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _USERS: Final = (f"{_PACKAGE}spark/flights/", f"{_PACKAGE}demo/")
-"""Code of ours that is written as users write theirs."""
+"""Examples in this package, which count as code of users."""
 
 
 class ProcessTraceback(Exception):
-    """The traceback in another process, as text: the cause of what that process has raised."""
+    """The traceback of another process, as text: the cause of an exception that it raised."""
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an error from its user's first frame on, with its causes and the parts of a group.
+    """The traceback of an error from the user's first frame on, with its causes and the parts of a group.
 
-    Empty if no code of a user was called. Never raises.
+    Empty if no code of a user is in it. Never raises.
     """
     try:
         if isinstance(error.__cause__, ProcessTraceback):
             return str(error.__cause__)
         whole = traceback.TracebackException.from_exception(error, max_group_width=5, max_group_depth=3)
         return _bounded(whole.format()) if _trim(whole) else ""
-    except Exception:  # noqa: BLE001  code of the user: an exception that cannot be shown
+    except Exception:  # noqa: BLE001  an exception of the user that cannot be formatted
         return ""
 
 
 def _trim(whole: traceback.TracebackException) -> bool:
-    """Drop the frames above the user's first one, also in causes and groups; whether there is one."""
+    """Drop the frames above the user's first, also in causes and groups; returns whether there is one."""
     todo, seen, has_users = [whole], set[int](), False
     while todo:
         one = todo.pop()
@@ -52,7 +52,7 @@ def _trim(whole: traceback.TracebackException) -> bool:
         frames = list(one.stack)
         first = next((at for at, frame in enumerate(frames) if is_users(frame.filename)), None)
         has_users = has_users or first is not None
-        if first is None:  # at least without ours
+        if first is None:  # drop ours at least
             theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE))
             kept = frames[next(theirs, len(frames)) :]
         else:
@@ -67,15 +67,15 @@ def _trim(whole: traceback.TracebackException) -> bool:
 
 
 def is_users(filename: str) -> bool:
-    """Whether code is neither of this package nor of the standard library."""
+    """Whether code belongs neither to this package nor to the standard library."""
     if filename.startswith(_PACKAGE):
         return filename.startswith(_USERS)
-    is_installed = any(part in filename for part in _INSTALLED)  # which a user's package may be, too
+    is_installed = any(part in filename for part in _INSTALLED)  # a user's package may be installed too
     return is_installed or not filename.startswith((_LIBRARY, "<frozen "))
 
 
 def _bounded(parts: Iterator[str]) -> str:
-    """The text, cut in its middle where it is too long: its begin and the message at its end are kept."""
+    """The text, cut in the middle if it is too long: its beginning and the message at its end are kept."""
     lines = [line[:MAX_LINE] for part in parts for line in part[:MAX_MESSAGE].rstrip("\n").split("\n")]
     text = "\n".join(lines)
     if len(text) <= MAX_CHARACTERS:

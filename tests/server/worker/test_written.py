@@ -104,7 +104,7 @@ def test_a_plain_handler_that_is_too_fast_waits_and_an_async_one_is_told(
     assert numbers_of(queue, "p") == list(range(MANY))
     queue.add_and_wait("hasty", MANY, options=JobOptions(job_id="h"))
     assert numbers_of(queue, "h") == list(range(10))
-    assert "10 messages of job h wait to be sent" in str(told[0])
+    assert "10 messages of job h are unsent" in str(told[0])
 
 
 def test_what_is_no_message_is_refused_at_once(queue: Queue, run_worker: RunWorker) -> None:

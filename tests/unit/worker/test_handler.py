@@ -75,7 +75,7 @@ def test_including_another_handler_for_a_name_is_refused() -> None:
 def test_the_signals_carry_their_message() -> None:
     later = RetryLater(timedelta(seconds=5), "busy")
     assert (later.delay, str(later)) == (timedelta(seconds=5), "busy")
-    assert str(RetryLater(timedelta(0))) == "asked to be retried later"
+    assert str(RetryLater(timedelta(0))) == "its handler raised RetryLater"
     assert str(Unrecoverable("no such table")) == "no such table"
 
 
