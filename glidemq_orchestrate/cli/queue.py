@@ -13,7 +13,8 @@ from rich.text import Text
 from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say, say_json, seconds
 from glidemq_orchestrate.cli.terminal import printable
-from glidemq_orchestrate.clients.queue import Queue, Queues
+from glidemq_orchestrate.clients.client import Client
+from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.states import EndedState, JobState
@@ -31,8 +32,8 @@ SHOWN = [state for state in JobState if state not in HIDDEN]
 @reports_errors
 def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
     """List the queues with their job counts. Scans all keys of the server, a page at a time."""
-    with Queues(url, prefix=prefix) as queues:
-        names = queues.names()
+    with Client(url, prefix=prefix) as client:
+        names = client.queues()
     rows = [_listed(name, url, prefix) for name in names]
     if as_json:
         say_json(rows)

@@ -10,17 +10,49 @@ from typing import Final
 from glidemq_orchestrate import events as ops
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.outage import Outage, sleep
+from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = ["AsyncEventReader", "Event", "EventFilter", "EventKind", "EventReader"]
 
 ALL: Final = EventFilter()
 STEP: Final = timedelta(seconds=1)
+
+
+class EventOperations:
+    """What can be done with the events of a queue, each written once for both readers.
+
+    Attributes:
+        position: The id of the last event that was read; None until ``start``.
+        where: Which events to return.
+    """
+
+    def __init__(self, keys: QueueKeys, position: str | None, where: EventFilter) -> None:
+        self._keys, self.position, self.where = keys, position, where
+
+    def start(self) -> Op[str]:
+        """Set the position to now, if it is not set yet, and return it. Later events will be read."""
+        if self.position is None:
+            self.position = yield from ops.tail(self._keys)
+        return self.position
+
+    def read(self, timeout: timedelta = timedelta(0)) -> Op[list[Event]]:
+        """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
+        events = yield from self.read_all(timeout)
+        if events:
+            self.position = events[-1].id
+        return [event for event in events if self.where.takes(event)]
+
+    def read_all(self, timeout: timedelta) -> Op[list[Event]]:
+        """The next events, also those that do not match; leaves the position where it is."""
+        position = yield from self.start()
+        return (yield from ops.read_with_gap(self._keys, position, milliseconds(timeout) or None))
 
 
 class EventReader(SyncFacade):
@@ -59,21 +91,20 @@ class EventReader(SyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
-        self.position = position
-        self._where, self._idle_timeout = where, idle_timeout
+        self._operations = EventOperations(self._keys, position, where)
+        self._idle_timeout = idle_timeout
 
-    def start(self) -> str:
-        """Set the position to now, if it is not set yet, and return it. Later events will be read."""
-        if self.position is None:
-            self.position = self._run(ops.tail(self._keys))
-        return self.position
+    @property
+    def position(self) -> str | None:
+        """Where to continue: the id of the last event that was read; None until ``start``."""
+        return self._operations.position
 
-    def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:
-        """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
-        events = self._run(ops.read_with_gap(self._keys, self.start(), milliseconds(timeout) or None))
-        if events:
-            self.position = events[-1].id
-        return [event for event in events if self._where.takes(event)]
+    @position.setter
+    def position(self, position: str | None) -> None:
+        self._operations.position = position
+
+    start = blocking(EventOperations.start)
+    read = blocking(EventOperations.read)
 
     def __iter__(self) -> Iterator[Event]:
         """Yield matching events one by one, until none came for ``idle_timeout``.
@@ -84,9 +115,7 @@ class EventReader(SyncFacade):
         last, outage = time.monotonic(), Outage(f"events of queue {self._keys.queue}")
         while not _is_over(last, self._idle_timeout):
             try:
-                events = self._run(
-                    ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._idle_timeout)))
-                )
+                events = self._run(self._operations.read_all(_step(self._idle_timeout)))
             except TransportError as exc:
                 pause = outage.pause(exc)
                 if _is_over(last, self._idle_timeout):
@@ -96,13 +125,33 @@ class EventReader(SyncFacade):
             outage.over()
             for event in events:
                 self.position = event.id
-                if self._where.takes(event):
+                if self._operations.where.takes(event):
                     yield event
                     last = time.monotonic()
 
 
 class AsyncEventReader(AsyncFacade):
-    """``EventReader`` with awaitable calls; same arguments, same errors."""
+    """Reads the events of one queue in order, with awaitable calls and ``async for``.
+
+    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: an event shows
+    that something changed; read jobs and flows for their state. Events that were trimmed before they were
+    read are replaced by one with ``is_gap``.
+    The position moves past events that the filter leaves out.
+
+    Iteration yields one event after the other, and moves ``position`` to each before yielding it. Once it has
+    begun it goes on when the server was away, for example during a failover; that is logged.
+
+    Args:
+        queue: The queue.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
+            ``0-0``: from the oldest that is left.
+        where: Which events to return; a gap always is.
+        idle_timeout: Iteration ends after this long without a matching event; with an error, if the server is
+            away then. None: never.
+        prefix: First part of every key.
+        clock: For tests.
+    """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
         self,
@@ -117,31 +166,31 @@ class AsyncEventReader(AsyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
-        self.position = position
-        self._where, self._idle_timeout = where, idle_timeout
+        self._operations = EventOperations(self._keys, position, where)
+        self._idle_timeout = idle_timeout
 
-    async def start(self) -> str:
-        """See ``EventReader.start``."""
-        if self.position is None:
-            self.position = await self._run(ops.tail(self._keys))
-        return self.position
+    @property
+    def position(self) -> str | None:
+        """Where to continue: the id of the last event that was read; None until ``start``."""
+        return self._operations.position
 
-    async def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:  # noqa: ASYNC109  the server waits
-        """See ``EventReader.read``."""
-        events = await self._run(
-            ops.read_with_gap(self._keys, await self.start(), milliseconds(timeout) or None)
-        )
-        if events:
-            self.position = events[-1].id
-        return [event for event in events if self._where.takes(event)]
+    @position.setter
+    def position(self, position: str | None) -> None:
+        self._operations.position = position
+
+    start = awaited(EventOperations.start)
+    read = awaited(EventOperations.read)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """See ``EventReader.__iter__``."""
+        """Yield matching events one by one, until none came for ``idle_timeout``.
+
+        Raises:
+            TransportError: The server is away at the beginning, or when ``idle_timeout`` has passed.
+        """
         last, outage = time.monotonic(), Outage(f"events of queue {self._keys.queue}")
-        step = milliseconds(_step(self._idle_timeout))
         while not _is_over(last, self._idle_timeout):
             try:
-                events = await self._run(ops.read_with_gap(self._keys, await self.start(), step))
+                events = await self._run(self._operations.read_all(_step(self._idle_timeout)))
             except TransportError as exc:
                 pause = outage.pause(exc)
                 if _is_over(last, self._idle_timeout):
@@ -151,7 +200,7 @@ class AsyncEventReader(AsyncFacade):
             outage.over()
             for event in events:
                 self.position = event.id
-                if self._where.takes(event):
+                if self._operations.where.takes(event):
                     yield event
                     last = time.monotonic()
 

@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
 from glidemq_orchestrate.foundation.importing import importing
@@ -23,11 +23,44 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D")
+F = TypeVar("F", bound="_Facade[Any]")
 
 
 # Drivers that a forked child inherited from its parent are kept alive: closing one, even by the garbage
 # collector, would affect the parent's event loop.
 _OF_PARENTS: list[object] = []
+
+
+class Connections(Generic[D]):
+    """The drivers of one client, and of all that it hands out: one for each process that uses it."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[int, D] = {}
+        self.is_closed = False
+
+    def own(self) -> D | None:
+        """The driver of this process, if it has one.
+
+        Raises:
+            ConfigurationError: The ``Client`` to which it belongs was closed.
+        """
+        if self.is_closed:
+            raise ConfigurationError("the client is closed. Fix: use it before close(), or make another one")
+        return self._of_this_process()
+
+    def _of_this_process(self) -> D | None:
+        pid = os.getpid()
+        if (driver := self._drivers.get(pid)) is None:
+            _OF_PARENTS.extend(self._drivers.pop(other) for other in list(self._drivers) if other != pid)
+        return driver
+
+    def hold(self, driver: D) -> D:
+        """Take a driver for this process, unless another thread or task was faster; the one that is taken."""
+        return self._drivers.setdefault(os.getpid(), driver)
+
+    def release(self) -> D | None:
+        """Give up the driver of this process and return it, to be closed."""
+        return None if self._of_this_process() is None else self._drivers.pop(os.getpid(), None)
 
 
 class _Facade(Generic[D]):
@@ -44,7 +77,18 @@ class _Facade(Generic[D]):
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
         self._prefix, self._confirmation = self._settings.prefix, self._settings.confirmation
         self._clock = clock or ServerClock()
-        self._drivers: dict[int, D] = {}
+        self._connections: Connections[D] = Connections()
+        self._is_shared = False
+
+    def _share(self, made: F) -> F:
+        """Let another client use the connections and the clock of this one. It leaves them open.
+
+        Raises:
+            ConfigurationError: This client was closed.
+        """
+        self._connections.own()
+        made._connections, made._is_shared = self._connections, True  # noqa: SLF001  of the same base
+        return made
 
     def _prepared(self) -> Op[None]:
         """What a server must be and have before the first call."""
@@ -58,16 +102,11 @@ class _Facade(Generic[D]):
 
     def _own(self) -> D | None:
         """The driver of this process, if it has one."""
-        pid = os.getpid()
-        driver = self._drivers.get(pid)
-        if driver is None and self._drivers:
-            _OF_PARENTS.extend(self._drivers.values())
-            self._drivers = {}
-        return driver
+        return self._connections.own()
 
     def _hold(self, driver: D) -> D:
-        """Take a driver for this process, unless another thread or task was faster; the one that is taken."""
-        return self._drivers.setdefault(os.getpid(), driver)
+        """Take a driver for this process; see ``Connections``."""
+        return self._connections.hold(driver)
 
     def _clock_is_due(self) -> bool:
         """Whether the server's time was read too long ago and should be read again."""
@@ -118,8 +157,11 @@ class SyncFacade(_Facade["SyncDriver"]):
         return driver
 
     def close(self) -> None:
-        """Close the connections of this process. Repeatable; a later call opens new ones."""
-        if self._own() is not None and (driver := self._drivers.pop(os.getpid(), None)) is not None:
+        """Close the connections of this process. Repeatable; a later call opens new ones.
+
+        What a ``Client`` has handed out shares its connections, and leaves them open.
+        """
+        if not self._is_shared and (driver := self._connections.release()) is not None:
             driver.close()
 
     def __enter__(self) -> Self:
@@ -175,8 +217,11 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         return driver
 
     async def close(self) -> None:
-        """Close the connections of this process. Repeatable; a later call opens new ones."""
-        if self._own() is not None and (driver := self._drivers.pop(os.getpid(), None)) is not None:
+        """Close the connections of this process. Repeatable; a later call opens new ones.
+
+        What an ``AsyncClient`` has handed out shares its connections, and leaves them open.
+        """
+        if not self._is_shared and (driver := self._connections.release()) is not None:
             await driver.aclose()
 
     async def __aenter__(self) -> Self:

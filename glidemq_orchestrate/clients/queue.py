@@ -1,37 +1,31 @@
-"""Queue and AsyncQueue: add jobs, wait for one, read one; plus every call of their parts."""
+"""Queue and AsyncQueue: the jobs of one queue, and the queue as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
-from typing import Final
-
-from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clients.parts.admin import AdminCalls, AsyncAdminCalls
-from glidemq_orchestrate.clients.parts.jobs import AsyncJobCalls, JobCalls
-from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, ListingCalls
-from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
-from glidemq_orchestrate.flows.waits import Wait
-from glidemq_orchestrate.jobs import adding as ops
-from glidemq_orchestrate.jobs.adding import NewJob, traced
-from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.clients.operations.adding import AddingOperations
+from glidemq_orchestrate.clients.operations.admin import AdminOperations
+from glidemq_orchestrate.clients.operations.jobs import JobOperations
+from glidemq_orchestrate.clients.operations.listing import ListingOperations
+from glidemq_orchestrate.clients.operations.queue_base import Compression
+from glidemq_orchestrate.clients.operations.usage import UsageOperations
+from glidemq_orchestrate.clients.twins import awaited, awaited_twice, blocking, blocking_twice
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs.adding import NewJob
+from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import OutputChunk
 from glidemq_orchestrate.jobs.suspension import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
-from glidemq_orchestrate.queues import waits
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo
-from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage, queue_names
+from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
-from glidemq_orchestrate.wire.codec import Json, JsonLike
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = [
     "AsyncQueue",
-    "AsyncQueues",
     "DeadLetter",
     "FlowBudget",
     "FoundJobs",
@@ -43,7 +37,6 @@ __all__ = [
     "NewJob",
     "OutputChunk",
     "Queue",
-    "Queues",
     "Signal",
     "SuspendInfo",
     "Usage",
@@ -51,10 +44,12 @@ __all__ = [
     "WorkerInfo",
 ]
 
-WAIT: Final = timedelta(seconds=30)
+
+class QueueOperations(AddingOperations, JobOperations, ListingOperations, AdminOperations, UsageOperations):
+    """What can be done with one queue, each written once for both clients."""
 
 
-class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
+class Queue(SyncFacade):
     """One queue on one server.
 
     Args:
@@ -69,150 +64,166 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
             opened before the first call.
     """
 
-    def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
-        """Add one job; it is visible to workers when this returns, and as durable as ``confirm`` demands.
-
-        Args:
-            name: The handler that runs it.
-            data: JSON, at most 1 MiB encoded, before compression.
-            options: Attempts, delay, priority, own id, and so on.
-
-        Raises:
-            EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
-            InvalidJob: The name is empty, or the id in the options is taken; nothing was added.
-            JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but what ``confirm`` asks for was not reached in time.
-        """
-        with telemetry.adding(self._keys.queue, name) as trace:
-            new = traced(NewJob(name, data, options), trace)
-            return self._run(ops.add_job(self._keys, new, self._now(), packed=self._packed))
-
-    def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
-        """Add many jobs in order, in few round trips; all are checked before the first is sent.
-
-        Not all or nothing: calls of up to 100 jobs follow one another, and workers start with the first.
-
-        Returns:
-            The id of each job, in the order given; None for one that was not added because its own id is
-            taken or it is a duplicate.
-
-        Raises:
-            EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
-            ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but what ``confirm`` asks for was not reached in time.
-        """
-        with telemetry.adding(self._keys.queue, "") as trace:
-            new = [traced(job, trace) for job in jobs] if trace else jobs
-            return self._run(ops.add_many(self._keys, new, self._now(), packed=self._packed))
-
-    def add_and_wait(
+    def __init__(
         self,
         name: str,
-        data: JsonLike = None,
+        url: Address = None,
         *,
-        options: JobOptions = DEFAULT_OPTIONS,
-        timeout: timedelta = WAIT,
-    ) -> Json:
-        """Add one job and wait until it has ended; returns its result.
+        prefix: str = DEFAULT_PREFIX,
+        compression: Compression = "none",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys = QueueKeys(self._prefix, check_queue_name(name))
+        self._operations = QueueOperations(self._keys, self._clock, compression)
 
-        Args:
-            name: The handler that runs it.
-            data: JSON, at most 1 MiB encoded, before compression.
-            options: As for ``add``, but without any that remove the job before it can be read.
-            timeout: Longest time to wait, to the millisecond. The job continues after a time-out.
+    add = blocking(QueueOperations.add)
+    add_many = blocking(QueueOperations.add_many)
+    add_and_wait = blocking_twice(QueueOperations.add_and_wait)
+    get_job = blocking(QueueOperations.get_job)
+    wait_of = blocking(QueueOperations.wait_of)
 
-        Raises:
-            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` states which.
-            WaitTimeout: It has not ended in time; it may still end.
-            JobNotFound: It was removed.
-            InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
-        """
-        new = NewJob(name, data, options)
-        limit = milliseconds(timeout)
-        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
-        return self._run(ops.wait_for(self._keys, self._run(adding), self._clock))
+    retry = blocking(QueueOperations.retry)
+    revoke = blocking(QueueOperations.revoke)
+    remove = blocking(QueueOperations.remove)
+    change_priority = blocking(QueueOperations.change_priority)
+    change_delay = blocking(QueueOperations.change_delay)
+    promote = blocking(QueueOperations.promote)
+    add_log = blocking(QueueOperations.add_log)
+    logs = blocking(QueueOperations.logs)
+    set_progress = blocking(QueueOperations.set_progress)
+    update_data = blocking(QueueOperations.update_data)
+    report_tokens = blocking(QueueOperations.report_tokens)
+    children_values = blocking(QueueOperations.children_values)
+    parents = blocking(QueueOperations.parents)
+    suspend_info = blocking(QueueOperations.suspend_info)
+    signal = blocking(QueueOperations.signal)
+    add_output = blocking(QueueOperations.add_output)
+    read_output = blocking(QueueOperations.read_output)
+    messages = blocking(QueueOperations.messages)
+    accepted_attempts = blocking(QueueOperations.accepted_attempts)
 
-    def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
-        """Read one job as it is now.
+    get_jobs = blocking(QueueOperations.get_jobs)
+    search = blocking(QueueOperations.search)
+    scan_jobs = blocking(QueueOperations.scan_jobs)
+    states = blocking(QueueOperations.states)
+    counts = blocking(QueueOperations.counts)
 
-        Args:
-            job_id: Its id.
-            lenient: Return a job whose data or result is not valid JSON without them, as ``broken``.
+    now = blocking(QueueOperations.now)
+    pause = blocking(QueueOperations.pause)
+    resume = blocking(QueueOperations.resume)
+    is_paused = blocking(QueueOperations.is_paused)
+    clean = blocking(QueueOperations.clean)
+    drain = blocking(QueueOperations.drain)
+    obliterate = blocking(QueueOperations.obliterate)
+    retry_failed = blocking(QueueOperations.retry_failed)
+    set_global_concurrency = blocking(QueueOperations.set_global_concurrency)
+    global_concurrency = blocking(QueueOperations.global_concurrency)
+    set_global_rate_limit = blocking(QueueOperations.set_global_rate_limit)
+    global_rate_limit = blocking(QueueOperations.global_rate_limit)
+    rate_limit_group = blocking(QueueOperations.rate_limit_group)
+    groups = blocking(QueueOperations.groups)
+    metrics = blocking(QueueOperations.metrics)
+    lost_workers = blocking(QueueOperations.lost_workers)
+    workers = blocking(QueueOperations.workers)
+    set_dead_letter_queue = blocking(QueueOperations.set_dead_letter_queue)
+    dead_letter_queue = blocking(QueueOperations.dead_letter_queue)
+    dead_letters = blocking(QueueOperations.dead_letters)
+    get_dead_letter = blocking(QueueOperations.get_dead_letter)
+    remove_dead_letter = blocking(QueueOperations.remove_dead_letter)
+    replay_dead_letter = blocking(QueueOperations.replay_dead_letter)
 
-        Raises:
-            JobNotFound: There is none with this id.
-            DecodeError: Its data or result is not valid JSON; not if ``lenient``.
-        """
-        return self._run(ops.get_job(self._keys, job_id, lenient=lenient))
-
-    def wait_of(self, job_id: str) -> Wait | None:
-        """Why a job does not run now, and until when, as ``Flow.waits``; None for one that runs or has ended.
-
-        Also None for one that waits for jobs on which it depends.
-
-        Raises:
-            JobNotFound: There is none with this id.
-        """
-        return self._run(waits.wait_of(self._keys, job_id, self._now()))
-
-
-class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCalls):
-    """``Queue`` with awaitable calls; same arguments, same errors."""
-
-    async def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
-        """See ``Queue.add``."""
-        with telemetry.adding(self._keys.queue, name) as trace:
-            new = traced(NewJob(name, data, options), trace)
-            return await self._run(ops.add_job(self._keys, new, await self._now(), packed=self._packed))
-
-    async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
-        """See ``Queue.add_many``."""
-        with telemetry.adding(self._keys.queue, "") as trace:
-            new = [traced(job, trace) for job in jobs] if trace else jobs
-            return await self._run(ops.add_many(self._keys, new, await self._now(), packed=self._packed))
-
-    async def add_and_wait(
-        self,
-        name: str,
-        data: JsonLike = None,
-        *,
-        options: JobOptions = DEFAULT_OPTIONS,
-        timeout: timedelta = WAIT,  # noqa: ASYNC109  the server waits
-    ) -> Json:
-        """See ``Queue.add_and_wait``."""
-        new = NewJob(name, data, options)
-        limit = milliseconds(timeout)
-        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
-        return await self._run(ops.wait_for(self._keys, await self._run(adding), self._clock))
-
-    async def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
-        """See ``Queue.get_job``."""
-        return await self._run(ops.get_job(self._keys, job_id, lenient=lenient))
-
-    async def wait_of(self, job_id: str) -> Wait | None:
-        """See ``Queue.wait_of``."""
-        return await self._run(waits.wait_of(self._keys, job_id, await self._now()))
+    report_usage = blocking(QueueOperations.report_usage)
+    usage = blocking(QueueOperations.usage)
+    usage_summary = blocking(QueueOperations.usage_summary)
+    flow_budget = blocking(QueueOperations.flow_budget)
 
 
-class Queues(SyncFacade):
-    """The queues of one server under one prefix.
+class AsyncQueue(AsyncFacade):
+    """One queue on one server, with awaitable calls, for one event loop.
 
     Args:
+        name: 1 to 256 characters, none of ``{ } :``.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
+        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
         clock: For tests.
+
+    Raises:
+        ConfigurationError: The name, the URL, the prefix or the compression is not usable. No connection is
+            opened before the first call.
     """
 
-    def names(self) -> list[str]:
-        """The queues that have keys, sorted. Scans all keys of the server, a page at a time."""
-        return self._run(queue_names(self._prefix))
+    def __init__(
+        self,
+        name: str,
+        url: Address = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        compression: Compression = "none",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys = QueueKeys(self._prefix, check_queue_name(name))
+        self._operations = QueueOperations(self._keys, self._clock, compression)
 
+    add = awaited(QueueOperations.add)
+    add_many = awaited(QueueOperations.add_many)
+    add_and_wait = awaited_twice(QueueOperations.add_and_wait)
+    get_job = awaited(QueueOperations.get_job)
+    wait_of = awaited(QueueOperations.wait_of)
 
-class AsyncQueues(AsyncFacade):
-    """``Queues`` with awaitable calls; same arguments, same errors."""
+    retry = awaited(QueueOperations.retry)
+    revoke = awaited(QueueOperations.revoke)
+    remove = awaited(QueueOperations.remove)
+    change_priority = awaited(QueueOperations.change_priority)
+    change_delay = awaited(QueueOperations.change_delay)
+    promote = awaited(QueueOperations.promote)
+    add_log = awaited(QueueOperations.add_log)
+    logs = awaited(QueueOperations.logs)
+    set_progress = awaited(QueueOperations.set_progress)
+    update_data = awaited(QueueOperations.update_data)
+    report_tokens = awaited(QueueOperations.report_tokens)
+    children_values = awaited(QueueOperations.children_values)
+    parents = awaited(QueueOperations.parents)
+    suspend_info = awaited(QueueOperations.suspend_info)
+    signal = awaited(QueueOperations.signal)
+    add_output = awaited(QueueOperations.add_output)
+    read_output = awaited(QueueOperations.read_output)
+    messages = awaited(QueueOperations.messages)
+    accepted_attempts = awaited(QueueOperations.accepted_attempts)
 
-    async def names(self) -> list[str]:
-        """See ``Queues.names``."""
-        return await self._run(queue_names(self._prefix))
+    get_jobs = awaited(QueueOperations.get_jobs)
+    search = awaited(QueueOperations.search)
+    scan_jobs = awaited(QueueOperations.scan_jobs)
+    states = awaited(QueueOperations.states)
+    counts = awaited(QueueOperations.counts)
+
+    now = awaited(QueueOperations.now)
+    pause = awaited(QueueOperations.pause)
+    resume = awaited(QueueOperations.resume)
+    is_paused = awaited(QueueOperations.is_paused)
+    clean = awaited(QueueOperations.clean)
+    drain = awaited(QueueOperations.drain)
+    obliterate = awaited(QueueOperations.obliterate)
+    retry_failed = awaited(QueueOperations.retry_failed)
+    set_global_concurrency = awaited(QueueOperations.set_global_concurrency)
+    global_concurrency = awaited(QueueOperations.global_concurrency)
+    set_global_rate_limit = awaited(QueueOperations.set_global_rate_limit)
+    global_rate_limit = awaited(QueueOperations.global_rate_limit)
+    rate_limit_group = awaited(QueueOperations.rate_limit_group)
+    groups = awaited(QueueOperations.groups)
+    metrics = awaited(QueueOperations.metrics)
+    lost_workers = awaited(QueueOperations.lost_workers)
+    workers = awaited(QueueOperations.workers)
+    set_dead_letter_queue = awaited(QueueOperations.set_dead_letter_queue)
+    dead_letter_queue = awaited(QueueOperations.dead_letter_queue)
+    dead_letters = awaited(QueueOperations.dead_letters)
+    get_dead_letter = awaited(QueueOperations.get_dead_letter)
+    remove_dead_letter = awaited(QueueOperations.remove_dead_letter)
+    replay_dead_letter = awaited(QueueOperations.replay_dead_letter)
+
+    report_usage = awaited(QueueOperations.report_usage)
+    usage = awaited(QueueOperations.usage)
+    usage_summary = awaited(QueueOperations.usage_summary)
+    flow_budget = awaited(QueueOperations.flow_budget)

@@ -20,8 +20,7 @@ from rich.text import Text
 
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.view import summary_table
-from glidemq_orchestrate.clients.flow import Flow
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 from glidemq_orchestrate.demo.preflight import ensure_disk, ensure_java, ensure_packages
 from glidemq_orchestrate.embedded import EmbeddedServer

@@ -60,7 +60,9 @@ def explain_methods(kind: C) -> C:
     """Apply ``explained`` to the constructor and the public methods that a class defines."""
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, explained()(method))
+            made = explained()(method)
+            made.__qualname__ = f"{kind.__qualname__}.{name}"  # one that was made elsewhere has another
+            setattr(kind, name, made)
     return kind
 
 

@@ -27,6 +27,7 @@ GOOD: Final[dict[str, Any]] = {
     "after": None,
     "before": None,
     "count": 1,
+    "compression": "none",
     "cursor": "0",
     "data": DATA,
     "delay": MOMENT,
@@ -41,6 +42,7 @@ GOOD: Final[dict[str, Any]] = {
     "flows": (),
     "force": True,
     "grace": MOMENT,
+    "idle_timeout": MOMENT,
     "indexed_only": False,
     "job_id": "done",
     "job_ids": ["done"],
@@ -51,6 +53,7 @@ GOOD: Final[dict[str, Any]] = {
     "lenient": True,
     "limit": 5,
     "line": "text",
+    "max_messages": 5,
     "message_id": "m",
     "look_at": 100,
     "name": "work",
@@ -60,8 +63,10 @@ GOOD: Final[dict[str, Any]] = {
     "offset": 0,
     "on_existing": "attach",
     "options": gmo.JobOptions(),
+    "position": "0-0",
     "priority": 3,
     "progress": {"percent": 1},
+    "queue": "etl",
     "queues": ["etl"],
     "generation": None,
     "request": "r",
@@ -81,6 +86,7 @@ GOOD: Final[dict[str, Any]] = {
     "text": "note",
     "timeout": MOMENT,
     "tokens": 5,
+    "where": gmo.EventFilter(),
     "usage": gmo.Usage("m", tokens={"in": 1}),
     "extend": True,
     "dependents": True,
@@ -125,7 +131,7 @@ class Clients:
         self.schedulers = stack.enter_context(gmo.Schedulers("etl", url))
         self.news = stack.enter_context(gmo.Broadcast("news", url))
         self.events = stack.enter_context(gmo.EventReader("etl", url, position="0-0"))
-        self.queues = stack.enter_context(gmo.Queues(url))
+        self.client = stack.enter_context(gmo.Client(url))
         self.done, self.open = self.flows.get("f1"), self.flows.get("f2")
         self.runner = stack.enter_context(asyncio.Runner())
         self.later = gmo.AsyncQueue("etl", url)
@@ -145,7 +151,7 @@ class Clients:
             "schedulers",
             "news",
             "events",
-            "queues",
+            "client",
             "done",
             "open",
             "later",

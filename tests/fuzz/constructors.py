@@ -202,7 +202,7 @@ MADE: Final[dict[str, Made]] = {
     ),
     "Queue": Made(gmo.Queue, {"name": "etl", **CLIENT, "compression": "gzip"}),
     "AsyncQueue": Made(gmo.AsyncQueue, {"name": "etl", **CLIENT, "compression": "none"}),
-    "Queues": Made(gmo.Queues, CLIENT),
+    "Client": Made(gmo.Client, CLIENT),
     "FlowProducer": Made(gmo.FlowProducer, CLIENT),
     "Schedulers": Made(gmo.Schedulers, {"queue": "etl", **CLIENT}),
     "Broadcast": Made(gmo.Broadcast, {"name": "etl", "max_messages": 5, **CLIENT}),

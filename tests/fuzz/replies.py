@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Held
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.broadcasts import ops as broadcast
+from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import SystemClock
@@ -183,12 +183,12 @@ def opened() -> Iterator[Target]:
         clients = Clients(here.url, stack)
         driver = Liar(ConnectionSettings.resolve(here.url))
         stack.callback(driver.close)
-        for facade in (clients.queue, clients.flows, clients.schedulers, clients.events, clients.queues):
-            facade.close()
-            facade._drivers[os.getpid()] = driver
+        for facade in (clients.queue, clients.flows, clients.schedulers, clients.events, clients.client):
+            SyncFacade.close(facade)  # a Client itself would stay closed
+            facade._hold(driver)
         known: dict[str, Callable[[], Any]] = {name: partial(_driven, driver, op) for name, op in OPS.items()}
         for client, name, method in clients.methods():
-            if client in ("queue", "flows", "schedulers", "events", "queues", "done", "open"):
+            if client in ("queue", "flows", "schedulers", "events", "client", "done", "open"):
                 given = good_arguments(client, name, method)
                 known[f"{client}.{name}"] = partial(clients.call, method, given)
 

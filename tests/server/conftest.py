@@ -12,14 +12,14 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from glidemq_orchestrate import (
+    AsyncClient,
     AsyncEventReader,
     AsyncFlowProducer,
     AsyncQueue,
-    AsyncQueues,
+    Client,
     EventReader,
     FlowProducer,
     Queue,
-    Queues,
 )
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.backend import Reach
@@ -125,8 +125,8 @@ class Clients:
     def queue(self, name: str = "etl", **kw: Any) -> Any:
         return self.keep((Queue if self.runner is None else AsyncQueue)(name, kw.pop("url", self.url), **kw))
 
-    def queues(self, **kw: Any) -> Any:
-        return self.keep((Queues if self.runner is None else AsyncQueues)(self.url, **kw))
+    def client(self, **kw: Any) -> Any:
+        return self.keep((Client if self.runner is None else AsyncClient)(self.url, **kw))
 
     def flows(self, **kw: Any) -> Any:
         kind = FlowProducer if self.runner is None else AsyncFlowProducer

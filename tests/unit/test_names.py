@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from glidemq_orchestrate import (
     Deduplication,
     EventReader,
     FlowNode,
-    FlowProducer,
     FlowSpec,
     JobOptions,
     JobTemplate,
@@ -24,11 +23,12 @@ from glidemq_orchestrate import (
     Usage,
     Worker,
 )
-from glidemq_orchestrate.clients.flow import Flow
+from glidemq_orchestrate.clients.operations.changing import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation import names
+from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs import adding as queue_ops
 from glidemq_orchestrate.jobs import suspension
 from glidemq_orchestrate.jobs.adding import NewJob
@@ -134,14 +134,12 @@ def test_a_long_name_is_cut_in_errors() -> None:
 def test_a_reason_of_a_cancel_is_cut(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
 
-    def cancel(_ref: object, text: str, _clock: object) -> None:
+    def cancel(_ref: object, text: str, _clock: object) -> Iterator[None]:
         sent.append(text)
+        yield from ()
 
-    with FlowProducer(URL) as flows:
-        monkeypatch.setattr(flows, "_run", lambda op: op)
-        ref = FlowRef(QueueKeys("glide", "etl"), "f")
-        handle = Flow(flows, ref)
-        monkeypatch.setattr(handle, "_backend", SimpleNamespace(cancel=cancel))
-        handle.cancel(reason)
+    flow = FlowOperations(FlowRef(QueueKeys("glide", "etl"), "f"), SystemClock())
+    monkeypatch.setattr(flow, "_backend", SimpleNamespace(cancel=cancel))
+    assert list(flow.cancel(reason)) == []
     assert len(sent[0]) == names.MAX_REASON
     sent[0].encode()

@@ -74,7 +74,7 @@ REVIEWED: Final = {
     f"{CORE}/spark/__init__.py: import importlib": "imports modules of its own, by a fixed table",
     f"{CORE}/spark/__init__.py: .import_module": "the same",
     f"{CORE}/spark/hosts/child.py: import subprocess": "starts a session host, with fixed arguments",
-    f"{CORE}/clients/doctor.py: import concurrent": "looks at a server in a thread beside an event loop",
+    f"{CORE}/clients/doctor.py: import concurrent": "looks at a server in a thread, beside an event loop",
     f"{CORE}/spark/hosts/wire.py: import pickle": "unpacks what its own parent, or child, has sent",
     f"{CORE}/lifeline/lifeline.py: import subprocess": "starts the guard, with fixed arguments",
     f"{CORE}/lifeline/guard.py: import subprocess": "asks ps, with fixed arguments",

@@ -10,8 +10,7 @@ import typer
 from glidemq_orchestrate.cli.flow.cells import named
 from glidemq_orchestrate.cli.flow.options import Error, FlowIdArgument, Generation, Nodes, Pattern, State
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, read_json, reports_errors, say, say_json
-from glidemq_orchestrate.clients.flow import Flow
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 Reason = Annotated[str, typer.Option(help="Reason, shown with the nodes.")]

@@ -9,7 +9,7 @@ import typer
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument, Generation
 from glidemq_orchestrate.cli.flow.show import print_flow
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 

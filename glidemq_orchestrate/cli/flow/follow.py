@@ -17,7 +17,7 @@ from glidemq_orchestrate.cli.flow.cells import short
 from glidemq_orchestrate.cli.flow.show import print_flow
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import console, errors, say, say_json, stop_with
-from glidemq_orchestrate.clients.flow import Flow
+from glidemq_orchestrate.clients.flows import Flow
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowState

@@ -9,7 +9,7 @@ import typer
 
 from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
 from glidemq_orchestrate.cli.source import Arguments, flow_of, is_source
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX

@@ -13,7 +13,7 @@ from rich.text import Text
 from glidemq_orchestrate.cli.flow.cells import short, wait_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 

@@ -9,7 +9,7 @@ import typer
 
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say, say_json
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 

@@ -21,7 +21,7 @@ from glidemq_orchestrate.cli.flow.options import (
     Watch,
 )
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX

@@ -9,8 +9,7 @@ from glidemq_orchestrate.cli.flow.cells import status_json, wait_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
-from glidemq_orchestrate.clients.flow import Flow
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 

@@ -13,7 +13,7 @@ from glidemq_orchestrate.cli.flow.options import Keep, Lapse, Owned, Request, Ti
 from glidemq_orchestrate.cli.flow.plan import print_plan
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 

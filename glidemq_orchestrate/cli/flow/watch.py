@@ -9,7 +9,7 @@ import typer
 from glidemq_orchestrate.cli.flow.follow import follow, print_changes
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument, Timeout
 from glidemq_orchestrate.cli.shell import Prefix, Url, console, reports_errors
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 

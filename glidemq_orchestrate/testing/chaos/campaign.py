@@ -16,8 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate.clients.flow import Flow
-from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
 from glidemq_orchestrate.foundation.named import check_named

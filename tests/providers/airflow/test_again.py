@@ -25,7 +25,7 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDeferred
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Worker
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.io.sync import SyncDriver
 from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey

@@ -117,7 +117,7 @@ async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
     valkey: Valkey, producer: AsyncFlowProducer
 ) -> None:
     looks, (flow, other) = Poller(producer.statuses), await submitted(producer, 2)
-    flow._ref = flow._ref.__class__(flow._ref.home, "never")
+    flow._operations.ref = flow._ref.__class__(flow._ref.home, "never")
     gone, left = (Subscription[FlowStatus](one, often=600, seldom=600) for one in (flow, other))
     for one in (gone, left):
         looks.add(one)

@@ -14,13 +14,14 @@ import pytest
 
 from glidemq_orchestrate import (
     AsyncBroadcast,
+    AsyncClient,
     AsyncEventReader,
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
-    AsyncQueues,
     AsyncSchedulers,
     Broadcast,
+    Client,
     EventReader,
     Flow,
     FlowNode,
@@ -30,7 +31,6 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
     Queue,
-    Queues,
     Schedulers,
 )
 from glidemq_orchestrate.errors import (
@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from tests.server.conftest import Clients, Dump
 
 LONG = timedelta(seconds=30)
+AT_ONCE = ("__init__", "watch", "watch_batches", "queue", "events", "schedules", "broadcast")
 PAIRS = [
     (Queue, AsyncQueue),
     (FlowProducer, AsyncFlowProducer),
-    (Queues, AsyncQueues),
+    (Client, AsyncClient),
     (Flow, AsyncFlow),
     (EventReader, AsyncEventReader),
     (Schedulers, AsyncSchedulers),
@@ -87,9 +88,7 @@ def test_both_kinds_have_the_same_methods_with_the_same_signatures(sync: type, o
         if name != "__init__" or sync is not Flow:
             assert list(one.parameters.values()) == list(two.parameters.values()), name
             assert str(one.return_annotation) == str(two.return_annotation).replace("Async", ""), name
-        assert inspect.iscoroutinefunction(getattr(other, name)) == (
-            name not in ("__init__", "watch", "watch_batches")
-        ), name
+        assert inspect.iscoroutinefunction(getattr(other, name)) == (name not in AT_ONCE), name
 
 
 @pytest.mark.parametrize(("sync", "other"), PAIRS)

@@ -209,8 +209,8 @@ def test_the_queues_of_a_server_are_listed_by_name(clients: Clients, url: str) -
     for name in ("etl", "spark"):
         clients.do(clients.queue(name).add("a"))
     clients.do(clients.queue("other", prefix="mine").add("a"))
-    assert clients.do(clients.queues().names()) == ["etl", "spark"]
-    assert clients.do(clients.queues(prefix="mine").names()) == ["other"]
+    assert clients.do(clients.client().queues()) == ["etl", "spark"]
+    assert clients.do(clients.client(prefix="mine").queues()) == ["other"]
 
 
 def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, redis_client: Any) -> None:

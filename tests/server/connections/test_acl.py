@@ -12,6 +12,7 @@ import redis
 
 from glidemq_orchestrate import (
     Broadcast,
+    Client,
     ConnectionSettings,
     EventReader,
     FlowNode,
@@ -23,7 +24,6 @@ from glidemq_orchestrate import (
     NewJob,
     Ordering,
     Queue,
-    Queues,
     Schedule,
     Schedulers,
 )
@@ -115,7 +115,7 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
         assert list(reader.read())
     with Broadcast("news", url) as news:
         news.publish("order.paid", {"n": 1})
-    assert Queues(url).names() == ["etl", "news"]
+    assert Client(url).queues() == ["etl", "news"]
     with Queue("news", url) as queue:
         queue.obliterate(force=True)
     assert guarded.denied() == []

@@ -159,7 +159,7 @@ def test_queues_of_every_slot_work_by_one_client_of_each_kind(
         assert len(set(ids)) == 250
         clients.do(queue.pause())
         assert clients.do(queue.is_paused())
-    assert clients.do(clients.queues().names()) == list(QUEUES)
+    assert clients.do(clients.client().queues()) == list(QUEUES)
 
 
 def test_a_child_of_a_job_in_another_slot_is_refused(url: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from glidemq_orchestrate import (
     Broadcast,
+    Client,
     ConnectionSettings,
     EventReader,
     FlowNode,
@@ -19,7 +20,6 @@ from glidemq_orchestrate import (
     JobOptions,
     NewJob,
     Queue,
-    Queues,
     Schedule,
     Schedulers,
 )
@@ -93,9 +93,10 @@ def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionS
             pytest.fail(f"write {number} was confirmed: {do(write())}")
     flow = do(flows.get("f"))
     assert do(flow.status()).state is FlowState.RUNNING
+    names = clients.client().queues
     for read in (
         queue.counts, queue.is_paused, queue.workers, queue.metrics, queue.groups, queue.scan_jobs,
-        queue.dead_letters, queue.usage_summary, flow.nodes, flow.results, flows.list, clients.queues().names,
+        queue.dead_letters, queue.usage_summary, flow.nodes, flow.results, flows.list, names,
         lambda: queue.get_jobs("waiting"), lambda: queue.search(name="work"), lambda: queue.logs("a"),
         lambda: queue.get_job("f~a"), lambda: queue.children_values("f~a"), lambda: queue.parents("f~a"),
         lambda: queue.suspend_info("f~a"), lambda: queue.usage("f~a"), lambda: queue.flow_budget("f~a"),
@@ -116,9 +117,9 @@ def test_schedulers_and_broadcasts_wait_too(never: ConnectionSettings) -> None:
             schedulers.remove("hourly")
         with pytest.raises(NotConfirmed):
             news.publish("order.paid", {})
-    with EventReader("etl", never, position="0-0") as reader, Queues(never) as queues:
+    with EventReader("etl", never, position="0-0") as reader, Client(never) as queues:
         reader.read()
-        queues.names()
+        queues.queues()
 
 
 def test_a_worker_without_the_replicas_still_adds_nodes_and_runs_jobs_but_confirms_none(

@@ -12,6 +12,7 @@ import redis
 
 from glidemq_orchestrate import (
     Broadcast,
+    Client,
     Deduplication,
     EventReader,
     FlowNode,
@@ -23,7 +24,6 @@ from glidemq_orchestrate import (
     NewJob,
     Ordering,
     Queue,
-    Queues,
     Schedule,
     Schedulers,
 )
@@ -143,7 +143,7 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
         FlowProducer(url) as flows,
         Schedulers("etl", url) as schedulers,
         EventReader("etl", url, position="0-0") as events,
-        Queues(url) as queues,
+        Client(url) as queues,
     ):
         flow = flows.get("f")
         assert flow.status().state is FlowState.COMPLETED
@@ -162,7 +162,7 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
             ask()
         assert schedulers.list()
         assert events.read()
-        assert queues.names() == ["etl"]
+        assert queues.queues() == ["etl"]
         assert roles.denied() == []
 
         spec = FlowSpec("n", [FlowNode("a", "etl", "work")])

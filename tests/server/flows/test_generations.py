@@ -21,7 +21,7 @@ from glidemq_orchestrate import (
     Ordering,
     Rule,
 )
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,

@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
     RetryLater,
     Rule,
 )
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     EncodeError,

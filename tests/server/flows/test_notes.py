@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node

@@ -13,7 +13,7 @@ import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.attempts import upkeep
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
 from glidemq_orchestrate.flows import owners, submission
 from glidemq_orchestrate.flows.checked import check_flow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Rule, Skip, Unrecoverable
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import REACHES

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowProducer, FlowSpec
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import advance, lists, sweep
@@ -54,13 +54,14 @@ def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(
 
 
 def test_one_that_was_listed_in_an_older_state_at_its_end_is_corrected(
-    flows: FlowProducer, hand: Hand, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+    url: str, hand: Hand, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a client that was cut off, while another one listed the end."""
     monkeypatch.setattr(producer, "Reach", lambda *_: REACHES["portable"])
-    flow = flows.submit(FLOW, flow_id="f")
-    flow.cancel()
-    assert flow.wait(timeout=LONG).status.state == "cancelled"
+    with producer.FlowProducer(url) as flows:
+        flow = flows.submit(FLOW, flow_id="f")
+        flow.cancel()
+        assert flow.wait(timeout=LONG).status.state == "cancelled"
     redis_client.zadd("glide:{etl}:gmo:flows:state:running", {"f": 1})
     hand.run(advance.close(REF, SystemClock()))
     hand.run(sweep.sweep(ETL, SystemClock()))

@@ -19,7 +19,7 @@ from glidemq_orchestrate import (
     RetryLater,
     Suspend,
 )
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from tests.server.conftest import REACHES
 from tests.server.policy_work import node
 

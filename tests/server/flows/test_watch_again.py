@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowChange, FlowNode, FlowProducer, FlowSpec, JobOptions, NodeChange
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows import watch as flow_watch
 from glidemq_orchestrate.flows.backend import backend_of

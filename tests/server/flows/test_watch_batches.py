@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import AsyncFlowProducer, FlowNode, FlowProducer, FlowSpec, Owner
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, HandlerNotFound, QueueNotServed
 from tests.server.conftest import REACHES
 

@@ -19,13 +19,13 @@ from typing import Any, Final
 from redis import Redis
 
 from glidemq_orchestrate import (
+    Client,
     EventReader,
     FlowNode,
     FlowProducer,
     FlowSpec,
     JobState,
     Queue,
-    Queues,
     Schedule,
     Schedulers,
     Worker,
@@ -100,7 +100,7 @@ class Reader:
     """Reads everything that is stored."""
 
     def __init__(self, url: str) -> None:
-        self.flows, self.queue, self.queues = FlowProducer(url), Queue("etl", url), Queues(url)
+        self.flows, self.queue, self.queues = FlowProducer(url), Queue("etl", url), Client(url)
         self.schedulers, self.url = Schedulers("etl", url), url
 
     def read_all(self) -> None:
@@ -110,7 +110,7 @@ class Reader:
             self._try(partial(self._read_nodes, flow_id))
         for state in (JobState.WAITING, JobState.COMPLETED, JobState.FAILED, JobState.WAITING_CHILDREN):
             self._try(partial(self.queue.get_jobs, state))
-        for ask in (self.flows.list, self.queue.workers, self.schedulers.list, self.queues.names):
+        for ask in (self.flows.list, self.queue.workers, self.schedulers.list, self.queues.queues):
             self._try(ask)
         with EventReader("etl", self.url, position="0-0") as events:
             self._try(events.read)

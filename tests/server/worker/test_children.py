@@ -21,7 +21,7 @@ from glidemq_orchestrate import (
     Unrecoverable,
     WaitForChildren,
 )
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ChildrenFailed
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Handlers, JobOptions, Queue
-from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clients import flows as producer
 from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:

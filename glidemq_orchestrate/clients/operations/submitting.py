@@ -1,4 +1,4 @@
-"""FlowProducer and AsyncFlowProducer: submit flows and find them again."""
+"""What FlowProducer and AsyncFlowProducer do: submit flows and find them again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.attempts import client_supervision as tending
 from glidemq_orchestrate.attempts import workers
-from glidemq_orchestrate.clients.async_flow import AsyncFlow
-from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clients.flow import Flow
+from glidemq_orchestrate.clients.operations.changing import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows import generations, index, submission
 from glidemq_orchestrate.flows import planning as plans
@@ -23,37 +22,31 @@ from glidemq_orchestrate.flows.index import Label
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
 from glidemq_orchestrate.flows.plan import FlowPlan
-from glidemq_orchestrate.flows.ref import OnExisting
+from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import check_request
-from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_flow_id, check_queue_name
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import QueueKeys, check_flow_id, check_queue_name
 from glidemq_orchestrate.wire.stored import as_time
 
-__all__ = ["AsyncFlowProducer", "FlowProducer"]
+
+class FlowHandle(Protocol):
+    """A ``Flow`` or an ``AsyncFlow``."""
+
+    @property
+    def _ref(self) -> FlowRef: ...
 
 
-class FlowProducer(SyncFacade):
-    """Submits flows to one server and finds them again.
+class ProducerOperations:
+    """What can be done with the flows of a server, each written once for both clients."""
 
-    Args:
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        prefix: First part of every key.
-        clock: For tests.
-    """
-
-    def __init__(
-        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
-    ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
+    def __init__(self, prefix: str, clock: Clock, reach: Reach) -> None:
+        self._prefix, self._clock, self._reach = prefix, clock, reach
         self._renewals = Renewals()
 
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
-
-    def _reach(self) -> Reach:
-        return Reach(self._settings.kind == "cluster")
 
     def submit(  # noqa: PLR0913  what is submitted, and how
         self,
@@ -64,7 +57,7 @@ class FlowProducer(SyncFacade):
         request: str = "",
         owner: Owner | None = None,
         require_workers: bool = False,
-    ) -> Flow:
+    ) -> Op[FlowOperations]:
         """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
 
         Args:
@@ -101,16 +94,16 @@ class FlowProducer(SyncFacade):
         """
         flow, name = check_flow(spec), _name(flow_id, request)
         if require_workers:
-            self._run(workers.require(self._prefix, _jobs(flow), self._now()))
+            yield from workers.require(self._prefix, _jobs(flow), self._clock.now_ms())
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
-            owned, reach = self._owned_by(owner), self._reach()
-            made = submission.submit(
+            owned, reach = self._owned_by(owner), self._reach
+            ref = yield from submission.submit(
                 self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
             )
-            return Flow(self, self._run(made), owned)
+            return FlowOperations(ref, self._clock, owned)
 
-    def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
+    def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> Op[None]:
         """Look whether live workers can run jobs now; a worker of Node.js is assumed to have every handler.
 
         Args:
@@ -120,13 +113,14 @@ class FlowProducer(SyncFacade):
             QueueNotServed: Queues have no live worker: ``exc.queues``.
             HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
         """
-        self._run(workers.require(self._prefix, _by_queue(jobs), self._now()))
+        yield from workers.require(self._prefix, _by_queue(jobs), self._clock.now_ms())
 
-    def now(self) -> datetime:
+    def now(self) -> Op[datetime]:
         """The server's time, by which the times of flows go; to some milliseconds, UTC."""
-        return as_time(self._now())
+        yield from ()  # without a call to the server
+        return as_time(self._clock.now_ms())
 
-    def supervise(self, home: str) -> Sequence[str]:
+    def supervise(self, home: str) -> Op[Sequence[str]]:
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
@@ -136,9 +130,9 @@ class FlowProducer(SyncFacade):
             The queues that nobody supervises, and that the server does not let this client supervise.
         """
         keys = QueueKeys(self._prefix, check_queue_name(home))
-        return self._run(tending.once(tending.for_home(keys, self._clock)))
+        return (yield from tending.once(tending.for_home(keys, self._clock)))
 
-    def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
+    def plan(self, spec: FlowSpec, *, flow_id: str) -> Op[FlowPlan]:
         """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
 
         Changes nothing. With an equal specification, the flow is repaired in its current generation: what
@@ -153,9 +147,9 @@ class FlowProducer(SyncFacade):
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         name, flow = check_flow_id(flow_id), check_flow(spec)
-        return self._run(plans.plan(self._prefix, name, flow, self._reach()))
+        return plans.plan(self._prefix, name, flow, self._reach)
 
-    def get(self, flow_id: str, *, owner: Owner | None = None) -> Flow:
+    def get(self, flow_id: str, *, owner: Owner | None = None) -> Op[FlowOperations]:
         """Find a flow by its id: its current generation.
 
         Args:
@@ -165,16 +159,16 @@ class FlowProducer(SyncFacade):
         Raises:
             FlowNotFound: There is none with this id.
         """
-        found = self._run(submission.find(self._prefix, check_flow_id(flow_id)))
-        return Flow(self, found, self._owned_by(owner))
+        found = yield from submission.find(self._prefix, check_flow_id(flow_id))
+        return FlowOperations(found, self._clock, self._owned_by(owner))
 
-    def statuses(self, flows: Iterable[Flow | AsyncFlow]) -> Sequence[FlowStatus | None]:
+    def statuses(self, flows: Iterable[FlowHandle]) -> Op[Sequence[FlowStatus | None]]:
         """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
 
         Each is that of the generation that the handle stands for; ``superseded_by`` tells of a later one.
         """
         refs = [flow._ref for flow in flows]  # noqa: SLF001  its own handles
-        return self._run(generations.statuses(refs))
+        return generations.statuses(refs)
 
     def list(
         self,
@@ -184,7 +178,7 @@ class FlowProducer(SyncFacade):
         since: datetime | None = None,
         before: FlowStatus | None = None,
         limit: int = 100,
-    ) -> Sequence[FlowStatus]:
+    ) -> Op[Sequence[FlowStatus]]:
         """The newest flows that match all filters, newest first. A flow is listed until its retention ends.
 
         Args:
@@ -197,89 +191,8 @@ class FlowProducer(SyncFacade):
         Raises:
             ConfigurationError: A filter is not valid; nothing was sent.
         """
-        return self._run(
-            index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
-        )
-
-
-class AsyncFlowProducer(AsyncFacade):
-    """``FlowProducer`` with awaitable calls; same arguments, same errors."""
-
-    def __init__(
-        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
-    ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
-        self._renewals = Renewals()
-
-    def _owned_by(self, owner: Owner | None) -> Ownership | None:
-        return None if owner is None else Ownership(owner, self._renewals)
-
-    def _reach(self) -> Reach:
-        return Reach(self._settings.kind == "cluster")
-
-    async def submit(  # noqa: PLR0913  as FlowProducer.submit
-        self,
-        spec: FlowSpec,
-        *,
-        flow_id: str | None = None,
-        on_existing: OnExisting = "attach",
-        request: str = "",
-        owner: Owner | None = None,
-        require_workers: bool = False,
-    ) -> AsyncFlow:
-        """See ``FlowProducer.submit``."""
-        flow, name = check_flow(spec), _name(flow_id, request)
-        if require_workers:
-            await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
-        with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
-            flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
-            owned, reach = self._owned_by(owner), self._reach()
-            made = submission.submit(
-                self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
-            )
-            return AsyncFlow(self, await self._run(made), owned)
-
-    async def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
-        """See ``FlowProducer.check_workers``."""
-        await self._run(workers.require(self._prefix, _by_queue(jobs), await self._now()))
-
-    async def now(self) -> datetime:
-        """See ``FlowProducer.now``."""
-        return as_time(await self._now())
-
-    async def supervise(self, home: str) -> Sequence[str]:
-        """See ``FlowProducer.supervise``."""
-        keys = QueueKeys(self._prefix, check_queue_name(home))
-        return await self._run(tending.once(tending.for_home(keys, self._clock)))
-
-    async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
-        """See ``FlowProducer.plan``."""
-        return await self._run(
-            plans.plan(self._prefix, check_flow_id(flow_id), check_flow(spec), self._reach())
-        )
-
-    async def get(self, flow_id: str, *, owner: Owner | None = None) -> AsyncFlow:
-        """See ``FlowProducer.get``."""
-        found = await self._run(submission.find(self._prefix, check_flow_id(flow_id)))
-        return AsyncFlow(self, found, self._owned_by(owner))
-
-    async def statuses(self, flows: Iterable[Flow | AsyncFlow]) -> Sequence[FlowStatus | None]:
-        """See ``FlowProducer.statuses``."""
-        refs = [flow._ref for flow in flows]  # noqa: SLF001  its own handles
-        return await self._run(generations.statuses(refs))
-
-    async def list(
-        self,
-        *,
-        state: FlowState | str | None = None,
-        label: Label | None = None,
-        since: datetime | None = None,
-        before: FlowStatus | None = None,
-        limit: int = 100,
-    ) -> Sequence[FlowStatus]:
-        """See ``FlowProducer.list``."""
-        return await self._run(
-            index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
+        return index.list_flows(
+            self._prefix, state=state, label=label, since=since, before=before, limit=limit
         )
 
 

@@ -1,19 +1,20 @@
-"""The part of Queue and AsyncQueue that finds jobs."""
+"""What Queue and AsyncQueue do: that finds jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import listing as ops
 from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobFilter, JobPage
+from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
 
 
-class ListingCalls(QueueBase):
+class ListingOperations(QueueOperationsBase):
     """Calls that find jobs."""
 
     def get_jobs(
@@ -24,7 +25,7 @@ class ListingCalls(QueueBase):
         limit: int = 100,
         newest_first: bool = False,
         exclude_data: bool = False,
-    ) -> list[Job]:
+    ) -> Op[list[Job]]:
         """List the jobs of one state.
 
         Waiting jobs come in the order in which workers take them, ended and delayed ones by time. Jobs that
@@ -38,14 +39,12 @@ class ListingCalls(QueueBase):
             newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Leave data and result out, and do not transfer them.
         """
-        return self._run(
-            ops.get_jobs(
-                self._keys,
-                JobFilter(state),
-                range(offset, offset + limit),
-                exclude_data=exclude_data,
-                newest_first=newest_first,
-            )
+        return ops.get_jobs(
+            self._keys,
+            JobFilter(state),
+            range(offset, offset + limit),
+            exclude_data=exclude_data,
+            newest_first=newest_first,
         )
 
     def search(  # noqa: PLR0913  what is wanted, and how much
@@ -57,7 +56,7 @@ class ListingCalls(QueueBase):
         limit: int = 100,
         exclude_data: bool = False,
         look_at: int | None = LOOK_AT,
-    ) -> FoundJobs:
+    ) -> Op[FoundJobs]:
         """Find the jobs that match all given criteria; no call to the server takes longer than a page.
 
         Args:
@@ -73,9 +72,7 @@ class ListingCalls(QueueBase):
         Returns:
             The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
         """
-        return self._run(
-            ops.search(self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data)
-        )
+        return ops.search(self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data)
 
     def scan_jobs(
         self,
@@ -84,19 +81,19 @@ class ListingCalls(QueueBase):
         state: JobState | None = None,
         name: str | None = None,
         exclude_data: bool = False,
-    ) -> JobPage:
+    ) -> Op[JobPage]:
         """Examine about a thousand keys, and return the matching jobs among them.
 
         Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
         page may be empty; a job that exists all the time is returned at least once.
         """
-        return self._run(ops.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data))
+        return ops.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data)
 
-    def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
+    def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
         """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
-        return self._run(ops.states(self._keys, job_ids))
+        return ops.states(self._keys, job_ids)
 
-    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
+    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
         """How many jobs are in each state. A job that a worker has taken and not started counts as active.
 
         Args:
@@ -107,64 +104,4 @@ class ListingCalls(QueueBase):
         Returns:
             The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.
         """
-        return self._run(ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at))
-
-
-class AsyncListingCalls(AsyncQueueBase):
-    """``ListingCalls`` with awaitable calls; same arguments, same errors."""
-
-    async def get_jobs(
-        self,
-        state: JobState,
-        *,
-        offset: int = 0,
-        limit: int = 100,
-        newest_first: bool = False,
-        exclude_data: bool = False,
-    ) -> list[Job]:
-        """See ``Queue.get_jobs``."""
-        return await self._run(
-            ops.get_jobs(
-                self._keys,
-                JobFilter(state),
-                range(offset, offset + limit),
-                exclude_data=exclude_data,
-                newest_first=newest_first,
-            )
-        )
-
-    async def search(  # noqa: PLR0913  what is wanted, and how much
-        self,
-        *,
-        state: JobState | None = None,
-        name: str | None = None,
-        data: Mapping[str, JsonLike] | None = None,
-        limit: int = 100,
-        exclude_data: bool = False,
-        look_at: int | None = LOOK_AT,
-    ) -> FoundJobs:
-        """See ``Queue.search``."""
-        return await self._run(
-            ops.search(self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data)
-        )
-
-    async def scan_jobs(
-        self,
-        cursor: str = "0",
-        *,
-        state: JobState | None = None,
-        name: str | None = None,
-        exclude_data: bool = False,
-    ) -> JobPage:
-        """See ``Queue.scan_jobs``."""
-        return await self._run(
-            ops.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data)
-        )
-
-    async def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
-        """See ``Queue.states``."""
-        return await self._run(ops.states(self._keys, job_ids))
-
-    async def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
-        """See ``Queue.counts``."""
-        return await self._run(ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at))
+        return ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at)

@@ -1,0 +1,187 @@
+"""FlowProducer and AsyncFlowProducer submit flows and find them; Flow and AsyncFlow are one on the server."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.operations.changing import FlowOperations
+from glidemq_orchestrate.clients.operations.submitting import ProducerOperations
+from glidemq_orchestrate.clients.twins import (
+    awaited,
+    awaited_into,
+    blocking,
+    blocking_into,
+    streamed,
+    streamed_async,
+)
+from glidemq_orchestrate.flows.backend import Reach
+from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.foundation.arguments import explain_methods
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+
+__all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
+
+
+@explain_methods
+class Flow:
+    """A flow on the server. Holds nothing of its state: every call asks the server."""
+
+    def __init__(self, producer: SyncFacade, operations: FlowOperations) -> None:
+        self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
+
+    @property
+    def id(self) -> str:
+        """The id under which it can be found again."""
+        return self._ref.public_id
+
+    @property
+    def generation(self) -> int:
+        """Which generation of the flow id this is: 0 for the first."""
+        return self._ref.generation
+
+    @property
+    def home(self) -> str:
+        """The queue that holds the flow and emits its events."""
+        return self._ref.home.queue
+
+    @property
+    def _ref(self) -> FlowRef:
+        return self._operations.ref
+
+    now = blocking(FlowOperations.now)
+    status = blocking(FlowOperations.status)
+    node = blocking(FlowOperations.node)
+    nodes = blocking(FlowOperations.nodes)
+    leaves = blocking(FlowOperations.leaves)
+    results = blocking(FlowOperations.results)
+    waits = blocking(FlowOperations.waits)
+    logs = blocking(FlowOperations.logs)
+    outcome = blocking(FlowOperations.outcome)
+    wait = blocking(FlowOperations.wait, finally_=FlowOperations.resign)
+    supervise = blocking(FlowOperations.supervise)
+    is_supervised = blocking(FlowOperations.is_supervised)
+    watch = streamed(FlowOperations.watch)
+    watch_batches = streamed(FlowOperations.watch_batches)
+    result = blocking(FlowOperations.result, finally_=FlowOperations.resign)
+    owners = blocking(FlowOperations.owners)
+    history = blocking(FlowOperations.history)
+
+    cancel = blocking(FlowOperations.cancel)
+    renew = blocking(FlowOperations.renew)
+    note = blocking(FlowOperations.note)
+    retry_failed = blocking(FlowOperations.retry_failed)
+    restart = blocking(FlowOperations.restart)
+    rerun = blocking(FlowOperations.rerun)
+    cancel_node = blocking(FlowOperations.cancel_node)
+    complete_node = blocking(FlowOperations.complete_node)
+    skip_node = blocking(FlowOperations.skip_node)
+    extend = blocking(FlowOperations.extend)
+
+
+@explain_methods
+class AsyncFlow:
+    """A flow on the server, with awaitable calls. Holds nothing of its state: every call asks the server."""
+
+    def __init__(self, producer: AsyncFacade, operations: FlowOperations) -> None:
+        self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
+
+    @property
+    def id(self) -> str:
+        """The id under which it can be found again."""
+        return self._ref.public_id
+
+    @property
+    def generation(self) -> int:
+        """Which generation of the flow id this is: 0 for the first."""
+        return self._ref.generation
+
+    @property
+    def home(self) -> str:
+        """The queue that holds the flow and emits its events."""
+        return self._ref.home.queue
+
+    @property
+    def _ref(self) -> FlowRef:
+        return self._operations.ref
+
+    now = awaited(FlowOperations.now)
+    status = awaited(FlowOperations.status)
+    node = awaited(FlowOperations.node)
+    nodes = awaited(FlowOperations.nodes)
+    leaves = awaited(FlowOperations.leaves)
+    results = awaited(FlowOperations.results)
+    waits = awaited(FlowOperations.waits)
+    logs = awaited(FlowOperations.logs)
+    outcome = awaited(FlowOperations.outcome)
+    wait = awaited(FlowOperations.wait, finally_=FlowOperations.resign)
+    supervise = awaited(FlowOperations.supervise)
+    is_supervised = awaited(FlowOperations.is_supervised)
+    watch = streamed_async(FlowOperations.watch)
+    watch_batches = streamed_async(FlowOperations.watch_batches)
+    result = awaited(FlowOperations.result, finally_=FlowOperations.resign)
+    owners = awaited(FlowOperations.owners)
+    history = awaited(FlowOperations.history)
+
+    cancel = awaited(FlowOperations.cancel)
+    renew = awaited(FlowOperations.renew)
+    note = awaited(FlowOperations.note)
+    retry_failed = awaited(FlowOperations.retry_failed)
+    restart = awaited(FlowOperations.restart)
+    rerun = awaited(FlowOperations.rerun)
+    cancel_node = awaited(FlowOperations.cancel_node)
+    complete_node = awaited(FlowOperations.complete_node)
+    skip_node = awaited(FlowOperations.skip_node)
+    extend = awaited(FlowOperations.extend)
+
+
+class FlowProducer(SyncFacade):
+    """Submits flows to one server and finds them again.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        reach = Reach(self._settings.kind == "cluster")
+        self._operations = ProducerOperations(self._prefix, self._clock, reach)
+
+    submit = blocking_into(ProducerOperations.submit, Flow)
+    check_workers = blocking(ProducerOperations.check_workers)
+    now = blocking(ProducerOperations.now)
+    supervise = blocking(ProducerOperations.supervise)
+    plan = blocking(ProducerOperations.plan)
+    get = blocking_into(ProducerOperations.get, Flow)
+    statuses = blocking(ProducerOperations.statuses)
+    list = blocking(ProducerOperations.list)
+
+
+class AsyncFlowProducer(AsyncFacade):
+    """Submits flows to one server and finds them again, with awaitable calls, for one event loop.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        reach = Reach(self._settings.kind == "cluster")
+        self._operations = ProducerOperations(self._prefix, self._clock, reach)
+
+    submit = awaited_into(ProducerOperations.submit, AsyncFlow)
+    check_workers = awaited(ProducerOperations.check_workers)
+    now = awaited(ProducerOperations.now)
+    supervise = awaited(ProducerOperations.supervise)
+    plan = awaited(ProducerOperations.plan)
+    get = awaited_into(ProducerOperations.get, AsyncFlow)
+    statuses = awaited(ProducerOperations.statuses)
+    list = awaited(ProducerOperations.list)

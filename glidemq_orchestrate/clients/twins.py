@@ -1,0 +1,196 @@
+"""From an operation to the method of a client: written once, it becomes a blocking and an awaitable one.
+
+What a method does, its parameters and its docstring are those of the operation; editors, type checkers and
+``help()`` show them for both twins.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.wire.call import Op
+
+P = ParamSpec("P")
+T = TypeVar("T")
+U = TypeVar("U")
+O = TypeVar("O")  # noqa: E741  operations
+O_co = TypeVar("O_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Blocking(Protocol[O_co]):
+    """A client with blocking calls, and the operations that they run."""
+
+    @property
+    def _operations(self) -> O_co: ...
+
+    def _run(self, op: Op[T]) -> T: ...
+
+
+class Awaiting(Protocol[O_co]):
+    """A client with awaitable calls, and the operations that they run."""
+
+    @property
+    def _operations(self) -> O_co: ...
+
+    async def _run(self, op: Op[T]) -> T: ...
+
+
+class Stream(Protocol[T_co]):
+    """Items that are read step by step."""
+
+    def step(self) -> Op[Sequence[T_co]] | None:
+        """The operation that reads the next items; None at the end."""
+
+    def end(self) -> Op[None] | None:
+        """What is to be done when nobody reads on; its failure does not count."""
+
+
+def blocking(
+    make: Callable[Concatenate[O, P], Op[T]], *, finally_: Callable[[O], Op[None] | None] | None = None
+) -> Callable[Concatenate[Blocking[O], P], T]:
+    """The blocking method of an operation; ``finally_`` is run after it, and its failure does not count."""
+
+    def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return self._run(make(self._operations, *args, **kwargs))
+        finally:
+            if finally_ is not None:
+                _end(self, finally_(self._operations))
+
+    return _like(call, make)
+
+
+def awaited(
+    make: Callable[Concatenate[O, P], Op[T]], *, finally_: Callable[[O], Op[None] | None] | None = None
+) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, T]]:
+    """``blocking`` for the awaitable twin."""
+
+    async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await self._run(make(self._operations, *args, **kwargs))
+        finally:
+            if finally_ is not None:
+                await _end_async(self, finally_(self._operations))
+
+    return _like(call, make)
+
+
+def blocking_into(
+    make: Callable[Concatenate[O, P], Op[T]], into: Callable[[Any, T], U]
+) -> Callable[Concatenate[Blocking[O], P], U]:
+    """The blocking method that returns what ``into`` makes of the client and of the result."""
+
+    def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return into(self, self._run(make(self._operations, *args, **kwargs)))
+
+    return _like(call, make, into)
+
+
+def awaited_into(
+    make: Callable[Concatenate[O, P], Op[T]], into: Callable[[Any, T], U]
+) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, U]]:
+    """``blocking_into`` for the awaitable twin."""
+
+    async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return into(self, await self._run(make(self._operations, *args, **kwargs)))
+
+    return _like(call, make, into)
+
+
+def blocking_twice(
+    make: Callable[Concatenate[O, P], Op[Op[T]]],
+) -> Callable[Concatenate[Blocking[O], P], T]:
+    """The blocking method of an operation and of the one that it returns. Each is confirmed by itself."""
+
+    def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(self._run(make(self._operations, *args, **kwargs)))
+
+    return _like(call, make)
+
+
+def awaited_twice(
+    make: Callable[Concatenate[O, P], Op[Op[T]]],
+) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, T]]:
+    """``blocking_twice`` for the awaitable twin."""
+
+    async def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(await self._run(make(self._operations, *args, **kwargs)))
+
+    return _like(call, make)
+
+
+def streamed(
+    make: Callable[Concatenate[O, P], Stream[T]],
+) -> Callable[Concatenate[Blocking[O], P], Iterator[T]]:
+    """The method that yields the items of a stream; arguments are checked before the first is read."""
+
+    def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _items(self, make(self._operations, *args, **kwargs))
+
+    return _like(call, make, Iterator)
+
+
+def streamed_async(
+    make: Callable[Concatenate[O, P], Stream[T]],
+) -> Callable[Concatenate[Awaiting[O], P], AsyncIterator[T]]:
+    """``streamed`` for ``async for``."""
+
+    def call(self: Awaiting[O], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        return _items_async(self, make(self._operations, *args, **kwargs))
+
+    return _like(call, make, AsyncIterator)
+
+
+def _items(client: Blocking[Any], stream: Stream[T]) -> Iterator[T]:
+    try:
+        while (op := stream.step()) is not None:
+            yield from client._run(op)  # noqa: SLF001  the method of a client
+    finally:
+        _end(client, stream.end())
+
+
+async def _items_async(client: Awaiting[Any], stream: Stream[T]) -> AsyncIterator[T]:
+    try:
+        while (op := stream.step()) is not None:
+            for item in await client._run(op):  # noqa: SLF001  the method of a client
+                yield item
+    finally:
+        await _end_async(client, stream.end())
+
+
+def _end(client: Blocking[Any], op: Op[None] | None) -> None:
+    if op is not None:
+        with suppress(GlideMQError):
+            client._run(op)  # noqa: SLF001  the method of a client
+
+
+async def _end_async(client: Awaiting[Any], op: Op[None] | None) -> None:
+    if op is not None:
+        with suppress(GlideMQError):
+            await client._run(op)  # noqa: SLF001  the method of a client
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _like(call: F, make: Callable[..., Any], into: object = None) -> F:
+    """The method with the name, the docstring and the parameters of the operation."""
+    functools.update_wrapper(call, make)
+    signature = inspect.signature(make)
+    returned = into.__name__ if isinstance(into, type) else _result(str(signature.return_annotation))
+    call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]  # inspect's
+    call.__annotations__ = {**make.__annotations__, "return": returned}
+    return call
+
+
+def _result(annotation: str) -> str:
+    """What a call returns, from the annotation of its operation."""
+    while annotation.startswith("Op["):
+        annotation = annotation[3:-1]
+    return annotation
