@@ -6,9 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from dagster_glidemq.step_job import RunJob
 from dagster_glidemq.warm import process as module
+from dagster_glidemq.warm.execution import PRELOAD
 from dagster_glidemq.warm.process import Stale, WarmProcess
 
 from glidemq_orchestrate import Unrecoverable
@@ -51,3 +54,26 @@ def test_one_that_is_retired_takes_no_job(hung: WarmProcess) -> None:
     assert hung.retire()
     with pytest.raises(Stale):
         hung.run("step", {}, lambda: 0, 1.0)
+
+
+def test_the_storages_of_a_new_home_are_not_made_before_there_is_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that begins at that moment makes them too, and together they would spoil them."""
+    home, imported = tmp_path / "home", tmp_path / "imported"
+    home.mkdir()
+    (home / "dagster.yaml").touch()
+    (tmp_path / "preloaded.py").write_text(f"open({str(imported)!r}, 'w').close()")
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    monkeypatch.setenv("DAGSTER_DISABLE_TELEMETRY", "1")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv(PRELOAD, "preloaded")
+    process = WarmProcess()
+    try:
+        wait_for(imported.exists, 120)
+        assert [entry.name for entry in home.iterdir()] == ["dagster.yaml"]
+        with pytest.raises(Unrecoverable, match="has no run"):
+            process.run("run", RunJob("made up", "", False, "", 1.0).payload(), lambda: 0, 1.0)
+        assert (home / "schedules").exists()
+    finally:
+        process.close()

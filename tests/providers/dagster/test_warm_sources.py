@@ -225,6 +225,15 @@ def test_what_was_there_before_is_no_hazard(hazards: Hazards) -> None:
     assert hazards.found() == ""
 
 
+def test_what_comes_while_it_is_passed_over_is_no_hazard(hazards: Hazards) -> None:
+    with socket.create_server(("127.0.0.1", 0)):
+        with hazards.passing_over(), tempfile.TemporaryDirectory():
+            passed = socket.create_server(("127.0.0.1", 0))
+        assert hazards.found() == "what is open: a socket without a connection"
+    with passed:
+        assert hazards.found() == ""
+
+
 def test_open_connections_and_databases_are_named(hazards: Hazards, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

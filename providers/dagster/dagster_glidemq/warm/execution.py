@@ -66,14 +66,20 @@ class Execution:
         _run_nothing()
         self._read_env_file(os.getcwd())  # noqa: PTH109  as Dagster's own commands do
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the instance is open."""
+        return self._opened is not None
+
     def open(self) -> None:
-        """Open the instance; if it cannot be opened that is logged, and the step tells it too."""
+        """Open the instance. Not before there is a job: then the storages have been made.
+
+        Dagster makes those of a new ``DAGSTER_HOME`` when it is first opened, and two processes that do so at
+        once leave a SQLite storage that can never be opened again.
+        """
         if home := os.environ.get("DAGSTER_HOME"):
             self._sources.note(os.path.join(home, DAGSTER_CONFIG_YAML_FILENAME))  # noqa: PTH118  as in sources
-            try:
-                _ = self._instance
-            except Exception:
-                logger.exception("the instance of DAGSTER_HOME cannot be opened")
+        _ = self._instance
 
     def preload(self) -> None:
         """Import the modules of ``GLIDEMQ_DAGSTER_PRELOAD``; one that cannot be imported is logged."""

@@ -19,7 +19,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -47,6 +47,15 @@ class Hazards:
         self._threads = set(_threads())
         self._descriptors = {key for key, _ in _shared()}
         self._finalizers = set(_finalizers())
+
+    @contextmanager
+    def passing_over(self) -> Iterator[None]:
+        """Let what appears while the block runs not count: it is not of the code either."""
+        threads, shared, finalizers = set(_threads()), {key for key, _ in _shared()}, set(_finalizers())
+        yield
+        self._threads |= set(_threads()) - threads
+        self._descriptors |= {key for key, _ in _shared()} - shared
+        self._finalizers |= set(_finalizers()) - finalizers
 
     def found(self, modules: Iterable[ModuleType] = (), at_exit: Sequence[str] = ()) -> str:
         """What there is besides, in words; empty if a fork does no harm.

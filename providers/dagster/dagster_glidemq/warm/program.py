@@ -87,7 +87,6 @@ class WarmProgram:
         self._execution.warm_up()
         self._began = time.monotonic()
         if not self._is_apart:
-            self._execution.open()
             self._hazards.note()
             self._execution.preload()
         self._freeze()
@@ -139,6 +138,9 @@ class WarmProgram:
     def _is_prepared(self, number: int, kind: str, job: Any) -> bool:
         """Import the code of a job; False if it cannot be used here, of which the worker was notified."""
         try:
+            if not self._execution.is_open:
+                with self._hazards.passing_over():
+                    self._execution.open()
             is_new = self._execution.prepare(kind, job)
         except Outdated:
             self._retire(number, stale=OF_A_RUN)
