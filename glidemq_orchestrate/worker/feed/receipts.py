@@ -1,8 +1,8 @@
-"""Accepted outcomes that wait to be confirmed: hooks and the log learn of them only then.
+"""Accepted outcomes that are not confirmed yet. Hooks and the log get them only once they are.
 
-One call confirms all that were accepted before it. It speaks for the server as long as its replication id is
-the one that the outcomes were accepted under; if another server has taken over, or it started again, they
-are reported again, and this server accepts what it had lost.
+One call confirms all outcomes that were accepted before it, if the server still has the replication id under
+which they were accepted. If another server has taken over, or the server has restarted, they are reported
+again, and it accepts those that it has lost.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ MAX_UNCONFIRMED: Final = 1_000
 
 
 class Receipt(NamedTuple):
-    """The verdict on an outcome, and the replication id of the server that gave it.
+    """A verdict on an outcome.
 
-    ``before``: the verdict of a server that was replaced, which this one refuses to repeat.
+    Attributes:
+        history: The replication id of the server that gave it.
+        before: The earlier verdict, of a server that was replaced; empty without one.
     """
 
     outcome: Outcome
@@ -35,7 +37,7 @@ class Receipt(NamedTuple):
 
 
 class Receipts:
-    """The accepted outcomes of one queue that are not confirmed yet.
+    """The unconfirmed outcomes of one queue.
 
     Args:
         run: Drives operations.
@@ -43,8 +45,8 @@ class Receipts:
         keys: The queue.
         settled: Receives each outcome and its verdict once it is confirmed.
         report: Reports an outcome again.
-        wake: Called when nothing waits any more.
-        failures: Logs what keeps outcomes from being confirmed.
+        wake: Called when outcomes are confirmed.
+        failures: Logs why outcomes are not confirmed.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  what a feed has
@@ -76,11 +78,11 @@ class Receipts:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits that no further jobs should be fetched."""
+        """Whether so many outcomes wait that no further jobs should be fetched."""
         return bool(self._waiting) and (self._is_behind or len(self._waiting) >= MAX_UNCONFIRMED)
 
     def take(self, history: str, outcome: Outcome, verdict: str) -> None:
-        """Take the server's verdict on an outcome; a refusal needs no confirmation."""
+        """Take a verdict on an outcome; a refusal needs no confirmation."""
         before = self._again.pop(_key(outcome), "")
         if verdict.startswith(("stale ", "error ")) and not before:
             self._settled(outcome, verdict)
@@ -89,10 +91,10 @@ class Receipts:
         self._news.set()
 
     async def serve(self) -> None:
-        """Confirm what is accepted, all of it with each call.
+        """Confirm all accepted outcomes, again and again.
 
         Raises:
-            NotConfirmed: It was not confirmed in time. Serve again.
+            NotConfirmed: They were not confirmed in time. Serve again.
             TransportError: The server cannot be reached. Serve again.
         """
         while True:
@@ -109,7 +111,7 @@ class Receipts:
             self._report_again(history)
             confirmed = [receipt for receipt in batch if receipt.history == history]
             verdicts = [await self._verdict(receipt) for receipt in confirmed]
-            del self._waiting[: len(confirmed)]  # what was accepted meanwhile comes after them
+            del self._waiting[: len(confirmed)]  # those accepted since then follow
             self._is_behind = False
             self._failures.clear(self.what)
             for receipt, verdict in zip(confirmed, verdicts, strict=True):
@@ -117,7 +119,7 @@ class Receipts:
             self._wake()
 
     def _report_again(self, history: str) -> None:
-        """Report again what another server has accepted: the present one may have lost it."""
+        """Report again what another server accepted: the present one may have lost it."""
         kept = []
         for receipt in self._waiting:
             if receipt.history == history:
@@ -128,7 +130,7 @@ class Receipts:
         self._waiting = kept
 
     async def _verdict(self, receipt: Receipt) -> str:
-        """The verdict that holds now."""
+        """The verdict to settle with: the earlier one, if the server still has its effect."""
         if receipt.before and receipt.verdict.startswith("stale "):
             stands = await self._run(leases.stands(self._keys, receipt.outcome, receipt.before))
             return receipt.before if stands else receipt.verdict

@@ -1,4 +1,4 @@
-"""Emits job events to middleware."""
+"""Job events for middleware."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JobEvents:
     """Emits a ``JobEvent`` to the middleware that handles events.
 
     Args:
-        middleware: All middleware of the worker.
+        middleware: All the middleware of the worker.
     """
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
@@ -31,13 +31,13 @@ class JobEvents:
             try:
                 if one.hears_events:
                     return True
-            except BaseException:  # whatever it raises; once, as it would raise at every event
+            except BaseException:  # code of the user; logged once, as it would raise at every event
                 logger.exception("%s.hears_events raised: it gets no events", type(one).__name__)
                 self._listeners = [other for other in self._listeners if other is not one]
         return False
 
     def emit(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
-        """Emit an event of a job; a listener that raises changes nothing."""
+        """Emit an event of a job; an exception of a listener is logged."""
         if not self.has_listeners:
             return
         event = JobEvent(
@@ -47,7 +47,7 @@ class JobEvents:
         for one in self._listeners:
             try:
                 one.on_event(event)
-            except BaseException:  # whatever it raises
+            except BaseException:  # code of the user
                 logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
 
     def emit_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:

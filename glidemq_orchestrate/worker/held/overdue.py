@@ -1,4 +1,4 @@
-"""Give back jobs that have waited too long in a worker: another worker may have room for them."""
+"""Jobs that have waited too long in a worker are given back: another worker may have room for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 WAITING_SECONDS: Final = 1.0
 ASIDE_SECONDS: Final = 5.0
 REST_SECONDS: Final = 0.25
-"""For so long a worker that gave jobs back leaves them to others."""
+"""After giving jobs back, a worker leaves them to others for this long."""
 
 
 class Overdue:
-    """Gives back the jobs that have waited for some time.
+    """Gives back the jobs that have waited too long.
 
     Args:
-        seconds: How long a job may wait. It is given back after at most twice as long.
-        waiting: Returns the jobs that wait now.
+        seconds: How long a job may wait. It is given back after twice as long at the latest.
+        waiting: Returns the jobs that are waiting.
         give_back: Called with the jobs that have waited too long.
     """
 
@@ -30,7 +30,7 @@ class Overdue:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start the timer, if a job waits and the timer is not running."""
         if self._timer is None and (waiting := self._waiting()):
             self._timer = self._loop.call_later(self._seconds, self._end, waiting)
@@ -39,4 +39,4 @@ class Overdue:
         self._timer, still = None, set(map(id, self._waiting()))
         if left := [attempt for attempt in waiting if id(attempt) in still]:
             self._give_back(left)
-        self.look()
+        self.check()

@@ -112,8 +112,8 @@ class JobRunner:
                 break
         slots.aside = len(self._suspects.aside)
         if slots.prefetch is None:
-            self._overdue.look()
-        self._overdue_aside.look()
+            self._overdue.check()
+        self._overdue_aside.check()
 
     def _waiting(self) -> list[Attempt]:
         return [*self._slots.waiting, *(attempt for batch in self._batches.closed for attempt in batch)]

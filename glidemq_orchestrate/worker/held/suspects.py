@@ -1,8 +1,9 @@
-"""Jobs that may have been what ended a worker run one at a time, until it is known which of them did it.
+"""Suspects: jobs that may have killed a worker. They run one at a time, until it is known which one did.
 
-After a loss nobody knows which of the jobs that ran has caused it. Beside a suspect run other jobs, but no
-other suspect: if that worker is lost too, it is clear whose fault it was. A suspect that has run for a while
-without harm lets the next one begin; the more often it was in doubt, the longer that is.
+After a worker is lost, it is not known which of its running jobs caused that. A suspect runs beside other
+jobs, but not beside other suspects: if its worker is lost too, the suspect is to blame. The next suspect
+starts when it ends, or has run long enough without harm; the more often it was suspected, the longer that
+takes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ class Suspects:
     """The suspects that a worker holds.
 
     Args:
-        release: Called with those that may be tried again, in order.
+        release: Called with the jobs that may start, in order.
+
+    Attributes:
+        aside: The suspects that wait for another one.
     """
 
     def __init__(self, release: Callable[[list[Attempt]], None]) -> None:
@@ -34,11 +38,11 @@ class Suspects:
 
     @property
     def is_free(self) -> bool:
-        """Whether a suspect may begin now."""
+        """Whether a suspect may start now."""
         return self._running is None
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Whether a job may begin now; if not, it is set aside, and released later."""
+        """Whether a job may start now; if not, it is set aside, and released later."""
         if not attempt.suspect:
             return True
         if self._running is not None:
@@ -50,7 +54,7 @@ class Suspects:
         return True
 
     def ended(self, attempt: Attempt) -> None:
-        """A job has ended, or has run for long enough: the next suspect may begin."""
+        """Let the next suspect start: this one has ended, or has run long enough."""
         if self._running is not attempt:
             return
         self._running = None

@@ -1,7 +1,7 @@
-"""Keeps the process beside a worker that renews its leases while the worker cannot.
+"""Starts and ends the process that renews the leases of a worker while the worker cannot.
 
-The process waits for the end of a pipe that only the worker holds, so it never outlives it, and renews for no
-dead worker. If it is killed, the next sign of life starts another.
+The process reads a pipe that only the worker holds open, so it never outlives the worker. If it is killed,
+the next heartbeat starts another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROGRAM: Final = Path(__file__).with_name("renewing_process.py")
 _SOURCES: Final = str(Path(__file__).parents[3])
 MAX_PATIENCE: Final = 10.0
 SHARE: Final = 0.45
-"""Of a lease: for so long it may be silent."""
+"""The share of a lease for which a worker may be silent before its leases are renewed."""
 LEASES: Final = 10
 MIN_LIMIT: Final = 60.0
 HURRIED: Final = 3.0
@@ -38,11 +38,11 @@ _ALL: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
 
 
 class Renewer:
-    """The renewing process of one worker. Thread-safe. Once closed it starts no more.
+    """The renewing process of one worker. Thread-safe. Once closed, it cannot be started again.
 
     Args:
         worker: The id of the worker.
-        queues: Those that it serves.
+        queues: The queues that it serves.
         settings: Its connection.
         lock_seconds: How long a lease lasts.
         group: The consumer group of the workers, or a subscription.
@@ -69,11 +69,11 @@ class Renewer:
 
     @property
     def pid(self) -> int | None:
-        """The process; None while none runs."""
+        """The process id; None while none runs."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def start(self) -> None:
-        """Start the process, unless it runs. If that is not possible, say so once, and go on without it."""
+        """Start the process, unless it runs. If that fails, it is logged once; the worker runs without it."""
         with self._lock:
             if self._is_closed or self.pid is not None or os.getpid() != self._owner:
                 return
@@ -87,13 +87,12 @@ class Renewer:
     def _warn(self, exc: OSError) -> None:
         if not self._is_warned:
             self._is_warned = True
-            logger.warning(
-                "worker %s: a handler that blocks it costs its other jobs their leases: cannot start the "
-                "process that renews them: %s",
-                self._worker,
-                exc,
-                extra={"action": "renewer_missing", "worker": self._worker},
+            text = (
+                "worker %s: cannot start the process that renews its leases: %s. A handler that blocks the "
+                "worker will cost its other jobs their leases"
             )
+            extra = {"action": "renewer_missing", "worker": self._worker}
+            logger.warning(text, self._worker, exc, extra=extra)
 
     def renewed(self, shortest: float = math.inf) -> bool:
         """Note that the worker has renewed its leases itself; False if the process must be started.
@@ -106,7 +105,7 @@ class Renewer:
             if self.pid is None:
                 return False
             os.write(self._pipe, b"%d\n" % (min(self._patience, shortest * SHARE) * 1000))
-        except BlockingIOError:  # it is stopped, and has enough to read
+        except BlockingIOError:  # it is stopped, and its pipe is full
             return True
         except OSError:
             return False
@@ -131,7 +130,7 @@ class Renewer:
             process.communicate()
 
     def detach(self) -> None:
-        """Close the pipe in a forked child: a copy there would hide the end of the worker."""
+        """Close the pipe in a forked child: a copy there would keep it open after the worker's end."""
         self._lock = threading.Lock()  # another thread may have held it
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -156,12 +155,12 @@ class Renewer:
             )
         finally:
             os.close(theirs)
-        os.write(self._pipe, json.dumps(self._given()).encode() + b"\n")
+        os.write(self._pipe, json.dumps(self._input()).encode() + b"\n")
         if self._is_hurried and self._process.stdout is not None:
             select.select([self._process.stdout], [], [], READY_SECONDS)
 
-    def _given(self) -> dict[str, Any]:
-        """What the process needs to know, the secrets of the connection too: only the pipe has them."""
+    def _input(self) -> dict[str, Any]:
+        """The first line that the process reads, with the secrets of the connection: only in the pipe."""
         connection = {
             one.name: getattr(self._settings, one.name)
             for one in dataclasses.fields(self._settings)

@@ -1,13 +1,13 @@
 """The program that renews the leases of a worker which cannot do so itself. ``Renewer`` starts it.
 
-A handler that blocks the worker's loop, or keeps the interpreter, must not cost the jobs beside it their
-leases: this is a process of its own. While its worker renews its leases itself, it only waits, and has
-imported nothing but the interpreter.
+A handler that blocks the worker's loop, or holds the interpreter, must not cost the other jobs their leases:
+so this is a separate process. While its worker renews its leases itself, it only waits, and has imported
+nothing beyond the interpreter.
 
 It reads from its standard input, which only the worker holds open: a line of settings, with the secrets of
-the connection, then a line whenever the worker has renewed its leases: the milliseconds for which it may be
-silent from then on. When none comes for that time and the worker is alive and not stopped, it renews them,
-for a bounded time. When the worker has ended it ends, too.
+the connection, then a line whenever the worker has renewed its leases: the milliseconds for which the worker
+may be silent from then on. If no line arrives in that time, and the worker is alive and not stopped, the
+process renews the leases, for a bounded time. It ends when the worker ends.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.worker.leases.renewal import Renewal
 
 MAX_BYTES = 1 << 16
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 HURRIED_SECONDS = 3.0
-"""With less patience there is no time to import what it needs when it is needed."""
+"""With less patience, there is no time for imports when the leases must be renewed."""
 
 
 def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None:
-    """Wait for the end of the worker; renew its leases while it is silent for more than ``patience``.
+    """Renew the leases of the worker while it is silent for more than ``patience``; return when it ends.
 
     Args:
         owner: The process of the worker.
         patience: Seconds of silence.
-        limit: Seconds of silence after which the leases are left to end: nobody waits for a worker for ever.
-        is_hurried: Leases are so short that there is no time to import and connect when it is needed.
+        limit: Seconds of silence after which the leases are no longer renewed.
+        is_hurried: Leases are so short that imports and the connection must be made in advance.
     """
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # meant for the worker, which ends this process
@@ -69,7 +69,7 @@ def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped, as by SIGSTOP: its leases end, and others run its jobs."""
+    """Whether a process was stopped, for example by SIGSTOP: then its leases must end."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib would be an import
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"Z", b"X")
@@ -95,13 +95,13 @@ def _first_line(owner: int) -> tuple[bytes, bytes]:
 
 
 def _renewal(settings: bytes, owner: int) -> Renewal:
-    """What renews, with all that it imports."""
+    """The object that renews; imports what it needs."""
     import json  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
     def watch() -> None:
         while os.getppid() == owner:  # also while a call waits for the server
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,8 +1,8 @@
-"""Names the handler that blocks a worker: one that keeps its loop, or the whole interpreter.
+"""Names the handler that blocks a worker: one that occupies its loop, or the whole interpreter.
 
-A thread looks every half second whether the loop has done anything since. If not, the stack of the loop's
-thread tells which handler keeps it. If this thread itself was kept from running, something held the
-interpreter: the handler whose thread has used the processor all that time.
+A thread checks every half second whether the loop has done anything since. If not, the stack of the loop's
+thread shows which handler occupies it. If this thread itself could not run, a handler held the interpreter:
+the one whose thread used the processor all that time.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from glidemq_orchestrate.worker.tasks import JobTask, OwnTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
-LOOK_SECONDS: Final = 0.5
+CHECK_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
 AGAIN: Final = 4
-"""A handler that still blocks is named again after so many times as long."""
+"""A handler that still blocks is named again after this many times as long."""
 MIN_SHARE: Final = 0.1
 MAIN_SHARE: Final = 0.8
-"""A culprit has used so much of the time (others use the machine too), and of what all handlers used."""
+"""A culprit has used this share of the time (others use the machine too), and of what all handlers used."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_FIX: Final = "Fix: process=True (a plain function), or await what takes its time"
+_FIX: Final = "Fix: use process=True (plain functions), or await what takes long"
 
 
 class RunningHandler(NamedTuple):
-    """A handler: its first job, its task, its thread (by ``threading.get_native_id``).
+    """A handler: its first job, its task, and its thread (by ``threading.get_native_id``).
 
-    ``used``: the seconds of processor time that it has used in that thread; None while it runs.
+    ``used``: the seconds of processor time that it used in that thread; None while it runs.
     """
 
     attempt: Attempt
@@ -55,7 +55,7 @@ class Watchdog:
 
     Args:
         loop: The loop of the worker, in the thread that calls this.
-        running: The handlers that run, and then the last ones that ended; called in any thread.
+        running: Returns the running handlers, then those that ended last; called in any thread.
         note: Called with an attempt and a line for the log of its job; called in any thread.
     """
 
@@ -69,10 +69,10 @@ class Watchdog:
         self._loop_thread, self._loop_native = threading.get_ident(), threading.get_native_id()
         self._stop = threading.Event()
         self._ticked = time.monotonic()
-        self._asked = False
+        self._is_tick_due = False
         self._used: dict[int, float] = {}
         self._named: tuple[Attempt | None, str, float] | None = None
-        self._thread = threading.Thread(target=self._look_for_ever, name="glidemq-watch", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="glidemq-watch", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -82,38 +82,37 @@ class Watchdog:
         """End the thread and wait for it, unless it is this one."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(LOOK_SECONDS)
+            self._thread.join(CHECK_SECONDS)
 
     def _tick(self) -> None:
-        self._ticked, self._asked = time.monotonic(), False
+        self._ticked, self._is_tick_due = time.monotonic(), False
 
-    def _look_for_ever(self) -> None:
+    def _serve(self) -> None:
         while True:
             began = time.monotonic()
-            if self._stop.wait(LOOK_SECONDS):
+            if self._stop.wait(CHECK_SECONDS):
                 return
             try:
-                self._look(time.monotonic() - began - LOOK_SECONDS)
+                self._check(time.monotonic() - began - CHECK_SECONDS)
             except Exception:
-                logger.exception("the watch over the worker's loop failed", extra={"action": "survived"})
+                logger.exception("the watchdog of the worker's loop failed", extra={"action": "survived"})
 
-    def _look(self, late: float) -> None:
-        """``late``: for how long this thread did not get to run."""
+    def _check(self, late: float) -> None:
+        """Check the loop; ``late``: the seconds for which this thread could not run."""
         used = self._processor_times()
         if late >= BLOCKED_SECONDS and (culprit := self._user_of_processor(used, late)) is not None:
-            self._name(culprit, late, "kept the interpreter for itself", "")
+            self._name(culprit, late, "held the interpreter", "")
         self._used.update(used)
         blocked = time.monotonic() - self._ticked
-        if self._asked and blocked >= BLOCKED_SECONDS and late < BLOCKED_SECONDS:
+        if self._is_tick_due and blocked >= BLOCKED_SECONDS and late < BLOCKED_SECONDS:
             self._name_on_loop(blocked)
-        elif not self._asked:
-            self._end_of_block()
-            self._asked = True
+        elif not self._is_tick_due:
+            self._named, self._is_tick_due = None, True
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._tick)
 
     def _name_on_loop(self, blocked: float) -> None:
-        """Name what keeps the loop; nothing if it waits, so that the machine is what is slow."""
+        """Name the handler that occupies the loop; nothing if the loop waits and only the machine is slow."""
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  the documented way
         place, task = _place(frame), asyncio.current_task(self._loop)
         if not place or (isinstance(task, OwnTask) and not isinstance(task, JobTask)):
@@ -123,14 +122,11 @@ class Watchdog:
         if known is not None and known[:2] == (here, place) and blocked < AGAIN * known[2]:
             return
         self._named = (here, place, blocked)
-        self._name(here, blocked, "keeps the worker's loop", place)
-
-    def _end_of_block(self) -> None:
-        self._named = None
+        self._name(here, blocked, "blocks the worker's loop", place)
 
     def _name(self, attempt: Attempt | None, seconds: float, what: str, place: str) -> None:
         at = f" at {place}" if place else ""
-        line = f"{what}: {seconds:.1f} s so far{at}; no other job of it goes on meanwhile. {_FIX}"
+        line = f"{what}: {seconds:.1f} s so far{at}. No other job of the worker can continue. {_FIX}"
         if attempt is None:
             logger.warning("code of a handler %s", line, extra={"action": "worker_blocked"})
             return
@@ -139,7 +135,7 @@ class Watchdog:
         self._note(attempt, f"the handler {line}")
 
     def _user_of_processor(self, used: dict[int, float], seconds: float) -> Attempt | None:
-        """The handler whose thread used the processor, while all others waited."""
+        """The handler whose thread used the processor while all others waited."""
         spent = {thread: total - self._used.get(thread, 0.0) for thread, total in used.items()}
         best = max(spent, key=lambda thread: spent[thread], default=None)
         if best is None or spent[best] < max(MIN_SHARE * seconds, MAIN_SHARE * sum(spent.values())):
@@ -157,7 +153,7 @@ class Watchdog:
         threads = {self._loop_native, *(one.thread for one in self._running() if one.thread is not None)}
         found: dict[int, float] = {}
         for thread in threads:
-            with suppress(OSError, ValueError):  # it has ended, or the system cannot tell
+            with suppress(OSError, ValueError):  # it has ended, or there is no /proc
                 text = Path(f"/proc/self/task/{thread}/stat").read_text(errors="replace")
                 fields = text.rpartition(")")[2].split()
                 found[thread] = (int(fields[11]) + int(fields[12])) / _TICKS

@@ -12,20 +12,20 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class Hooks(Middleware):
-    """Calls the hooks with job events; one that raises does not prevent the others."""
+    """Calls the hooks with job events; if one raises, the others are still called."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._hooks = handlers.job_hooks
 
     @property
     def hears_events(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any hooks."""
         return bool(self._hooks)
 
     def on_event(self, event: JobEvent) -> None:
-        """Call each of them."""
+        """Call each hook."""
         for hook in self._hooks:
             try:
                 hook(event)
-            except BaseException:  # whatever it raises
+            except BaseException:  # code of the user
                 logger.exception("a hook raised", extra=about("hook_raised", event))

@@ -20,10 +20,10 @@ class TimeLimit(Middleware):
         return any(attempt.options.timeout for attempt in attempts)
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
-        """Wait for the handler, as long as its jobs allow.
+        """Wait for the handler until the time limit.
 
         Raises:
-            TimeoutError: The time has passed. A plain function still runs in its thread, with
+            TimeoutError: The limit has passed. A plain function still runs in its thread, with
                 ``ctx.cancelled`` set.
         """
         limit = max(attempt.options.timeout for attempt in execution.attempts if attempt.options.timeout)
@@ -35,5 +35,5 @@ class TimeLimit(Middleware):
                 raise  # the handler's own
             for context in execution.contexts:
                 context.cancelled.set()
-            # An async handler was cancelled where it waited: the log of its job shows that place.
+            # With the place where an async handler was cancelled, for the log of its job.
             raise TimeoutError(f"still running after {limit}") from exc.__cause__

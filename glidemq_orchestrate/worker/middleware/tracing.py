@@ -22,7 +22,7 @@ class Tracing(Middleware):
         self._is_on, self._checked = False, float("-inf")
 
     def applies_to(self, execution: Execution) -> bool:
-        """Whether spans are exported. Checked once a second: without a provider the check is expensive."""
+        """Whether spans are exported. Checked once a second: without a provider the check is slow."""
         if execution.started - self._checked > CHECK_SECONDS:
             self._is_on, self._checked = telemetry.is_on(), execution.started
         return self._is_on

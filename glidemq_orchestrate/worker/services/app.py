@@ -1,4 +1,4 @@
-"""The handlers of an application, by the name of its module: what ``--app`` of the command line takes."""
+"""The handlers of an application, by the name of its module: the option ``--app`` of the command line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from glidemq_orchestrate.worker.services.worker import Worker
 
 
 def package_of(app: str) -> str:
-    """The package of the module of ``module`` or ``module:name``; a top-level module is its own."""
+    """The package of ``module`` or ``module:name``; a top-level module is its own package."""
     module = app.partition(":")[0]
     spec = sys.modules[module].__spec__
     return (spec and spec.parent) or module
 
 
 def check_app(name: str) -> None:
-    """Refuse what is not ``module`` or ``module:name``, without importing anything.
+    """Refuse a name that is not ``module`` or ``module:name``, without importing anything.
 
     Raises:
         ConfigurationError: It is neither.
@@ -46,13 +46,15 @@ def load_handlers(name: str) -> Handlers:
                 f"--app {name}: {module_name} imports {exc.name}, which is not installed"
             ) from exc
         raise ConfigurationError(
-            f"--app {name}: there is no module {exc.name}; install it, or start in its directory"
+            f"--app {name}: there is no module {exc.name}. Fix: install it, or start in its directory"
         ) from exc
-    named = [attribute] if attribute else [*vars(module), "handlers"]  # which it may resolve on first use
+    named = [attribute] if attribute else [*vars(module), "handlers"]  # a module may create it on first use
     found = [getattr(module, name, None) for name in named]
     for thing in found:
         if isinstance(thing, Handlers):
             return thing
         if isinstance(thing, Worker):
             return thing.handlers
-    raise ConfigurationError(f"--app {name} has no handlers: create a glidemq_orchestrate.Handlers() there")
+    raise ConfigurationError(
+        f"--app {name} has no handlers. Fix: create a glidemq_orchestrate.Handlers() there"
+    )

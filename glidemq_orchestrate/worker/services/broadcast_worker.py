@@ -54,7 +54,7 @@ MAX_UNSENT: Final = 1_000
 class BroadcastWorker(HandlerService):
     """Run one handler for the messages of a subscription until it is stopped.
 
-    Workers with the same subscription share its messages; each subscription gets all of them. A failed run is
+    Workers of the same subscription share its messages; each subscription gets all messages. A failed run is
     repeated for this subscription only, according to the options of the message.
 
     Args:
@@ -62,14 +62,16 @@ class BroadcastWorker(HandlerService):
         handler: Called with a ``Context``; ``ctx.name`` is the subject.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         subscription: Its name; not blank.
-        start_from: For a new subscription: ``$`` from now on, ``0-0`` all existing ones, or an entry id.
-        subjects: Patterns, of which one must match: ``*`` is one segment, ``>`` at the end one or more.
-        concurrency: Messages at the same time.
-        lock_duration: After this long without a heartbeat others take a message over; at least a second.
-        max_stalled: How often the loss of its worker may count against a message before it fails. Of what a
-            lost worker had begun, each worker runs one at a time, until it is known which of them did it.
+        start_from: Where a new subscription begins: ``$`` from now on, ``0-0`` all existing messages, or an
+            entry id.
+        subjects: Patterns, one of which must match: ``*`` is one segment, ``>`` at the end one or more.
+        concurrency: The number of messages that are handled at the same time.
+        lock_duration: Another worker takes a message over after this long without a heartbeat; at least a
+            second.
+        max_stalled: The number of lost workers after which a message fails. Messages that a lost worker had
+            started run one at a time in each worker, until it is known which of them caused the loss.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
-            handlers are cancelled, and others take the messages over after ``lock_duration``.
+            handlers are cancelled, and other workers take the messages over after ``lock_duration``.
         prefix: First part of every key.
         clock: For tests.
 
@@ -120,7 +122,7 @@ class BroadcastWorker(HandlerService):
         await self._run(ops.open_subscription(self._subscription))
         name = self._subscription.queue.queue
         await self._start_guards(self._executing, lambda _attempt, _line: None)
-        self._keep(f"messages of queue {name}", self._fetch_for_ever)
+        self._keep(f"messages of queue {name}", self._fetch_until_stopped)
         self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
         self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain, woken=self._has_retry)
 
@@ -130,7 +132,7 @@ class BroadcastWorker(HandlerService):
             await asyncio.wait(tasks, timeout=self._shutdown_seconds)
 
     async def _finish(self) -> None:
-        """Abandon the runs that do not end: they stay pending and are taken over when the lock expires."""
+        """Abandon the runs that do not end: their messages stay pending until their leases expire."""
         for cancelled in self._cancelled.values():
             cancelled.set()
         tasks = [task for _, task in self._held.values()]
@@ -138,16 +140,13 @@ class BroadcastWorker(HandlerService):
             task.end()
         if tasks:
             await asyncio.wait(tasks)
-            logger.warning(
-                "%d messages were left to other workers",
-                len(tasks),
-                extra={"action": "abandon", "worker": self.id},
-            )
+            extra = {"action": "abandon", "worker": self.id}
+            logger.warning("%d messages were left to other workers", len(tasks), extra=extra)
         await self._stop_guards()
         self._threads.close()
 
     def _executing(self) -> list[RunningHandler]:
-        """The handlers that run, from any thread."""
+        """The running handlers, from any thread."""
         held = list(self._held.values())
         return [
             RunningHandler(attempt, task, self._threads_of.get(attempt.entry_id)) for attempt, task in held
@@ -155,7 +154,7 @@ class BroadcastWorker(HandlerService):
 
     # --- its tasks ---
 
-    async def _fetch_for_ever(self) -> None:
+    async def _fetch_until_stopped(self) -> None:
         """Fetch messages while there is room, until stopped."""
         is_stopping = self._asked_to_stop.is_set
         while not is_stopping():
@@ -171,14 +170,14 @@ class BroadcastWorker(HandlerService):
             self._failures.clear(f"messages of queue {self._subscription.queue.queue}")
 
     async def _wait_for_room(self) -> None:
-        """Wait until a run ends, or a little: threads may be taken by handlers that were abandoned."""
+        """Wait until a run ends, or a moment: abandoned handlers may occupy the threads."""
         if tasks := [task for _, task in self._held.values()]:
             await asyncio.wait(tasks, timeout=BLOCK_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(CROWDED_SECONDS)
 
     async def _beat(self) -> None:
-        """Renew the leases; a run that has lost its own, or whose message was revoked, is told to stop."""
+        """Renew the leases; signal a run to stop that has lost its lease, or whose message was revoked."""
         held = [attempt for attempt, _ in self._held.values()]
         kept = await self._run(ops.renew(self._subscription, self.id, held, self._clock))
         if not self._renewer.renewed():
@@ -187,13 +186,8 @@ class BroadcastWorker(HandlerService):
             cancelled = self._cancelled.get(attempt.entry_id)
             if beat < 1 and cancelled is not None and not cancelled.is_set():
                 cancelled.set()
-                why = "was revoked" if beat == 0 else "was taken over, as it was not renewed in time"
-                logger.warning(
-                    "message %s %s; its handler should stop",
-                    attempt.job_id,
-                    why,
-                    extra={"action": "lease_lost", "worker": self.id, "job_id": attempt.job_id},
-                )
+                why = "was revoked" if beat == 0 else "was taken over, as its lease was not renewed in time"
+                self._warn(attempt, "lease_lost", f"message %s {why}; its handler should stop")
 
     async def _maintain(self) -> float | None:
         due_ms = await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
@@ -201,7 +195,7 @@ class BroadcastWorker(HandlerService):
         return seconds_until(due_ms, self._clock)
 
     async def _take_over(self) -> None:
-        """Run messages of dead workers, as many as there is room for; the others wait for another worker."""
+        """Run messages of dead workers while there is room; the rest is left to other workers."""
         async with self._taking:
             if (room := self._room()) > 0:
                 begun = await self._run(
@@ -218,7 +212,7 @@ class BroadcastWorker(HandlerService):
         return self._concurrency - len(self._held)
 
     async def _fetch(self, *, again: bool) -> None:
-        """Fetch messages up to the free places, or the pending ones again, and start their runs."""
+        """Fetch messages for the free places, or the pending ones again, and start their runs."""
         async with self._taking:
             if (room := self._room()) <= 0:
                 self._again = self._again or again
@@ -233,9 +227,9 @@ class BroadcastWorker(HandlerService):
 
     def _start(self, begun: list[Attempt]) -> None:
         for attempt in begun:
-            if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # it was silent too long
+            if (earlier := self._cancelled.pop(attempt.entry_id, None)) is not None:  # its lease was lost
                 earlier.set()
-            self._suspects.may_begin(attempt)  # it may: no more than one is taken over
+            self._suspects.may_begin(attempt)  # always true: at most one is taken over
             task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task
             task.add_done_callback(functools.partial(self._task_ended, attempt))
@@ -253,7 +247,7 @@ class BroadcastWorker(HandlerService):
             self._cancelled.pop(attempt.entry_id, None)
             self._threads_of.pop(attempt.entry_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # It stays pending, and is taken over once it has no heartbeat.
+            # It stays pending until it is taken over for lack of heartbeats.
             logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
 
     # --- one message ---
@@ -263,15 +257,15 @@ class BroadcastWorker(HandlerService):
             outcome = await self._execute(attempt)
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
+        except BaseException as exc:  # noqa: BLE001  the message fails, and the worker goes on
             outcome = outcome_of_error(attempt, exc, _jitter.random())
-        if self._holds(attempt):  # else the server would take its outcome for that of the later run
-            # The server may have the outcome before its reply is here.
+        if self._holds(attempt):  # otherwise its outcome would count for the later run
+            # The outcome may reach the server before its reply arrives here.
             self._cancelled.pop(attempt.entry_id, None)
             await self._report(attempt, _result(attempt, outcome))
 
     async def _execute(self, attempt: Attempt) -> Outcome:
-        """Run the handler of a message within its time limit; its outcome."""
+        """The outcome of a message: runs its handler within the time limit."""
         chance, limit = _jitter.random(), attempt.options.timeout
         try:
             refuse_unreadable([attempt])
@@ -315,20 +309,21 @@ class BroadcastWorker(HandlerService):
                 self._failures.clear(what)
                 if verdict == "retrying":
                     self._has_retry.set()
-                if verdict == "stale" and not was_sent:  # a repeat is stale where the first one was accepted
-                    logger.warning(
-                        "the outcome of message %s came too late: another worker has taken it over",
-                        attempt.job_id,
-                        extra={"action": "stale", "worker": self.id, "job_id": attempt.job_id},
-                    )
+                if verdict == "stale" and not was_sent:  # a repeat is stale if the first was accepted
+                    text = "the outcome of message %s came too late: another worker has taken it over"
+                    self._warn(attempt, "stale", text)
                 return
 
+    def _warn(self, attempt: Attempt, action: str, text: str) -> None:
+        extra = {"action": action, "worker": self.id, "job_id": attempt.job_id}
+        logger.warning(text, attempt.job_id, extra=extra)
+
     def _context(self, attempt: Attempt) -> Context:
-        """The context of a message; what its handler sends is bounded."""
+        """The context of a message; the number of its unsent reports is bounded."""
         queue, loop = self._subscription.queue, asyncio.get_running_loop()
 
         def send(call: Call[Any]) -> None:
-            if not loop.is_closed() and self._room_to_send.acquire(blocking=False):  # the rest is dropped
+            if not loop.is_closed() and self._room_to_send.acquire(blocking=False):  # else it is dropped
                 asyncio.run_coroutine_threadsafe(self._send(call), loop)
 
         cancelled = self._cancelled[attempt.entry_id] = Cancelled()
@@ -355,14 +350,14 @@ class BroadcastWorker(HandlerService):
 
 
 def _result(attempt: Attempt, outcome: Outcome) -> Result:
-    """An outcome as reported; one that only jobs can have is reported as a failure."""
+    """The result to report for an outcome; an outcome that only jobs can have is a failure."""
     entry_id, job_id = attempt.entry_id, attempt.job_id
     match outcome.kind:
         case Kind.DONE | Kind.SKIP:
             return Result(entry_id, job_id, "done", outcome.text if outcome.kind is Kind.DONE else "null")
         case Kind.FAIL:
             return Result(entry_id, job_id, "fail", outcome.text, outcome.first, outcome.second)
-    reason = f"a message cannot ask for {outcome.kind}: its job belongs to every subscription"
+    reason = f"{outcome.kind} is not possible for a message: its job belongs to every subscription"
     return Result(entry_id, job_id, "fail", reason)
 
 

@@ -1,4 +1,4 @@
-"""The chores of a worker in one of its queues: registration, due jobs, schedules, lost workers, flows."""
+"""The chores of a worker in a queue: registration, due jobs, schedules, lost workers, flows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_MS: Final = 20
 
 
 async def tend(run: Run, tending: Tending) -> float:
-    """Supervise a queue once; returns the seconds until there is something to do.
+    """Supervise a queue once; returns the seconds until the next time.
 
     Raises:
         GlideMQError: The queue could not be supervised. Lost workers that were found are logged.

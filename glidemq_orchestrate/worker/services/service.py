@@ -1,10 +1,8 @@
 """The base of worker, supervisor and broadcast worker: run, stop, signals, and tasks that restart on failure.
 
-Once started, a service ends by a signal or by ``stop()``, and by nothing else. Everything it does is a task
-of its own, one per queue and per chore; a task that fails logs it, pauses and starts again, and the others
-are not affected. The same failure is logged once, then every minute with its count.
-
-Nothing here depends on what a service does.
+Once started, a service ends only by a signal or by ``stop()``. Each of its activities is a separate task, one
+per queue and per chore. A task that fails logs that, pauses and starts again; the others are not affected. A
+repeated failure is logged once, then every minute with its count.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
 from glidemq_orchestrate.worker.log import FailureLog, OneLine
 from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
 
-logger = logging.getLogger("glidemq_orchestrate.worker")  # of all services and of what they call
+logger = logging.getLogger("glidemq_orchestrate.worker")  # used by the whole package
 logger.addFilter(OneLine())
 
 T = TypeVar("T")
@@ -45,7 +43,7 @@ class Service(AsyncFacade, ABC):
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        name: Identifies it on the server and in the log.
+        name: Its name on the server and in the log.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -71,9 +69,8 @@ class Service(AsyncFacade, ABC):
                 try:
                     loop.run_until_complete(task)
                 except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
-                    # asyncio lets the first two out of the loop wherever they were raised, for example in a
-                    # task that a handler started; the last comes when user code has stopped the loop. Ctrl-C
-                    # does not arrive here once the signals are ours.
+                    # The first two leave the loop even from a task that a handler started; the last is raised
+                    # when user code has stopped the loop. Ctrl-C is no exception once the signals are ours.
                     if task.done() or not (self._owns_signals or self.ready.is_set()):
                         raise
                     self._failures.report("a task of user code", exc)
@@ -82,16 +79,16 @@ class Service(AsyncFacade, ABC):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop it serves on; None before it has started."""
+        """Its event loop; None before it has started."""
         return self._loop
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Self]:
-        """Serve in a thread while the block runs; then, also after an error, stop and wait for the end.
+        """Serve in a thread while the block runs; then, even after an error, stop and wait for the end.
 
         Raises:
             GlideMQError: As ``serve``, at the beginning of the block.
-            RuntimeError: It is already running, or has been stopped: create another one.
+            RuntimeError: It is already running, or was stopped: create another one.
         """
         if self._loop is not None or self._asked_to_stop.is_set():
             raise RuntimeError(f"{self.id} is already running or has been stopped; create another one")
@@ -118,20 +115,20 @@ class Service(AsyncFacade, ABC):
             raise failure[0]
 
     def stop(self) -> None:
-        """Ask it to stop, from any thread or signal handler; also before it has started. Repeatable."""
+        """Stop it, from any thread or signal handler, even before it has started. Repeatable."""
         self._asked_to_stop.set()
         if self._loop is not None and self._stopping is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def serve(self, *, signals: bool = True) -> None:
         """Serve until stopped; then remove its entries from the server and close its connections.
 
-        In a thread it also ends when the main thread has ended.
+        Outside the main thread it also ends when the main thread has ended.
 
         Args:
-            signals: In the main thread, stop on SIGTERM and SIGINT, and reconnect on SIGHUP. False: leave the
-                signals to the process that it serves in.
+            signals: In the main thread, stop on SIGTERM and SIGINT, and reconnect on SIGHUP. False: handle no
+                signals.
 
         Raises:
             ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
@@ -159,12 +156,12 @@ class Service(AsyncFacade, ABC):
                 logger.info("%s %s has stopped", self._kind, self.id, extra=stopped)
 
     def _whole(self, op: Op[T]) -> Op[T]:
-        """Wait for nothing: chores are repeated, and results are confirmed by their ``Receipts``."""
+        """Without confirmation: chores are repeated, and ``Receipts`` confirm results."""
         with_all = with_libraries(op)
         return unconfirmed(with_all) if self._confirmation else with_all
 
     async def _run_confirmed(self, op: Op[T]) -> T:
-        """Run an operation that a handler or a caller relies on, as a client does."""
+        """Run an operation with confirmation, as a client does: a handler or caller relies on it."""
         driver = self._own() or await self._connected()
         return await driver.run(super()._whole(op))
 
@@ -172,35 +169,35 @@ class Service(AsyncFacade, ABC):
         """The keys of queues that a user named.
 
         Raises:
-            ConfigurationError: It is no list, an empty list, or a name is invalid.
+            ConfigurationError: It is not a list, the list is empty, or a name is invalid.
         """
         if not queues or isinstance(queues, str):
             raise ConfigurationError("queues must be a list of at least one queue name")
         names = dict.fromkeys([check_queue_name(name) for name in queues])
         return [QueueKeys(self._prefix, name) for name in names]
 
-    # --- what a service does: filled in by each ---
+    # --- implemented by each service ---
 
     _kind = "service"
 
     def _introduction(self) -> str:
-        """The line it logs once it has started."""
+        """The line that it logs once it has started."""
         return f"{self._kind} {self.id} has started"
 
     @abstractmethod
     async def _begin(self) -> None:
-        """Check the preconditions and start the tasks; what this raises ends the service."""
+        """Check the preconditions and start the tasks; an exception here ends the service."""
 
     async def _drain(self) -> None:
-        """After a stop: let running work end within its own time limit. Tasks still run."""
+        """After a stop: wait for running work, within its time limit. Tasks still run."""
 
     async def _finish(self) -> None:
-        """Leave nothing behind; also called when the start failed. Each step through ``_quietly``."""
+        """Clean up, also after a failed start. Each step goes through ``_quietly``."""
 
     # --- tasks ---
 
     def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> OwnTask:
-        """Start a task; whenever it fails, it starts again after a pause. It ends when it returns."""
+        """Start a task; after a failure it starts again, with a pause. It ends when ``work`` returns."""
         task = OwnTask(self._kept(what, work), loop=asyncio.get_running_loop(), name=what)
         self._tasks.append(task)
         return task
@@ -214,7 +211,7 @@ class Service(AsyncFacade, ABC):
         immediately: bool = True,
         woken: asyncio.Event | None = None,
     ) -> OwnTask:
-        """Repeat a chore every so many seconds, or sooner if it returns a shorter time, or is ``woken``."""
+        """Repeat a chore at intervals, or sooner if it returns fewer seconds, or ``woken`` is set."""
 
         async def again() -> None:
             if not immediately:
@@ -234,7 +231,7 @@ class Service(AsyncFacade, ABC):
         return self._keep(what, again)
 
     async def _kept(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Repeat the work after each failure, with growing pauses, until it returns."""
+        """Restart the work after each failure, with growing pauses, until it returns."""
         pauses = reconnect_delays()
         while True:
             began = time.monotonic()
@@ -244,10 +241,10 @@ class Service(AsyncFacade, ABC):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                self._failures.report(what, RuntimeError("something that it waited for was cancelled"))
+                self._failures.report(what, RuntimeError("something that it awaited was cancelled"))
             except GeneratorExit:
                 raise
-            except BaseException as exc:  # noqa: BLE001  nothing ends a service but its stop
+            except BaseException as exc:  # noqa: BLE001  only a stop ends a service
                 self._failures.report(what, exc)
             else:
                 return
@@ -262,7 +259,7 @@ class Service(AsyncFacade, ABC):
             await asyncio.wait(self._tasks)
 
     async def _quietly(self, what: str, work: Callable[[], Awaitable[Any]]) -> None:
-        """Run one step of the shutdown; log its failure, so that the other steps still run."""
+        """Run a step of the shutdown; log its failure, so that the other steps still run."""
         try:
             await work()
         except GlideMQError as exc:
@@ -298,7 +295,7 @@ class Service(AsyncFacade, ABC):
                 loop.remove_signal_handler(number)
 
     def _reconnect(self) -> None:
-        """Reopen every connection; calls under way are repeated, so no job is lost."""
+        """Reopen every connection; calls under way are repeated, so that no job is lost."""
         logger.info("SIGHUP: reconnecting", extra={"action": "reconnect", "worker": self.id})
         if (driver := self._own()) is not None:
             self._aside(driver.aclose())

@@ -1,4 +1,4 @@
-"""The supervisor: keeps flows moving on queues whose workers are not ours, or are dead."""
+"""The supervisor: keeps flows moving in queues whose workers are not ours, or are dead."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MAX_REST_SECONDS: Final = 5.0
 class Supervisor(Service):
     """Maintains queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
 
-    Any number may supervise a queue: one leads, and another takes over some seconds after it dies. Queues
-    with which these have flows in common are looked after too, where nobody does.
+    Any number of supervisors may run for a queue: one leads, and another takes over some seconds after it
+    dies. Queues that share flows with these are supervised too, if nobody else does.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
         prefix: First part of every key.
-        interval: Time between two checks when nothing happens; 100 ms to 5 s.
-        lock_duration: After this long without a heartbeat, the jobs of a worker are taken back; at least a
+        interval: The time between two checks while nothing happens; 100 ms to 5 s.
+        lock_duration: The jobs of a worker are taken back after this long without a heartbeat; at least a
             second.
         max_stalled: How often a job may stall before it fails.
         clock: For tests.
@@ -68,7 +68,7 @@ class Supervisor(Service):
         self._tendings = [Tending(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]
 
     async def tick(self) -> bool:
-        """Do once what the queues need now. Returns whether this supervisor leads all of them. Repeatable.
+        """Maintain all queues once. Returns whether this supervisor leads all of them. Repeatable.
 
         Raises:
             GlideMQError: A queue could not be supervised.
@@ -83,7 +83,7 @@ class Supervisor(Service):
         return min(tending.rest_ms for tending in self._tendings) / 1000
 
     async def resign(self) -> None:
-        """Let another supervisor lead immediately; ``tick`` takes the lead again if it is free."""
+        """Let another supervisor lead at once; ``tick`` takes the lead again if it is free."""
         for tending in self._tendings:
             await self._run(ops.resign(tending))
 

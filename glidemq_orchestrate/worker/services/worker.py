@@ -4,9 +4,9 @@ A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns 
 ``Executor`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the
 queues.
 
-A kill -9 leaves jobs in state ``active`` whose lease ends after ``lock_duration``; any other worker of the
-queue then takes them back. A broken connection is opened again; what a lost reply contained is requested
-again.
+After kill -9, jobs stay in state ``active`` until their lease ends after ``lock_duration``; then any other
+worker of the queue takes them back. A broken connection is reopened, and the jobs of a lost reply are
+requested again.
 """
 
 from __future__ import annotations
@@ -69,28 +69,27 @@ class Worker(HandlerService):
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name.
-        concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in as many
+        concurrency: The number of jobs that run at the same time, at least 1; plain functions run in as many
             threads.
-        prefetch: Jobs to hold beyond the running ones, so that the next one starts without a round trip. By
-            default as many as start within 20 ms, judging by how long jobs take: at most 128, none if jobs
-            are long; what waits for a second goes back to the queue. With a number they stay here, however
-            long the jobs before them take.
-        rate_limit: At most this many starts per period, counted over all workers of a queue; a limit set on
+        prefetch: How many jobs to hold beyond the running ones, so that the next one starts without a round
+            trip. Default: as many as start within 20 ms at the present duration of jobs, at most 128; a job
+            that waits for a second goes back to the queue. With a number, jobs stay until they run.
+        rate_limit: The maximum of starts and its period, over all workers of a queue; a limit that is set on
             the queue takes precedence.
-        token_limit: Runs wait while more tokens than this are spent, as reported by the jobs themselves.
+        token_limit: No job starts while more tokens are spent, as reported by the jobs themselves.
         handlers: Handlers defined elsewhere; ``worker.handler`` adds to them.
         prefix: First part of every key.
-        lock_duration: After this long without a heartbeat, another worker may take the jobs over (one whose
-            own is longer waits for that); at least a second.
-        max_stalled: With how many workers a job may be lost before it fails. A loss counts only where the job
-            may be its cause: its handler had begun.
+        lock_duration: Another worker takes the jobs over after this long without a heartbeat (a worker with a
+            longer duration waits for its own); at least a second.
+        max_stalled: The number of lost workers after which a job fails. A loss counts only if the job may
+            have caused it: its handler had started.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
         allow_import: The packages from which handlers may import what a job names (``python``,
-            ``spark.python``). Whole parts count: ``mypackage`` allows ``mypackage.steps``, not
-            ``mypackage2``. Others are refused.
+            ``spark.python``): ``mypackage`` allows ``mypackage.steps``, but not ``mypackage2``. Default:
+            none.
         middleware: Wraps the call of each handler, the outermost first; see ``Middleware``.
-        only_known: Never fail a job because it has no handler here: give it back, also while no other worker
-            is alive. For a worker that takes a few kinds of jobs from a queue that is not its own.
+        only_known: Give back jobs that have no handler here, even while no other worker is alive, instead of
+            failing them. For a worker that runs only some of the jobs of a shared queue.
         clock: For tests.
 
     Raises:
@@ -150,9 +149,9 @@ class Worker(HandlerService):
     ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
-        With ``process=True`` it runs in a process that a timeout or a cancel kills; with ``once=True`` no job
-        is run again whose worker was lost; with a ``grace`` a function that has timed out may return first.
-        See ``Handlers.handler``.
+        With ``process=True`` it runs in a process that a timeout or a cancel kills; with ``once=True`` a job
+        is not run again if its worker is lost; ``grace`` is the time that a plain function gets to return
+        after its time limit. See ``Handlers.handler``.
         """
         return self.handlers.handler(name, process=process, once=once, grace=grace)
 
@@ -260,7 +259,7 @@ class Worker(HandlerService):
             feed.close()
         feeds = [task for task in self._tasks if task.get_name() in {f"queue {name}" for name in self._feeds}]
         if feeds:
-            # Do not wait for a server that cannot be reached: the leases expire by themselves.
+            # Do not wait for an unreachable server: the leases expire on their own.
             await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
         await self._end_tasks()
         await self._stop_guards()
@@ -283,7 +282,7 @@ class Worker(HandlerService):
 
     def _report(self, outcome: Outcome) -> None:
         self._feeds[outcome.attempt.queue].report(outcome)
-        if len(self._feeds) > 1:  # there is room for the others
+        if len(self._feeds) > 1:  # the others may use its place
             self._wake()
 
     async def _report_start(self, attempt: Attempt) -> bool:
