@@ -22,6 +22,7 @@ _PUBLIC: Final = {
     "clients.queue": ("AsyncQueue", "Queue"),
     "clients.schedulers": ("AsyncSchedulers", "Schedulers"),
     "embedded": ("EmbeddedServer",),
+    "foundation.durations": ("Duration",),
     "flows.change": ("FlowChange", "NodeChange"),
     "flows.checked": ("check_flow",),
     "flows.owner": ("Owner",),

@@ -35,6 +35,7 @@ from glidemq_orchestrate.flows.spec import FlowState as FlowState
 from glidemq_orchestrate.flows.spec import FlowStatus as FlowStatus
 from glidemq_orchestrate.flows.spec import NodeStatus as NodeStatus
 from glidemq_orchestrate.flows.waits import Wait as Wait
+from glidemq_orchestrate.foundation.durations import Duration as Duration
 from glidemq_orchestrate.jobs.adding import NewJob as NewJob
 from glidemq_orchestrate.jobs.backoff import Backoff as Backoff
 from glidemq_orchestrate.jobs.deduplication import Deduplication as Deduplication

@@ -26,7 +26,7 @@ from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowOutcome
 from glidemq_orchestrate.flows.watch import Change, Watch
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire.call import Op, ask, ask_each

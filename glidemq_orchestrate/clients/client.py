@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import cached_property
 
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
@@ -13,6 +12,7 @@ from glidemq_orchestrate.clients.operations.queue_base import Compression
 from glidemq_orchestrate.clients.queue import AsyncQueue, Queue
 from glidemq_orchestrate.clients.schedulers import AsyncSchedulers, Schedulers
 from glidemq_orchestrate.events import EventFilter
+from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.queues.listing import queue_names
 
 __all__ = ["AsyncClient", "Client"]
@@ -66,7 +66,7 @@ class Client(SyncFacade):
         *,
         position: str | None = None,
         where: EventFilter = ALL,
-        idle_timeout: timedelta | None = None,
+        idle_timeout: Duration | None = None,
     ) -> EventReader:
         """A reader of the events of a queue; see ``EventReader``.
 
@@ -155,7 +155,7 @@ class AsyncClient(AsyncFacade):
         *,
         position: str | None = None,
         where: EventFilter = ALL,
-        idle_timeout: timedelta | None = None,
+        idle_timeout: Duration | None = None,
     ) -> AsyncEventReader:
         """A reader of the events of a queue; see ``AsyncEventReader``.
 

@@ -14,7 +14,7 @@ from glidemq_orchestrate.clients.twins import awaited, blocking
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, optional_duration
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -42,8 +42,11 @@ class EventOperations:
             self.position = yield from ops.tail(self._keys)
         return self.position
 
-    def read(self, timeout: timedelta = timedelta(0)) -> Op[list[Event]]:
+    def read(self, timeout: Duration = 0) -> Op[list[Event]]:
         """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
+        return self._read(duration("timeout", timeout))
+
+    def _read(self, timeout: timedelta) -> Op[list[Event]]:
         events = yield from self.read_all(timeout)
         if events:
             self.position = events[-1].id
@@ -85,14 +88,14 @@ class EventReader(SyncFacade):
         *,
         position: str | None = None,
         where: EventFilter = ALL,
-        idle_timeout: timedelta | None = None,
+        idle_timeout: Duration | None = None,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
         self._operations = EventOperations(self._keys, position, where)
-        self._idle_timeout = idle_timeout
+        self._idle_timeout = optional_duration("idle_timeout", idle_timeout)
 
     @property
     def position(self) -> str | None:
@@ -160,14 +163,14 @@ class AsyncEventReader(AsyncFacade):
         *,
         position: str | None = None,
         where: EventFilter = ALL,
-        idle_timeout: timedelta | None = None,
+        idle_timeout: Duration | None = None,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
         self._operations = EventOperations(self._keys, position, where)
-        self._idle_timeout = idle_timeout
+        self._idle_timeout = optional_duration("idle_timeout", idle_timeout)
 
     @property
     def position(self) -> str | None:

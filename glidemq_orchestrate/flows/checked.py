@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import (
@@ -21,8 +20,9 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import ODD, check_fields
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
 from glidemq_orchestrate.foundation.names import FLOW_NAME, JOB_NAME, LABEL, NODE
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.bounds import lasting, whole
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.wire.codec import encode
 from glidemq_orchestrate.wire.keys import check_queue_name
@@ -299,25 +299,20 @@ def _check_policies(name: str, after: Sequence[str], policies: Mapping[str, OnFa
         )
 
 
-def retention_ms(retention: timedelta | None) -> int | None:
+def retention_ms(retention: Duration | None) -> int | None:
     """A retention in ms.
 
     Raises:
-        InvalidFlow: It is negative.
+        InvalidFlow: It is negative, or no duration.
     """
-    if retention is not None and retention < timedelta(0):
-        raise InvalidFlow(f"retention must not be negative, got {retention}")
-    return None if retention is None else milliseconds(retention)
+    span = optional_duration("retention", retention, error=InvalidFlow)
+    return None if span is None else milliseconds(span)
 
 
-def _ms(name: str, value: timedelta | None) -> int | None:
+def _ms(name: str, value: Duration | None) -> int | None:
     if value is None:
         return None
-    try:
-        lasting(name, value, least=timedelta(milliseconds=1))
-    except InvalidJob as exc:
-        raise InvalidFlow(str(exc)) from exc
-    return milliseconds(value)
+    return milliseconds(lasting(name, value, min_=MILLISECOND, error=InvalidFlow))
 
 
 def canonical(data: str) -> str:

@@ -15,8 +15,8 @@ from glidemq_orchestrate.flows.home import find_current, leave, release
 from glidemq_orchestrate.flows.record import TOMBSTONE, read_status
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Final, Literal, get_args
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.names import OWNER, described
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds
 
 OnLapse = Literal["cancel", "keep"]
 MIN: Final = timedelta(seconds=15)
@@ -40,13 +40,14 @@ class Owner:
     """
 
     name: str
-    lapse: timedelta = timedelta(minutes=5)
+    lapse: Duration = timedelta(minutes=5)
     on_lapse: OnLapse = "cancel"
     joins: bool = True
 
     def __post_init__(self) -> None:
         OWNER.check(self.name)
-        lasting("lapse", self.lapse, least=MIN, most=MAX, error=ConfigurationError)
+        span = duration("lapse", self.lapse, min_=MIN, max_=MAX)
+        object.__setattr__(self, "lapse", span)
         if self.on_lapse not in get_args(OnLapse):
             raise ConfigurationError(f"on_lapse must be cancel or keep, got {described(self.on_lapse)}")
         if not isinstance(self.joins, bool):

@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NewType
 
-from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
+from glidemq_orchestrate.errors import ConfigurationError, FailedNode, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.forms.forms import FlowForms
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.arguments import explained
+from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, Fallback, JobOptions
 from glidemq_orchestrate.jobs.states import JobState
@@ -56,7 +57,11 @@ class FlowNode:
     options: JobOptions = DEFAULT_OPTIONS
     rule: Rule | str = Rule.ALL_SUCCESS
     on_failure: OnFailure | str = OnFailure.FAIL
-    queue_timeout: timedelta | None = None
+    queue_timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        """Take seconds for what they are; all else is checked with the flow."""
+        object.__setattr__(self, "queue_timeout", _span(self.queue_timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,16 @@ class FlowSpec(FlowForms):
     name: str
     nodes: Sequence[FlowNode]
     labels: Mapping[str, str] = field(default_factory=dict)
-    retention: timedelta | None = None
-    deadline: timedelta | None = None
+    retention: Duration | None = None
+    deadline: Duration | None = None
     fail_fast: bool = False
     priority: int = 0
-    queue_timeout: timedelta | None = None
+    queue_timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        """Take seconds for what they are; all else is checked by ``check_flow``."""
+        for name in ("retention", "deadline", "queue_timeout"):
+            object.__setattr__(self, name, _span(getattr(self, name)))
 
     @classmethod
     @explained(InvalidFlow)
@@ -94,8 +104,8 @@ class FlowSpec(FlowForms):
 
         That is ``{"name", "labels", "retention", "deadline", "fail_fast", "priority", "queue_timeout",
         "nodes": [{"name", "queue", "job", "data", "after", "options", "rule", "on_failure",
-        "queue_timeout"}]}``. Durations are seconds or ISO 8601 (``PT5M``); ``options`` has the fields of
-        ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
+        "queue_timeout"}]}``. Durations are seconds, ISO 8601 (``PT5M``) or short (``5m``); ``options`` has
+        the fields of ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
 
         Raises:
             InvalidFlow: A field is missing, unknown or of the wrong type; the message lists at most
@@ -245,6 +255,14 @@ class FlowOutcome:
     results: Mapping[str, Json]
     failed: Sequence[FailedNode]
     removed: Sequence[str] = ()
+
+
+def _span(value: Duration | None) -> Duration | None:
+    """A number of seconds as a ``timedelta``; what is no duration stays, for ``check_flow`` to refuse."""
+    try:
+        return optional_duration("", value)
+    except ConfigurationError:
+        return value
 
 
 def _options(wire: OptionsFile, place: str) -> JobOptions:

@@ -26,7 +26,7 @@ from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
 from glidemq_orchestrate.flows.rows import read_row
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command

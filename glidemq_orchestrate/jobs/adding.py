@@ -16,9 +16,10 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.names import JOB_NAME
 from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs.bounds import milli, milliseconds
+from glidemq_orchestrate.jobs.bounds import milli
 from glidemq_orchestrate.jobs.calls import EncodedJob
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, JobRef

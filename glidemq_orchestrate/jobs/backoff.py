@@ -8,6 +8,7 @@ from typing import Literal
 
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.names import described
 
 MAX_DELAY_MS = 7 * 24 * 3600 * 1000
@@ -24,16 +25,15 @@ class Backoff:
     """
 
     kind: Literal["fixed", "exponential"] = "exponential"
-    delay: timedelta = timedelta(seconds=1)
+    delay: Duration = timedelta(seconds=1)
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values that no worker could apply."""
         if self.kind not in ("fixed", "exponential"):
             raise InvalidJob(f"backoff kind {described(self.kind)} is unknown; use 'fixed' or 'exponential'")
+        object.__setattr__(self, "delay", duration("backoff.delay", self.delay, error=InvalidJob))
         check_fields(self, InvalidJob)
-        if self.delay < timedelta(0):
-            raise InvalidJob(f"backoff delay must not be negative, got {self.delay}")
         if not 0 <= self.jitter <= 1:
             raise InvalidJob(f"backoff jitter must be between 0 and 1, got {described(self.jitter)}")
 
@@ -45,7 +45,7 @@ def delay_ms(backoff: Backoff | None, failures: int, random: float) -> int:
     """
     if backoff is None:
         return 0
-    base = backoff.delay / timedelta(milliseconds=1)
+    base = seconds(backoff.delay) * 1000
     if backoff.kind == "exponential":
         base *= 2.0 ** min(failures - 1, 62)
     return min(round(base + random * backoff.jitter * base), MAX_DELAY_MS)

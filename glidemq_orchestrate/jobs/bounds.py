@@ -11,6 +11,7 @@ from glidemq_orchestrate.errors import (
     InvalidJob,
     PayloadTooLarge,
 )
+from glidemq_orchestrate.foundation.durations import duration
 from glidemq_orchestrate.foundation.names import NameRule, described
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 
@@ -49,24 +50,16 @@ def lasting(
     name: str,
     value: object,
     *,
-    least: timedelta = timedelta(0),
-    most: timedelta = MAX_DURATION,
+    min_: timedelta = timedelta(0),
+    max_: timedelta = MAX_DURATION,
     error: type[GlideMQError] = InvalidJob,
-) -> None:
-    """Refuse a value that is not a duration within the bounds.
+) -> timedelta:
+    """``duration`` within what a job can have.
 
     Raises:
         InvalidJob, or ``error``: The value is refused.
     """
-    if not isinstance(value, timedelta):
-        raise error(f"{name} must be a timedelta, got {type(value).__name__}")
-    if value < timedelta(0):
-        raise error(f"{name} must not be negative, got {value}")
-    # Compared as it is sent: in whole milliseconds.
-    if milliseconds(value) < milliseconds(least):
-        raise error(f"{name} must be at least {_duration(least)}, got {value}")
-    if value > most:
-        raise error(f"{name} must be at most {most}, got {value}")
+    return duration(name, value, min_=min_, max_=max_, error=error)
 
 
 def named(name: str, value: object) -> None:
@@ -78,18 +71,9 @@ def named(name: str, value: object) -> None:
     NameRule(name, InvalidJob).check(value)
 
 
-def milliseconds(duration: timedelta) -> int:
-    """Whole milliseconds of a duration, rounded."""
-    return round(duration / timedelta(milliseconds=1))
-
-
 def milli(value: float) -> int:
     """Thousandths, the unit of tokens and costs on the wire; halves are rounded up, as in glide-mq."""
     return math.floor(value * 1000 + 0.5)
-
-
-def _duration(least: timedelta) -> str:
-    return "a millisecond" if least == timedelta(milliseconds=1) else str(least)
 
 
 def check_text(what: str, text: str) -> None:

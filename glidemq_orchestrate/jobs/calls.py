@@ -8,8 +8,9 @@ from itertools import chain
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict, ProtocolError
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.bounds import milli, milliseconds
+from glidemq_orchestrate.jobs.bounds import milli
 from glidemq_orchestrate.jobs.deduplication import Deduplication
 from glidemq_orchestrate.jobs.fields import JOB_FIELDS, JOB_FIELDS_WITHOUT_PAYLOAD
 from glidemq_orchestrate.jobs.options import JobOptions

@@ -8,9 +8,10 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     JobStateConflict,
 )
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import logs as job_logs
-from glidemq_orchestrate.jobs.bounds import check_text, lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.bounds import check_text, whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY
@@ -38,7 +39,6 @@ def change_priority(queue: QueueKeys, job_id: str, priority: int) -> Op[None]:
 
 def change_delay(queue: QueueKeys, job_id: str, delay: timedelta, now_ms: int) -> Op[None]:
     """Change the delay of a job."""
-    lasting("delay", delay)
     yield from ask(job_calls.change_delay(queue, job_id, milliseconds(delay), now_ms))
 
 

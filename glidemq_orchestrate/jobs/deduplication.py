@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named
+from glidemq_orchestrate.jobs.bounds import lasting, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Deduplication:
 
     id: str
     mode: Literal["simple", "throttle", "debounce"] = "simple"
-    ttl: timedelta | None = None
+    ttl: Duration | None = None
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode, and a window that is missing or has no effect."""
@@ -36,7 +36,8 @@ class Deduplication:
                 "use 'simple', 'throttle' or 'debounce'"
             )
         if self.ttl is not None:
-            lasting("deduplication.ttl", self.ttl, least=timedelta(milliseconds=1))
+            ttl = lasting("deduplication.ttl", self.ttl, min_=MILLISECOND)
+            object.__setattr__(self, "ttl", ttl)
         if (self.ttl is None) == (self.mode == "throttle"):
             raise InvalidJob("deduplication.ttl is required with mode 'throttle' and not allowed otherwise")
 

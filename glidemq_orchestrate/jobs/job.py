@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import NewType
 
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, Fallback, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions

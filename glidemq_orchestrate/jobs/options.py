@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, seconds
 from glidemq_orchestrate.jobs.backoff import Backoff
-from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named, whole
+from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
 from glidemq_orchestrate.jobs.deduplication import Deduplication, deduplication_wire
 from glidemq_orchestrate.jobs.ordering import Ordering, ordering_wire
 from glidemq_orchestrate.jobs.retention import Keep, Retention, check_retention
@@ -110,16 +111,16 @@ class JobOptions:
 
     attempts: int = 1
     backoff: Backoff | None = None
-    timeout: timedelta | None = None
-    delay: timedelta = timedelta(0)
+    timeout: Duration | None = None
+    delay: Duration = 0
     job_id: str | None = None
     priority: int = 0
     lifo: bool = False
-    ttl: timedelta | None = None
+    ttl: Duration | None = None
     ordering: Ordering | None = None
     cost: float | None = None
     deduplication: Deduplication | None = None
-    lock_duration: timedelta | None = None
+    lock_duration: Duration | None = None
     remove_on_complete: Retention = False
     remove_on_fail: Retention = False
     fallbacks: Sequence[Fallback] = ()
@@ -153,12 +154,13 @@ class JobOptions:
         return json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
 
     def _check_times(self) -> None:
-        lasting("delay", self.delay)
+        object.__setattr__(self, "delay", lasting("delay", self.delay))
         for name, value in (("timeout", self.timeout), ("ttl", self.ttl)):
             if value is not None:
-                lasting(name, value, least=timedelta(milliseconds=1))
+                object.__setattr__(self, name, lasting(name, value, min_=MILLISECOND))
         if self.lock_duration is not None:
-            lasting("lock_duration", self.lock_duration, least=MIN_LOCK, most=MAX_LOCK)
+            lock = lasting("lock_duration", self.lock_duration, min_=MIN_LOCK, max_=MAX_LOCK)
+            object.__setattr__(self, "lock_duration", lock)
 
     def _check_cost(self) -> None:
         bucket = self.ordering.token_bucket if self.ordering else None
@@ -216,7 +218,7 @@ class JobOptions:
             ("removeOnFail", self.remove_on_fail),
         ):
             if isinstance(value, Keep):
-                age = {} if value.age is None else {"age": math.ceil(value.age.total_seconds())}
+                age = {} if value.age is None else {"age": math.ceil(seconds(value.age))}
                 wire[name] = age | ({} if value.count is None else {"count": value.count})
             elif value:
                 wire[name] = value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
-from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named, whole
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds
+from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class RateLimit:
     """At most ``max`` starts in each window of ``per``; the window begins with its first start."""
 
     max: int
-    per: timedelta
+    per: Duration
 
     def __post_init__(self) -> None:
         """Refuse a limit that has no effect."""
         whole("rate_limit.max", self.max, 1)
-        lasting("rate_limit.per", self.per, least=timedelta(milliseconds=1))
+        object.__setattr__(self, "per", lasting("rate_limit.per", self.per, min_=MILLISECOND))
 
 
 @dataclass(frozen=True, slots=True)

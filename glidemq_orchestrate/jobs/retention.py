@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import lasting, whole
 
@@ -25,7 +26,7 @@ class Keep:
     """
 
     count: int | None = None
-    age: timedelta | None = None
+    age: Duration | None = None
 
     def __post_init__(self) -> None:
         """Refuse a retention that keeps everything or nothing."""
@@ -34,7 +35,7 @@ class Keep:
         if self.count is not None:
             whole("keep.count", self.count, 1)
         if self.age is not None:
-            lasting("keep.age", self.age, least=timedelta(seconds=1))
+            object.__setattr__(self, "age", lasting("keep.age", self.age, min_=timedelta(seconds=1)))
 
 
 def check_retention(name: str, value: object) -> None:

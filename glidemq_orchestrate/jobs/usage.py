@@ -18,8 +18,9 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
 )
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named
+from glidemq_orchestrate.jobs.bounds import amount, lasting, named
 from glidemq_orchestrate.wire import commands, replies, stored
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys, queues_with_usage
@@ -57,7 +58,7 @@ class Usage:
     costs: Mapping[str, float] = field(default_factory=dict)
     total_cost: float | None = None
     cost_unit: str | None = None
-    latency: timedelta | None = None
+    latency: Duration | None = None
     cached: bool | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class Usage:
             if getattr(self, name) is not None:
                 amount(name, getattr(self, name))
         if self.latency is not None:
-            lasting("latency", self.latency)
+            object.__setattr__(self, "latency", lasting("latency", self.latency))
 
     def to_wire(self) -> dict[str, Any]:
         """The form of glide-mq, with the sums; absent parts are left out."""

@@ -8,9 +8,10 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError, QueueInUse
 from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import pages, usage
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import listing
@@ -36,7 +37,6 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
     """Delete jobs that ended ``grace`` ago or earlier, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"only completed and failed jobs can be cleaned, not {state}")
-    lasting("grace", grace)
     whole("limit", limit, 1)
     cutoff, deleted, kept = now_ms - milliseconds(grace), list[JobId](), 0
     while len(deleted) < limit:

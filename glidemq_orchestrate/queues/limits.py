@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import pages
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
+from glidemq_orchestrate.jobs.bounds import named, whole
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.queues import listing
 from glidemq_orchestrate.wire import commands, replies
@@ -130,7 +131,6 @@ def rate_limit_group(
 ) -> Op[datetime]:
     """Hold back the jobs of an ordering key."""
     named("key", key)
-    lasting("duration", duration, least=timedelta(milliseconds=1))
     call = limit_group(queue, key, milliseconds(duration), now_ms, extend=extend)
     return datetime.fromtimestamp((yield from ask(call)) / 1000, UTC)
 

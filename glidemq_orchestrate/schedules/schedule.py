@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
 from glidemq_orchestrate.foundation.names import JOB_NAME, described
-from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.schedules.cron import Cron
 from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, is_utf8
@@ -65,9 +65,9 @@ class Schedule:
         ConfigurationError: An option is not valid; the message names it.
     """
 
-    every: timedelta | None = None
+    every: Duration | None = None
     cron: str | None = None
-    repeat_after_complete: timedelta | None = None
+    repeat_after_complete: Duration | None = None
     time_zone: str | None = None
     start: datetime | None = None
     end: datetime | None = None
@@ -79,14 +79,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Refuse values out of range and options that conflict."""
+        for name in ("every", "repeat_after_complete"):
+            span = optional_duration(name, getattr(self, name), min_=MILLISECOND)
+            object.__setattr__(self, name, span)
         check_fields(self, ConfigurationError, without=("catch_up",))
         modes = ("every", "cron", "repeat_after_complete")
         if sum(getattr(self, mode) is not None for mode in modes) != 1:
             raise ConfigurationError("a schedule needs exactly one of every, cron and repeat_after_complete")
-        for name in ("every", "repeat_after_complete"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= milliseconds(value) <= _MAX:
-                raise ConfigurationError(f"{name} must be at least a millisecond, got {value}")
         if self.time_zone is not None and self.cron is None:
             raise ConfigurationError("time_zone is for cron only")
         if self.cron is not None:

@@ -143,10 +143,10 @@ def mistakes(url: str) -> None:
     FlowNode("a", queue="q", job="j", after=[1])  # type: ignore[list-item]
     FlowNode("a", queue="q", job="j", data={1, 2})  # type: ignore[arg-type]
     FlowNode("a", "q", "j", options={"attempts": 3})  # type: ignore[arg-type]
-    JobOptions(timeout=5)  # type: ignore[arg-type]
+    JobOptions(timeout="5")  # type: ignore[arg-type]
     Backoff("slow")  # type: ignore[arg-type]
     Worker(url)  # type: ignore[call-arg]
-    RetryLater(5)  # type: ignore[arg-type]
+    RetryLater("5")  # type: ignore[arg-type]
     with FlowProducer(url) as flows:
         flows.submit(spec(), on_existing="replace")  # type: ignore[arg-type]
         flows.submit(spec(), "id")  # type: ignore[call-arg]

@@ -57,7 +57,7 @@ class Pet:
 @pytest.mark.parametrize(
     ("make", "error", "expected"),
     [
-        (lambda: Backoff("fixed", 5), InvalidJob, "delay must be timedelta, got int"),  # type: ignore[arg-type]
+        (lambda: Backoff("fixed", "5"), InvalidJob, "delay must be a timedelta or a number of"),  # type: ignore[arg-type]
         (lambda: Backoff(jitter=HUGE), InvalidJob, "jitter must be between 0 and 1, got a value of type int"),
         (lambda: Ordering("k", rate_limit=3), InvalidJob, "rate_limit must be RateLimit or None, got int"),  # type: ignore[arg-type]
         (lambda: Fallback("m", metadata=[1]), InvalidJob, "metadata must be Mapping"),  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ class Pet:
         (lambda: JobOptions(remove_on_fail=HUGE), InvalidJob, "remove_on_fail must be True, False, a count"),
         (lambda: Usage(tokens=5), InvalidJob, "tokens must be numbers by category, got int"),  # type: ignore[arg-type]
         (lambda: JobTemplate(options=None), InvalidJob, "options must be JobOptions, got None"),  # type: ignore[arg-type]
-        (lambda: Schedule(every=5), ConfigurationError, "every must be timedelta or None, got int"),  # type: ignore[arg-type]
+        (lambda: Schedule(every="5"), ConfigurationError, "every must be a timedelta or a number of seconds"),  # type: ignore[arg-type]
         (lambda: EventFilter(kinds="completed"), ConfigurationError, "kinds must be Collection.str. or None, got str"),  # noqa: E501
         (lambda: Dependency(HUGE), InvalidFlow, "must be the name of a node"),  # type: ignore[arg-type]
         (lambda: check_flow(FlowSpec("x", 5)), InvalidFlow, "nodes must be Sequence.FlowNode., got int"),  # type: ignore[arg-type]
@@ -81,11 +81,11 @@ class Pet:
         (lambda: nested("x"), InvalidFlow, "flow must be FlowSpec, got str"),  # type: ignore[arg-type]
         (lambda: FlowSpec.from_dict(5), InvalidFlow, "wire must be Mapping.str, Any., got int"),  # type: ignore[arg-type]
         (lambda: Broadcast("a", URL, max_messages="5"), ConfigurationError, "max_messages must be int or None"),  # type: ignore[arg-type]  # noqa: E501
-        (lambda: Supervisor(URL, queues=["a"], interval=5), ConfigurationError, "interval must be timedelta"),  # type: ignore[arg-type]
+        (lambda: Supervisor(URL, queues=["a"], interval="5"), ConfigurationError, "interval must be a timed"),  # type: ignore[arg-type]
         (lambda: EmbeddedServer(databases="x"), ConfigurationError, "databases must be int, got str"),  # type: ignore[arg-type]
         (lambda: Handlers().batch_handler("a", size="x"), ConfigurationError, "size must be int, got str"),  # type: ignore[arg-type]
         (lambda: Queue("a", URL, compression=HUGE), ConfigurationError, "compression a value of type int"),  # type: ignore[arg-type]
-        (lambda: Queue("a", URL).add_and_wait("x", timeout=5), ConfigurationError, "timeout must be timedelta"),  # type: ignore[arg-type]  # noqa: E501
+        (lambda: Queue("a", URL).add_and_wait("x", timeout="5"), ConfigurationError, "timeout must be a timedelta"),  # type: ignore[arg-type]  # noqa: E501
         (lambda: ConnectionSettings(URL, socket_timeout=[HUGE]), ConfigurationError, "got a value of type list"),  # type: ignore[arg-type]  # noqa: E501
     ],
 )  # fmt: skip
@@ -97,8 +97,10 @@ def test_an_argument_of_the_wrong_type_is_named(
 
 
 async def test_so_is_one_of_an_awaitable_call() -> None:
-    call = AsyncQueue("a", URL).add_and_wait("x", timeout=5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="timeout must be timedelta, got int"):
+    call = AsyncQueue("a", URL).add_and_wait("x", timeout="5")  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match="timeout must be a timedelta or a number of seconds, got str"
+    ):
         await call
     assert inspect.iscoroutinefunction(AsyncQueue.add)
 

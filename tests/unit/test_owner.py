@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import ConfigurationError
         ({"name": "a\nb"}, "owner"),
         ({"name": "a", "lapse": timedelta(seconds=14)}, "lapse must be at least 0:00:15"),
         ({"name": "a", "lapse": timedelta(days=8)}, "lapse must be at most 7 days"),
-        ({"name": "a", "lapse": 60}, "lapse must be a timedelta, got int"),
+        ({"name": "a", "lapse": "60"}, "lapse must be a timedelta or a number of seconds, got str"),
         ({"name": "a", "on_lapse": "drop"}, "on_lapse must be cancel or keep"),
     ],
 )

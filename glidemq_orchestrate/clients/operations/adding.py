@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
-from typing import Final
 
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
 from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding as ops
 from glidemq_orchestrate.jobs.adding import NewJob, traced
-from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.queues import waits
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import Json, JsonLike
-
-WAIT: Final = timedelta(seconds=30)
 
 
 class AddingOperations(QueueOperationsBase):
@@ -68,7 +64,7 @@ class AddingOperations(QueueOperationsBase):
         data: JsonLike = None,
         *,
         options: JobOptions = DEFAULT_OPTIONS,
-        timeout: timedelta = WAIT,
+        timeout: Duration = 30,
     ) -> Op[Op[Json]]:
         """Add one job and wait until it has ended; returns its result.
 
@@ -84,7 +80,7 @@ class AddingOperations(QueueOperationsBase):
             JobNotFound: It was removed.
             InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
         """
-        return self._add_and_wait(NewJob(name, data, options), milliseconds(timeout))
+        return self._add_and_wait(NewJob(name, data, options), milliseconds(duration("timeout", timeout)))
 
     def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Json]]:
         adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)

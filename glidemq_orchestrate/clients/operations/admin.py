@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
 from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
+from glidemq_orchestrate.jobs.bounds import lasting
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState
@@ -42,9 +44,7 @@ class AdminOperations(QueueOperationsBase):
         """Whether the queue is paused."""
         return limits.is_paused(self._keys)
 
-    def clean(
-        self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000
-    ) -> Op[list[JobId]]:
+    def clean(self, state: EndedState, *, grace: Duration = 0, limit: int = 1000) -> Op[list[JobId]]:
         """Delete jobs that ended ``grace`` ago or earlier, the oldest first; returns their ids.
 
         Nodes of flows that have not ended remain, and so do children that a job which has not ended may
@@ -54,7 +54,8 @@ class AdminOperations(QueueOperationsBase):
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
             InvalidJob: ``grace`` is negative or ``limit`` less than 1; nothing was sent.
         """
-        return (yield from cleaning.clean(self._keys, state, grace, limit, self._clock.now_ms()))
+        span = lasting("grace", grace)
+        return self._now(lambda now_ms: cleaning.clean(self._keys, state, span, limit, now_ms))
 
     def drain(self, *, delayed: bool = False) -> Op[int]:
         """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
@@ -108,7 +109,7 @@ class AdminOperations(QueueOperationsBase):
         """How often jobs may start over all workers; None: no limit."""
         return limits.global_rate_limit(self._keys)
 
-    def rate_limit_group(self, key: str, duration: timedelta, *, extend: bool = True) -> Op[datetime]:
+    def rate_limit_group(self, key: str, duration: Duration, *, extend: bool = True) -> Op[datetime]:
         """Hold back the jobs of an ordering key; returns until when.
 
         Args:
@@ -119,9 +120,8 @@ class AdminOperations(QueueOperationsBase):
         Raises:
             InvalidJob: The key or the duration is not valid; nothing was sent.
         """
-        return (
-            yield from limits.rate_limit_group(self._keys, key, duration, self._clock.now_ms(), extend=extend)
-        )
+        span = lasting("duration", duration, min_=MILLISECOND)
+        return self._now(lambda now_ms: limits.rate_limit_group(self._keys, key, span, now_ms, extend=extend))
 
     def groups(self) -> Op[list[GroupInfo]]:
         """The ordering keys in use, with their running jobs and those held back.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import changes as ops
 from glidemq_orchestrate.jobs import children, output, suspension
 from glidemq_orchestrate.jobs import messages as message_ops
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.bounds import lasting
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.messages import AcceptedAttempt, JobMessage
 from glidemq_orchestrate.jobs.options import JobRef
@@ -67,7 +67,7 @@ class JobOperations(QueueOperationsBase):
         """
         return ops.change_priority(self._keys, job_id, priority)
 
-    def change_delay(self, job_id: str, delay: timedelta) -> Op[None]:
+    def change_delay(self, job_id: str, delay: Duration) -> Op[None]:
         """Let a job that does not run yet start ``delay`` from now; zero: as soon as a worker is free.
 
         Raises:
@@ -75,7 +75,8 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
-        yield from ops.change_delay(self._keys, job_id, delay, self._clock.now_ms())
+        span = lasting("delay", delay)
+        return self._now(lambda now_ms: ops.change_delay(self._keys, job_id, span, now_ms))
 
     def promote(self, job_id: str) -> Op[None]:
         """Make a delayed job ready now.
@@ -180,13 +181,15 @@ class JobOperations(QueueOperationsBase):
         return output.add_output(self._keys, job_id, fields)
 
     def read_output(
-        self, job_id: str, *, after: str | None = None, limit: int = 100, timeout: timedelta = timedelta(0)
+        self, job_id: str, *, after: str | None = None, limit: int = 100, timeout: Duration = 0
     ) -> Op[list[OutputChunk]]:
         """Read the output of a job after an entry (None: from the start).
 
         Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
         """
-        return output.read_output(self._keys, job_id, after, limit, milliseconds(timeout))
+        return output.read_output(
+            self._keys, job_id, after, limit, milliseconds(duration("timeout", timeout))
+        )
 
     def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> Op[list[JobMessage]]:
         """Read what the attempts of a job have written by ``ctx.write_message``, the oldest first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
@@ -18,7 +18,7 @@ from glidemq_orchestrate.flows.ref import FlowRef, raise_unless_completed
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.queues import waits as waiting
 from glidemq_orchestrate.wire.call import Op
@@ -145,7 +145,7 @@ class ReadingOperations:
         """The current status, results and failures."""
         return (yield from self._backend.outcome(self.ref, (yield from self._backend.status(self.ref))))
 
-    def wait(self, *, timeout: timedelta | None = None) -> Op[FlowOutcome]:
+    def wait(self, *, timeout: Duration | None = None) -> Op[FlowOutcome]:
         """Wait until the flow has ended in any way; read the state from ``outcome.status``.
 
         Args:
@@ -155,7 +155,7 @@ class ReadingOperations:
         Raises:
             WaitTimeout: It has not ended in time.
         """
-        limit = None if timeout is None else milliseconds(timeout)
+        limit = _limit(timeout)
         return tendings.wait(self._tending, self._waiting, limit)
 
     def _waiting(self, limit: int | None) -> Op[FlowOutcome]:
@@ -185,7 +185,7 @@ class ReadingOperations:
         """
         return tendings.is_supervised(self.ref)
 
-    def watch(self, *, after: str | None = None, timeout: timedelta | None = None) -> Changes:
+    def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Changes:
         """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
 
         Starts with every node that has left ``waiting-children``. No node is reported as started before the
@@ -206,15 +206,15 @@ class ReadingOperations:
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
-        limit = None if timeout is None else milliseconds(timeout)
+        limit = _limit(timeout)
         return Changes(self, watching.begin(self.ref, after, limit, self.clock))
 
     def watch_batches(
         self,
         *,
         after: str | None = None,
-        timeout: timedelta | None = None,
-        rest: timedelta = timedelta(seconds=5),
+        timeout: Duration | None = None,
+        rest: Duration = 5,
     ) -> Batches:
         """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
 
@@ -229,12 +229,13 @@ class ReadingOperations:
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
         """
-        limit = None if timeout is None else milliseconds(timeout)
-        rest_ms = min(milliseconds(rest), watching.REST_MS)
+        limit = _limit(timeout)
+        pause = duration("rest", rest)
+        rest_ms = min(milliseconds(pause), watching.REST_MS)
         watch = watching.begin(self.ref, after, limit, self.clock, rest_ms=rest_ms)
-        return Batches(self, watch, watching.Quiet(self.clock, rest))
+        return Batches(self, watch, watching.Quiet(self.clock, pause))
 
-    def result(self, *, timeout: timedelta | None = None) -> Op[Mapping[str, Json]]:
+    def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Json]]:
         """Wait for the results of all nodes.
 
         Raises:
@@ -266,6 +267,10 @@ class ReadingOperations:
             FlowNotFound: The flow no longer exists.
         """
         return generations.history(self.ref)
+
+
+def _limit(timeout: Duration | None) -> int | None:
+    return None if timeout is None else milliseconds(duration("timeout", timeout))
 
 
 @dataclass(slots=True)

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from importlib import resources
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TimedeltaSchema
 
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
+from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.jobs.backoff import Backoff
 from glidemq_orchestrate.jobs.ordering import Ordering
 from glidemq_orchestrate.jobs.retention import Keep
@@ -25,6 +27,28 @@ FAULTS_SHOWN: Final = 10
 PLACE_SHOWN: Final = 120
 FAULT_SHOWN: Final = 300
 _DURATION: Final = TypeAdapter(timedelta)
+
+
+def _read_short(value: Any) -> Any:
+    """The duration of a text such as ``5m``; anything else as it is, for the model to judge."""
+    found = from_text(value) if isinstance(value, str) else None
+    return value if found is None else found
+
+
+def _read_field(field: str, value: Any) -> Any:
+    """An object with ``_read_short`` applied to a field of it, or of an object in it."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _read_short(part) if key == field else _read_field(field, part) for key, part in value.items()
+    }
+
+
+def _with(field: str) -> BeforeValidator:
+    return BeforeValidator(partial(_read_field, field))
+
+
+Span = Annotated[timedelta, BeforeValidator(_read_short)]
 
 
 class _Strict(BaseModel):
@@ -44,27 +68,27 @@ class OptionsFile(_Strict, frozen=True):  # and so hashable: pydantic does not c
 
     attempts: int = Field(1, json_schema_extra={"minimum": 1})
     """How many times the job may run in total."""
-    backoff: Backoff | None = None
+    backoff: Annotated[Backoff | None, _with("delay")] = None
     """Pause between attempts; without it a retry is immediate."""
-    timeout: timedelta | None = None
+    timeout: Span | None = None
     """Longest time of one run."""
-    delay: timedelta = timedelta(0)
+    delay: Span = timedelta(0)
     """Time before the first run, counted from the moment the dependencies have ended."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
     """1 runs first; 0, the default, runs after every job with a priority."""
     lifo: bool = False
     """Whether it runs before jobs added earlier."""
-    ttl: timedelta | None = None
+    ttl: Span | None = None
     """Time after which it is no longer started."""
-    ordering: Ordering | None = None
+    ordering: Annotated[Ordering | None, _with("per")] = None
     """A key whose jobs run in order, and its limits."""
     cost: float | None = None
     """Tokens that a start takes from the token bucket of the ordering key."""
-    lock_duration: timedelta | None = None
+    lock_duration: Span | None = None
     """How long a worker keeps the job without a heartbeat before another takes it over."""
-    remove_on_complete: bool | int | Keep = False
+    remove_on_complete: Annotated[bool | int | Keep, _with("age")] = False
     """Whether and when the completed job is removed."""
-    remove_on_fail: bool | int | Keep = False
+    remove_on_fail: Annotated[bool | int | Keep, _with("age")] = False
     """Whether and when the failed job is removed."""
     fallbacks: tuple[FallbackFile, ...] = ()
     """What the attempts after the first use instead."""
@@ -100,7 +124,7 @@ class NodeFile(_Strict):
     """When it runs, by how the nodes before it end."""
     on_failure: OnFailure = OnFailure.FAIL
     """What its failure means to the nodes after it."""
-    queue_timeout: timedelta | None = None
+    queue_timeout: Span | None = None
     """It fails when no worker has started it within this time after it could run."""
 
 
@@ -115,15 +139,15 @@ class FlowFile(_Strict):
     """In any order, without cycles."""
     labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 32})
     """Short strings to find the flow by."""
-    retention: timedelta | None = None
+    retention: Span | None = None
     """How long after its end the jobs and results are kept; for ever when left out."""
-    deadline: timedelta | None = None
+    deadline: Span | None = None
     """The flow fails when it has not ended within this time after its start."""
     fail_fast: bool = False
     """The first failure ends all other nodes."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
     """For the nodes that have none of their own."""
-    queue_timeout: timedelta | None = None
+    queue_timeout: Span | None = None
     """For the nodes that have none of their own."""
 
 
@@ -175,8 +199,8 @@ def without_defaults(value: Any) -> Iterator[tuple[str, Any]]:
 
 class _Schema(GenerateJsonSchema):
     def timedelta_schema(self, schema: TimedeltaSchema) -> JsonSchemaValue:  # noqa: ARG002  the base class's signature
-        about = "Seconds, or ISO 8601 such as PT5M."
-        return {"anyOf": [{"type": "number"}, {"type": "string", "format": "duration"}], "description": about}
+        about = "Seconds, ISO 8601 such as PT5M, or short such as 5m."
+        return {"anyOf": [{"type": "number"}, {"type": "string"}], "description": about}
 
     def get_title_from_name(self, name: str) -> str:  # noqa: ARG002  the base class's signature
         return ""
@@ -191,8 +215,19 @@ def make_schema() -> dict[str, Any]:
 
 def _untitled(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _untitled(part) for key, part in value.items() if key != "title" or part}
+        return _once({key: _untitled(part) for key, part in value.items() if key != "title" or part})
     return [_untitled(part) for part in value] if isinstance(value, list) else value
+
+
+def _once(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose alternatives do not repeat what one of them has: a duration may be a number."""
+    ways = schema.get("anyOf", [])
+    within = [part for way in ways if isinstance(way, dict) for part in way.get("anyOf", [])]
+    left = [way for way in ways if way not in within]
+    if len(left) == len(ways):
+        return schema
+    rest = {key: part for key, part in schema.items() if key != "anyOf"}
+    return left[0] | rest if len(left) == 1 else {"anyOf": left} | rest
 
 
 def schema_text() -> str:

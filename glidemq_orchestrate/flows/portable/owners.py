@@ -18,7 +18,7 @@ from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 

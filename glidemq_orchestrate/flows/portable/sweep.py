@@ -15,7 +15,7 @@ from glidemq_orchestrate.flows.record import TOMBSTONE
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 

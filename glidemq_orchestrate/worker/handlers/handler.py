@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.arguments import explained
+from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -24,7 +24,7 @@ BatchHandler = Callable[[list[Context]], "Sequence[JsonLike] | Awaitable[Sequenc
 Hook = Callable[[], None]
 StartHook = Hook | Callable[["Serving"], None]
 JobHook = Callable[["JobEvent"], None]
-BackoffStrategy = Callable[[int, BaseException], timedelta]
+BackoffStrategy = Callable[[int, BaseException], Duration]
 H = TypeVar("H", bound=Handler)
 B = TypeVar("B", bound=BatchHandler)
 K = TypeVar("K", bound=Hook)
@@ -107,7 +107,7 @@ class Handlers:
 
     @explained()
     def handler(
-        self, name: str, *, process: bool = False, once: bool = False, grace: timedelta = timedelta(0)
+        self, name: str, *, process: bool = False, once: bool = False, grace: Duration = 0
     ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
@@ -128,8 +128,7 @@ class Handlers:
                 ``process`` is set, or the grace is negative or set for a handler that runs in no thread.
         """
         _check_name(name)
-        if grace < timedelta(0):
-            raise ConfigurationError(f"the grace of handler {name!r} must not be negative, got {grace}")
+        grace_seconds = seconds(duration(f"the grace of handler {name!r}", grace))
 
         def register(function: H) -> H:
             is_async = inspect.iscoroutinefunction(function)
@@ -141,16 +140,13 @@ class Handlers:
                 raise ConfigurationError(
                     f"handler {name!r} cannot have a grace: only plain functions in threads can"
                 )
-            seconds = grace.total_seconds()
-            self._register(name, Registered(function, is_async, process, once, grace=seconds))
+            self._register(name, Registered(function, is_async, process, once, grace=grace_seconds))
             return function
 
         return register
 
     @explained()
-    def batch_handler(
-        self, name: str, *, size: int, wait: timedelta = timedelta(milliseconds=50)
-    ) -> Callable[[B], B]:
+    def batch_handler(self, name: str, *, size: int, wait: Duration = 0.05) -> Callable[[B], B]:
         """Register a function that handles up to ``size`` jobs at once: it takes and returns a list.
 
         It runs once ``size`` jobs have arrived, or ``wait`` after the first. A batch takes one place of the
@@ -164,13 +160,11 @@ class Handlers:
         _check_name(name)
         if not 1 <= size <= MAX_BATCH:
             raise ConfigurationError(f"the size of a batch must be 1 to {MAX_BATCH}, got {described(size)}")
-        if wait < timedelta(0):
-            raise ConfigurationError(f"the wait of a batch must not be negative, got {wait}")
+        batch_wait = seconds(duration("the wait of a batch", wait))
 
         def register(function: B) -> B:
             is_async = inspect.iscoroutinefunction(function)
-            seconds = wait.total_seconds()
-            self._register(name, Registered(function, is_async, batch_size=size, batch_wait=seconds))
+            self._register(name, Registered(function, is_async, batch_size=size, batch_wait=batch_wait))
             return function
 
         return register

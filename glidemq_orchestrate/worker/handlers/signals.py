@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from glidemq_orchestrate.errors import restored
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, optional_duration
 from glidemq_orchestrate.wire.codec import JsonLike
 
 
@@ -39,13 +39,9 @@ class RetryLater(HandlerSignal):
     """
 
     def __init__(
-        self, delay: timedelta, reason: str = "its handler raised RetryLater", *, counts: bool = True
+        self, delay: Duration, reason: str = "its handler raised RetryLater", *, counts: bool = True
     ) -> None:
-        if not isinstance(delay, timedelta):
-            raise TypeError(f"the delay of RetryLater must be a timedelta, got {delay!r}")
-        if delay < timedelta(0):
-            raise ValueError(f"the delay of RetryLater must not be negative, got {delay}")
-        self.delay, self.counts = delay, counts
+        self.delay, self.counts = duration("the delay of RetryLater", delay), counts
         super().__init__(reason)
 
 
@@ -66,10 +62,8 @@ class Suspend(HandlerSignal):
     Costs no attempt. After ``timeout`` the job fails; None: it waits without limit.
     """
 
-    def __init__(self, reason: str = "", timeout: timedelta | None = None) -> None:
-        if timeout is not None and timeout < timedelta(milliseconds=1):
-            raise ValueError(f"the timeout of Suspend must be at least a millisecond, got {timeout}")
-        self.timeout = timeout
+    def __init__(self, reason: str = "", timeout: Duration | None = None) -> None:
+        self.timeout = optional_duration("the timeout of Suspend", timeout, min_=MILLISECOND)
         super().__init__(reason)
 
 

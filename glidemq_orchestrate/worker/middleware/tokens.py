@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.execution import Execution
@@ -40,7 +39,7 @@ class TokenLimit:
     """
 
     max_tokens: int
-    per: timedelta
+    per: Duration
     scope: Literal["queue", "worker", "both"] = "both"
 
     def __post_init__(self) -> None:
@@ -50,10 +49,7 @@ class TokenLimit:
                 "token_limit.max_tokens must be a whole number of at least 1, "
                 f"got {described(self.max_tokens)}"
             )
-        if not isinstance(self.per, timedelta) or self.per < timedelta(milliseconds=1):
-            raise ConfigurationError(
-                f"token_limit.per must be a timedelta of at least a millisecond, got {described(self.per)}"
-            )
+        object.__setattr__(self, "per", duration("token_limit.per", self.per, min_=MILLISECOND))
         if self.scope not in ("queue", "worker", "both"):
             raise ConfigurationError(
                 f"token_limit.scope must be 'queue', 'worker' or 'both', got {described(self.scope)}"

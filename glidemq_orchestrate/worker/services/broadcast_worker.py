@@ -10,7 +10,6 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
@@ -21,6 +20,7 @@ from glidemq_orchestrate.broadcasts.ops import Subscription
 from glidemq_orchestrate.broadcasts.subjects import check_pattern
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import whole
@@ -89,9 +89,9 @@ class BroadcastWorker(HandlerService):
         start_from: str = "$",
         subjects: Sequence[str] = (),
         concurrency: int = 10,
-        lock_duration: timedelta = DEFAULT_LOCK,
+        lock_duration: Duration = DEFAULT_LOCK,
         max_stalled: int = 3,
-        shutdown_timeout: timedelta = timedelta(seconds=10),
+        shutdown_timeout: Duration = 10,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:

@@ -6,12 +6,10 @@ import asyncio
 from abc import ABC
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 
-from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, seconds
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds
 from glidemq_orchestrate.jobs.worker_id import worker_id
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import GROUP
@@ -44,16 +42,14 @@ class HandlerService(Service, ABC):
         unique: str,
         queues: Sequence[str],
         group: str = GROUP,
-        lock_duration: timedelta,
-        shutdown_timeout: timedelta,
+        lock_duration: Duration,
+        shutdown_timeout: Duration,
         prefix: str,
         clock: Clock | None,
     ) -> None:
-        check = partial(lasting, most=timedelta.max, error=ConfigurationError)
-        check("lock_duration", lock_duration, least=timedelta(seconds=1))
-        check("shutdown_timeout", shutdown_timeout)
-        self._lock_ms, self._lock_seconds = milliseconds(lock_duration), lock_duration.total_seconds()
-        self._shutdown_seconds = shutdown_timeout.total_seconds()
+        lock = duration("lock_duration", lock_duration, min_=timedelta(seconds=1))
+        self._lock_ms, self._lock_seconds = milliseconds(lock), seconds(lock)
+        self._shutdown_seconds = seconds(duration("shutdown_timeout", shutdown_timeout))
         super().__init__(url, name=worker_id(kind, unique, self._lock_ms), prefix=prefix, clock=clock)
         self._queues = {keys.queue: keys for keys in self._keys_of(queues)}
         self._threads = Threads("glidemq")

@@ -12,9 +12,9 @@ from typing import Final
 from glidemq_orchestrate.attempts import client_supervision as ops
 from glidemq_orchestrate.attempts.client_supervision import Tending
 from glidemq_orchestrate.attempts.supervision import Supervision
-from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -52,18 +52,16 @@ class Supervisor(Service):
         *,
         queues: Sequence[str],
         prefix: str = DEFAULT_PREFIX,
-        interval: timedelta = timedelta(seconds=2),
-        lock_duration: timedelta = DEFAULT_LOCK,
+        interval: Duration = 2,
+        lock_duration: Duration = DEFAULT_LOCK,
         max_stalled: int = 3,
         clock: Clock | None = None,
     ) -> None:
         name = f"supervisor-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
         super().__init__(url, name=name, prefix=prefix, clock=clock)
-        if not timedelta(milliseconds=100) <= interval <= timedelta(seconds=5):
-            raise ConfigurationError(f"interval must be 100 ms to 5 s, got {interval}")
-        if lock_duration < timedelta(seconds=1):
-            raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
-        keys, lock_ms, every_ms = self._keys_of(queues), milliseconds(lock_duration), milliseconds(interval)
+        every = duration("interval", interval, min_=timedelta(milliseconds=100), max_=timedelta(seconds=5))
+        lock = duration("lock_duration", lock_duration, min_=timedelta(seconds=1))
+        keys, lock_ms, every_ms = self._keys_of(queues), milliseconds(lock), milliseconds(every)
         owns = [Supervision(queue, self.id, lock_ms, max_stalled) for queue in keys]
         self._tendings = [Tending(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]
 

@@ -15,7 +15,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -26,9 +25,10 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.settings import Address
@@ -103,13 +103,13 @@ class Worker(HandlerService):
         queues: Sequence[str],
         concurrency: int = 10,
         prefetch: int | None = None,
-        rate_limit: tuple[int, timedelta] | None = None,
+        rate_limit: tuple[int, Duration] | None = None,
         token_limit: TokenLimit | None = None,
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
-        lock_duration: timedelta = DEFAULT_LOCK,
+        lock_duration: Duration = DEFAULT_LOCK,
         max_stalled: int = 3,
-        shutdown_timeout: timedelta = timedelta(seconds=10),
+        shutdown_timeout: Duration = 10,
         allow_import: Sequence[str] = (),
         middleware: Iterable[Middleware] = (),
         only_known: bool = False,
@@ -145,7 +145,7 @@ class Worker(HandlerService):
         self._processes: Processes | None = None
 
     def handler(
-        self, name: str, *, process: bool = False, once: bool = False, grace: timedelta = timedelta(0)
+        self, name: str, *, process: bool = False, once: bool = False, grace: Duration = 0
     ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
@@ -305,14 +305,12 @@ class Worker(HandlerService):
         )
 
 
-def _window(rate_limit: tuple[int, timedelta] | None) -> tuple[int, int]:
+def _window(rate_limit: tuple[int, Duration] | None) -> tuple[int, int]:
     """The count and the ms of a rate limit; zeros without one."""
     if rate_limit is None:
         return 0, 0
     if not isinstance(rate_limit, tuple) or len(rate_limit) != 2:
-        raise ConfigurationError(f"rate_limit must be a count and a timedelta, got {described(rate_limit)}")
+        raise ConfigurationError(f"rate_limit must be a count and a duration, got {described(rate_limit)}")
     count, period = rate_limit
     whole("the count of rate_limit", count, 1, error=ConfigurationError)
-    least, most = timedelta(milliseconds=1), timedelta.max
-    lasting("the time of rate_limit", period, least=least, most=most, error=ConfigurationError)
-    return count, milliseconds(period)
+    return count, milliseconds(duration("the time of rate_limit", period, min_=MILLISECOND))

@@ -11,7 +11,7 @@ from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import flow_home
 from tests.properties.simulation.ledger import FLOW, PREFIX

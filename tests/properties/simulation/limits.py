@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.foundation.durations import milliseconds
 from tests.properties.simulation.ledger import Ledger
 from tests.properties.simulation.oracle import EARLY
 from tests.properties.simulation.plan import Path, Plan

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Owner, Rule
 from glidemq_orchestrate.flows.backend import Reach
+from glidemq_orchestrate.foundation.durations import milliseconds
 from tests.properties.simulation.choices import Choices
 
 Path = Literal["staged", "portable"]
@@ -118,7 +119,7 @@ def fate(node: FlowNode) -> str:
     """How a node ends that runs."""
     assert isinstance(node.data, dict)
     limit = node.options.timeout
-    if limit is not None and timedelta(milliseconds=int(str(node.data["ms"]))) > limit:
+    if limit is not None and int(str(node.data["ms"])) > milliseconds(limit):
         return "failed"
     return str(node.data["end"])
 

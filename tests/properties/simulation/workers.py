@@ -22,8 +22,8 @@ from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.flows.node_status import read_results
 from glidemq_orchestrate.flows.staged import growth
+from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse

@@ -236,7 +236,7 @@ def raises_half_a_character(ctx: Any) -> None:
 
 
 def asks_for_a_retry_without_a_duration(ctx: Any) -> None:
-    raise RetryLater(5)  # type: ignore[arg-type]  # a user's mistake
+    raise RetryLater("5")  # type: ignore[arg-type]  # a user's mistake
 
 
 def returns_a_set(ctx: Any) -> Any:
@@ -253,7 +253,7 @@ async def returns_nan(ctx: Any) -> float:
         (waits_for_something_cancelled, "CancelledError"),
         (raises_mute, "Mute"),
         (raises_half_a_character, "ValueError: ?"),
-        (asks_for_a_retry_without_a_duration, "TypeError: the delay of RetryLater"),
+        (asks_for_a_retry_without_a_duration, "ConfigurationError: the delay of RetryLater"),
         (returns_a_set, "EncodeError: result of job work is not JSON"),
         (returns_nan, "EncodeError: result of job work is not JSON"),
     ],

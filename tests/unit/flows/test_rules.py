@@ -155,7 +155,7 @@ class TestBadInput:
             ),
             ({"queue_timeout": timedelta(0)}, "node b: queue_timeout must be at least a millisecond"),
             ({"queue_timeout": timedelta(seconds=-1)}, "node b: queue_timeout must not be negative"),
-            ({"queue_timeout": 5}, "node b: queue_timeout must be a timedelta"),
+            ({"queue_timeout": "5"}, "node b: queue_timeout must be a timedelta or a number of seconds"),
             ({"options": JobOptions(deduplication=Deduplication("x"))}, "node b: options.deduplication"),
             ({"options": JobOptions(parent=JobRef("q", "1"))}, "node b: options.parent"),
         ],
@@ -168,7 +168,7 @@ class TestBadInput:
         ("given", "expected"),
         [
             ({"deadline": timedelta(0)}, "deadline must be at least a millisecond"),
-            ({"deadline": 60}, "deadline must be a timedelta"),
+            ({"deadline": "60"}, "deadline must be a timedelta or a number of seconds"),
             ({"priority": 5_000}, "flow n: priority must be at most 2048"),
             ({"queue_timeout": timedelta(days=-1)}, "queue_timeout must not be negative"),
         ],

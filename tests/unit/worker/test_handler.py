@@ -79,7 +79,7 @@ def test_the_signals_carry_their_message() -> None:
     assert str(Unrecoverable("no such table")) == "no such table"
 
 
-@pytest.mark.parametrize("delay", [5, None, "5", timedelta(seconds=-1)])
+@pytest.mark.parametrize("delay", [True, None, "5", timedelta(seconds=-1)])
 def test_a_retry_needs_a_duration(delay: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="delay"):
         RetryLater(delay)

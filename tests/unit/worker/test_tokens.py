@@ -19,8 +19,8 @@ FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
     [
         ({"max_tokens": 0}, "token_limit.max_tokens must be a whole number of at least 1, got 0"),
         ({"max_tokens": 1.5}, "token_limit.max_tokens"),
-        ({"per": timedelta(0)}, "token_limit.per must be a timedelta of at least a millisecond"),
-        ({"per": 60}, "token_limit.per"),
+        ({"per": timedelta(0)}, "token_limit.per must be at least a millisecond"),
+        ({"per": "60"}, "token_limit.per"),
         ({"scope": "all"}, "token_limit.scope must be 'queue', 'worker' or 'both', got 'all'"),
     ],
 )

@@ -1,0 +1,161 @@
+"""Durations: a ``timedelta`` or seconds as a number, everywhere; an error has the name of the argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
+
+from glidemq_orchestrate import (
+    AsyncQueue,
+    Backoff,
+    BroadcastWorker,
+    Deduplication,
+    EventReader,
+    FlowNode,
+    FlowSpec,
+    Handlers,
+    JobOptions,
+    Keep,
+    Owner,
+    Queue,
+    RateLimit,
+    RetryLater,
+    Schedule,
+    Suspend,
+    Usage,
+    Worker,
+    check_flow,
+)
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
+from glidemq_orchestrate.foundation.durations import duration, from_text
+
+URL = "valkey://127.0.0.1:1"  # nobody listens there: arguments are checked before a connection is opened
+BAD: list[Any] = [-1, -0.5, math.nan, math.inf, True, "5", [5], timedelta(seconds=-1), 10**400]
+
+
+def _flow(**about: Any) -> Any:
+    return check_flow(FlowSpec("x", [FlowNode("a", queue="q", job="j")], **about))
+
+
+def _read(seconds: Any) -> list[Any]:
+    with EventReader("etl", URL, idle_timeout=seconds) as reader:
+        return list(reader)
+
+
+TAKERS: dict[str, Callable[[Any], Any]] = {
+    "delay": lambda d: JobOptions(delay=d),
+    "timeout": lambda d: JobOptions(timeout=d),
+    "ttl": lambda d: JobOptions(ttl=d),
+    "lock_duration": lambda d: JobOptions(lock_duration=d),
+    "backoff.delay": lambda d: Backoff(delay=d),
+    "keep.age": lambda d: Keep(age=d),
+    "rate_limit.per": lambda d: RateLimit(1, per=d),
+    "deduplication.ttl": lambda d: Deduplication("x", "throttle", ttl=d),
+    "latency": lambda d: Usage(latency=d),
+    "every": lambda d: Schedule(every=d),
+    "repeat_after_complete": lambda d: Schedule(repeat_after_complete=d),
+    "retention": lambda d: _flow(retention=d),
+    "deadline": lambda d: _flow(deadline=d),
+    "queue_timeout": lambda d: _flow(queue_timeout=d),
+    "delay of RetryLater": RetryLater,
+    "timeout of Suspend": lambda d: Suspend(timeout=d),
+    "grace of handler 'a'": lambda d: Handlers().handler("a", grace=d),
+    "wait of a batch": lambda d: Handlers().batch_handler("a", size=2, wait=d),
+    "lapse": lambda d: Owner("me", lapse=d),
+    "worker: lock_duration": lambda d: Worker(URL, queues=["q"], lock_duration=d),
+    "shutdown_timeout": lambda d: Worker(URL, queues=["q"], shutdown_timeout=d),
+    "interval": lambda d: Supervisor(URL, queues=["q"], interval=min(d, 5) if d == 90 else d),
+    "supervisor: lock_duration": lambda d: Supervisor(URL, queues=["q"], lock_duration=d),
+    "broadcast: lock_duration": lambda d: BroadcastWorker("q", print, URL, subscription="s", lock_duration=d),
+}
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "timeout": lambda d: Queue("q", URL).add_and_wait("x", timeout=d),
+    "change_delay: delay": lambda d: Queue("q", URL).change_delay("1", d),
+    "grace": lambda d: Queue("q", URL).clean("failed", grace=d),  # type: ignore[arg-type]  # a state as text
+    "duration": lambda d: Queue("q", URL).rate_limit_group("k", d),
+    "read_output: timeout": lambda d: Queue("q", URL).read_output("1", timeout=d),
+    "idle_timeout": _read,
+    "read: timeout": lambda d: EventReader("q", URL).read(d),
+}
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_seconds_are_taken_as_a_number(name: str) -> None:
+    TAKERS[name](90)
+    TAKERS[name](90.0)
+    TAKERS[name](timedelta(seconds=90) if name != "interval" else timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("value", BAD, ids=lambda value: f"{value!s:.12}")
+@pytest.mark.parametrize("name", [*TAKERS, *CALLS])
+def test_what_is_no_duration_is_refused_by_the_name_of_the_argument(name: str, value: Any) -> None:
+    take = TAKERS.get(name) or CALLS[name]
+    with pytest.raises((GlideMQError, ValueError, TypeError), match=name.rpartition(": ")[2]):
+        take(value)
+
+
+async def test_an_awaitable_call_refuses_it_as_well() -> None:
+    with pytest.raises(ConfigurationError, match="timeout must be finite, got nan"):
+        await AsyncQueue("q", URL).add_and_wait("x", timeout=math.nan)
+
+
+def test_a_number_and_a_timedelta_are_equal_once_they_are_options() -> None:
+    assert JobOptions(timeout=5, delay=0.5) == JobOptions(
+        timeout=timedelta(seconds=5), delay=timedelta(milliseconds=500)
+    )
+    assert JobOptions(timeout=5).to_wire() == '{"timeout":5000}'
+    assert Backoff(delay=2) == Backoff(delay=timedelta(seconds=2))
+    assert FlowSpec("x", [], deadline=60) == FlowSpec("x", [], deadline=timedelta(minutes=1))
+    assert FlowNode("a", queue="q", job="j", queue_timeout=60).queue_timeout == timedelta(minutes=1)
+    assert RetryLater(5).delay == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5m", timedelta(minutes=5)),
+        ("1h30m", timedelta(minutes=90)),
+        ("1.5h", timedelta(minutes=90)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("2d", timedelta(days=2)),
+        ("10s", timedelta(seconds=10)),
+        ("", None),
+        ("5", None),
+        ("m5", None),
+        ("1.2.3s", None),
+        ("999999999999d", None),
+    ],
+)
+def test_short_texts_are_for_files(text: str, expected: timedelta | None) -> None:
+    assert from_text(text) == expected
+
+
+def test_a_flow_file_may_have_numbers_iso_8601_and_short_texts() -> None:
+    def flow(span: Any) -> FlowSpec:
+        options = {
+            "timeout": span,
+            "backoff": {"kind": "fixed", "delay": span},
+            "ordering": {"key": "k", "rate_limit": {"max": 1, "per": span}},
+            "remove_on_fail": {"age": span},
+        }
+        node = {"name": "a", "queue": "q", "job": "j", "options": options, "queue_timeout": span}
+        return FlowSpec.from_dict({"name": "x", "deadline": span, "nodes": [node]})
+
+    assert flow(300) == flow("PT5M") == flow("5m") == flow("300s")
+    assert flow("5m").nodes[0].options.timeout == timedelta(minutes=5)
+    with pytest.raises(InvalidFlow, match="more errors"):
+        flow("5 parsecs")
+
+
+def test_the_bounds_are_in_the_error() -> None:
+    with pytest.raises(ConfigurationError, match="x must be at least a millisecond, got 0"):
+        duration("x", 0, min_=timedelta(milliseconds=1))
+    with pytest.raises(ConfigurationError, match="x must be at most 1 day, 0:00:00, got 90000"):
+        duration("x", 90_000, max_=timedelta(days=1))
+    with pytest.raises(ConfigurationError, match="x must be a timedelta or a number of seconds, got str"):
+        duration("x", "5s")
