@@ -42,7 +42,7 @@ def _options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Options of the command as a whole."""
+    """The options of the command itself."""
 
 
 app.command()(process.server)

@@ -1,4 +1,4 @@
-"""``glidemq chaos run``: which steps of a flow are not safe to repeat?"""
+"""``glidemq chaos run``: finds the steps of a flow that are not safe to repeat."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from glidemq_orchestrate.cli.shell import (
     AsJson,
     console,
     errors,
+    print_json,
     reports_errors,
-    say_json,
     seconds,
 )
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
@@ -54,66 +54,75 @@ def run(
     file: Annotated[str, typer.Argument(metavar="FLOW", help=FLOW_HELP)],
     app: Annotated[
         list[str],
-        typer.Option(help="Module with handlers: package.module or package.module:name. Repeatable."),
+        typer.Option(help="Module with handlers, as package.module or package.module:name. Repeatable."),
     ],
     arguments: Arguments = None,
-    runs: Annotated[int, typer.Option(help="How often the flow runs.", min=1)] = 100,
-    seed: Annotated[int, typer.Option(help="Decides what is struck; the same seed strikes the same.")] = 1,
+    runs: Annotated[int, typer.Option(help="Number of runs of the flow.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the strikes: the same seed gives the same strikes.")] = 1,
     only_run: Annotated[
         list[int] | None,
-        typer.Option("--run", help="Only the run of this number, to see it again. Repeatable."),
+        typer.Option("--run", help="Repeat only the run of this number. Repeatable."),
     ] = None,
     effect: Annotated[
         list[str] | None,
-        typer.Option(help="Function whose calls must not be repeated: module:function. Repeatable."),
+        typer.Option(help="Function whose calls must not be repeated, as module:function. Repeatable."),
     ] = None,
     strike: Annotated[
-        list[Act] | None, typer.Option(help="Only strike in this way. Repeatable; all by default.")
+        list[Act] | None, typer.Option(help="Strike only in this way. Repeatable; default: all.")
     ] = None,
     check: Annotated[
         str | None,
-        typer.Option(help="Function called with the outcome of each run; it raises when something is wrong."),
+        typer.Option(help="Function that checks the outcome of each run, and raises if it is wrong."),
     ] = None,
     at_once: Annotated[
-        int, typer.Option(help="Runs under way at the same time; 1 if runs share files or tables.", min=1)
+        int,
+        typer.Option(help="Maximum number of concurrent runs; use 1 if runs share files or tables.", min=1),
     ] = 4,
-    workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 3,
-    concurrency: Annotated[int, typer.Option(help="Jobs that a worker runs at the same time.", min=1)] = 10,
+    workers: Annotated[int, typer.Option(help="Number of worker processes.", min=1)] = 3,
+    concurrency: Annotated[
+        int, typer.Option(help="Maximum number of concurrent jobs of a worker.", min=1)
+    ] = 10,
     queue: Annotated[
-        list[str] | None, typer.Option(help="A queue of nodes that handlers add. Repeatable.")
+        list[str] | None, typer.Option(help="Serve this queue too, for nodes that handlers add. Repeatable.")
     ] = None,
     allow_import: AllowImport = None,
     lease: Annotated[
         float,
         typer.Option(
-            parser=seconds(1), metavar="SECONDS", help="Time without a heartbeat until others take over jobs."
+            parser=seconds(1),
+            metavar="SECONDS",
+            help="Let workers take jobs over after this long without a heartbeat.",
         ),
     ] = 2,
     timeout: Annotated[
-        float, typer.Option(parser=seconds(1), metavar="SECONDS", help="Longest time for one run.")
+        float, typer.Option(parser=seconds(1), metavar="SECONDS", help="Maximum duration of a run.")
     ] = 300,
     keep: Annotated[
-        Path | None, typer.Option(help="New folder to keep the ledger, the logs and the data in.")
+        Path | None, typer.Option(help="Keep the ledger, the logs and the data in this new folder.")
     ] = None,
-    may_fail: Annotated[bool, typer.Option("--may-fail", help="Nodes may fail without strikes.")] = False,
+    may_fail: Annotated[
+        bool, typer.Option("--may-fail", help="Accept nodes that fail without strikes.")
+    ] = False,
     may_differ: Annotated[
         list[str] | None,
-        typer.Option(help="Part of results that each attempt may have of its own: $.path. Repeatable."),
+        typer.Option(
+            help="Accept results that differ between attempts in this part, such as $.path. Repeatable."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a flow many times while its workers and the server are killed; exit code 1 if a step is not safe.
+    """Run a flow many times while its workers and the server are killed. Exit code 1 if a step is not safe.
 
-    The handlers run for real, on a server of their own: point them at systems made for tests. A run without
-    strikes comes first; then each node is struck before, during and after its handler, and after each effect:
-    its worker is killed, or stopped for longer than its lease, the server is killed, or all connections are
-    cut. Reported are effects that two attempts had, results that differ between attempts, and nodes that end
-    in another way when they run again.
+    The handlers run for real, against a separate server: use systems that are made for tests. The first run
+    has no strikes. Then each node is struck before, during and after its handler, and after each effect: its
+    worker is killed, or stopped for longer than its lease, the server is killed, or all connections are
+    closed. The report lists effects of two attempts, results that differ between attempts, and nodes that end
+    differently when they run again.
 
-    Ctrl-C ends it with a report of the runs that have ended, and exit code 130 if that has no finding; a
-    second Ctrl-C ends it at once.
+    Ctrl-C ends the command with a report of the runs that have ended, and exit code 130 if it has no finding.
+    A second Ctrl-C ends it at once.
 
-    Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos where it has just
+    Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos right after it has
     happened, or name a function with --effect.
     """
     from glidemq_orchestrate.testing.chaos.campaign import run_chaos  # noqa: PLC0415  no other command needs it
@@ -130,7 +139,7 @@ def run(
             progress=status.update if errors.is_terminal else _slowly(), stopped=stopped.is_set,
         )  # fmt: skip
     if as_json:
-        say_json(asdict(report) | {"safe": report.is_safe})
+        print_json(asdict(report) | {"safe": report.is_safe})
     else:
         _show(report)
     if not report.is_safe:
@@ -141,14 +150,14 @@ def run(
 
 @contextmanager
 def _stopping_at_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event; the second one ends at once, and nothing is left behind either."""
+    """Ctrl-C and SIGTERM set the event; a second one ends the command at once, also without leftovers."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopped.is_set():
             signal.default_int_handler(number, frame)
         stopped.set()
-        errors.print("Stopping: the report is of the runs that have ended.")
+        errors.print("Stopping: the report will cover the runs that have ended.")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -159,7 +168,7 @@ def _stopping_at_signals() -> Iterator[threading.Event]:
 
 
 def _slowly() -> Callable[[str], object]:
-    """Prints progress to standard error each half minute: a log is no terminal."""
+    """Prints progress to standard error every half minute: for logs."""
     due = [0.0]
 
     def show(text: str) -> None:
@@ -185,7 +194,7 @@ def _show(report: ChaosReport) -> None:
         if first.run:
             node = f" at node {first.node}" if first.node else ""
             options = f"--seed {report.seed} --runs {report.planned} --run {first.run}"
-            again = f"To see it again{node}: the same command with {options}"
+            again = f"To repeat it{node}, run the same command with {options}"
             console.print(Padding(Text(again), (0, 2)))
 
     for note in report.notes:

@@ -1,4 +1,4 @@
-"""``glidemq doctor``: is the server fit for use?"""
+"""``glidemq doctor``: checks of a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
 from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
@@ -17,10 +17,10 @@ STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold 
 
 @reports_errors
 def doctor(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
-    """Check the server (each primary of a cluster) and advise. Exit code 1 when a check failed."""
+    """Check the server (each primary of a cluster) and give advice. Exit code 1 if a check fails."""
     found = examine(url, prefix=prefix)
     if as_json:
-        say_json([asdict(finding) for finding in found])
+        print_json([asdict(finding) for finding in found])
     else:
         for server in dict.fromkeys(finding.server for finding in found):
             console.print(_table(server, [finding for finding in found if finding.server == server]))
@@ -30,7 +30,7 @@ def doctor(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = F
 
 def _table(server: str, found: list[Finding]) -> Table:
     table = Table(title=Text(server), box=None, padding=(0, 2, 0, 0), title_justify="left")
-    for column in ("check", "", "found", "what to do"):
+    for column in ("check", "", "found", "advice"):
         table.add_column(column)
     for finding in found:
         verdict = Text(finding.verdict, STYLES[finding.verdict])

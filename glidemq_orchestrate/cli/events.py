@@ -8,33 +8,41 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
+from glidemq_orchestrate.cli.shell import Prefix, Url, print_text, reports_errors
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors
 def events(
-    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue.")],
+    queue: Annotated[str, typer.Option("--queue", "-q", help="Name of the queue.")],
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     start: Annotated[
-        str | None, typer.Option("--from", help="Position to start after; 0-0 for all stored events.")
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start after this position; 0-0: with the oldest stored event; default: new events only.",
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more events.")] = True,
-    kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind; repeatable.")] = None,
-    job: Annotated[list[str] | None, typer.Option(help="Only events of this job; repeatable.")] = None,
-    flow: Annotated[list[str] | None, typer.Option(help="Only events of this flow; repeatable.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events.")] = True,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Print only events of this kind. Repeatable.")
+    ] = None,
+    job: Annotated[list[str] | None, typer.Option(help="Print only events of this job. Repeatable.")] = None,
+    flow: Annotated[
+        list[str] | None, typer.Option(help="Print only events of this flow. Repeatable.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the events of a queue, oldest first; a line marks where events were lost."""
+    """Print the events of a queue, oldest first. A line marks a gap of lost events."""
     where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
     idle_timeout = None if follow else timedelta(milliseconds=100)
     with EventReader(
         queue, url, prefix=prefix, position=start, where=where, idle_timeout=idle_timeout
     ) as reader:
         for event in reader:
-            say(_json(event) if as_json else _line(event))
+            print_text(_json(event) if as_json else _line(event))
 
 
 def _json(event: Event) -> str:
@@ -51,7 +59,7 @@ def _json(event: Event) -> str:
 def _line(event: Event) -> str:
     if event.is_gap:
         return f"{event.id}  events after this position were lost"
-    # Payloads only with --json: terminal output may be logged elsewhere.
+    # Payloads only with --json: the output of a terminal may be recorded.
     about = event.flow_id or event.job_id
     if event.generation:
         about += f" generation {event.generation}"

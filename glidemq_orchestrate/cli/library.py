@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Url, reports_errors, say, say_json
+from glidemq_orchestrate.cli.shell import AsJson, Url, print_json, print_text, reports_errors
 from glidemq_orchestrate.clients.library import Libraries, LibraryStatus, source
 
 library_app = typer.Typer(
@@ -18,7 +18,7 @@ library_app = typer.Typer(
 @library_app.command("status")
 @reports_errors
 def library_status(url: Url = None, as_json: AsJson = False) -> None:
-    """Show which libraries are on the server (on each primary of its cluster) and whether they are ours."""
+    """Show the libraries of the server (of each primary of a cluster), and whether they are ours."""
     with Libraries(url) as libraries:
         _show_libraries(libraries.status(), as_json=as_json)
 
@@ -28,10 +28,10 @@ def library_status(url: Url = None, as_json: AsJson = False) -> None:
 def library_load(
     url: Url = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also replace libraries that are not ours.")
+        bool, typer.Option("--replace", help="Replace libraries that are not ours, too.")
     ] = False,
 ) -> None:
-    """Load missing libraries on every primary of a cluster. Exit code 1 when a foreign one was kept."""
+    """Load missing libraries, on every primary of a cluster. Exit code 1 if a foreign library was kept."""
     with Libraries(url) as libraries:
         _show_libraries(libraries.load(replace=replace), as_json=False)
 
@@ -42,16 +42,16 @@ def library_print(
     name: Annotated[str, typer.Argument(help="glidemq or glidemq_orchestrate.")] = "glidemq",
 ) -> None:
     """Write the source of a library to standard output."""
-    say(source(name), lines=True, end="")
+    print_text(source(name), lines=True, end="")
 
 
 def _show_libraries(found: dict[str, list[LibraryStatus]], *, as_json: bool) -> None:
     rows = [{"server": server, **asdict(status)} for server, statuses in found.items() for status in statuses]
     if as_json:
-        say_json(rows)
+        print_json(rows)
         return
     words = {True: "ours", False: "not ours"}
     for row in rows:
         state = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
         line = f"{row['server']}  {row['name']}: {state if row['loaded'] else 'not loaded'}"
-        say(line)
+        print_text(line)

@@ -29,38 +29,38 @@ from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 
-LOOK_SECONDS: Final = 0.5
+CHECK_SECONDS: Final = 0.5
 LOG_FILE: Final = "valkey.log"
 
 
 @reports_errors
 def server(
-    data: Annotated[Path, typer.Option(help="Directory for the data; created if missing.")] = Path(
+    data: Annotated[Path, typer.Option(help="Directory of the data; created if missing.")] = Path(
         "glidemq-data"
     ),
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6379,
 ) -> None:
     """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart.
 
-    If Valkey ends by itself or is killed, the command ends too, with exit code 1.
+    If Valkey ends or is killed, the command ends too, with exit code 1.
     """
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # before it starts: a signal must never leave it behind
+    for number in (signal.SIGTERM, signal.SIGINT):  # first: no signal may leave Valkey running
         signal.signal(number, lambda *_: ended.set())
     with EmbeddedServer(data_dir=data, port=port) as running:
         console.print(
             f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.", markup=False
         )
         console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False, markup=False)
-        while not ended.wait(LOOK_SECONDS):
-            # Ctrl-C reaches Valkey too, perhaps first.
-            if running.exit_code is not None and not ended.wait(LOOK_SECONDS):
-                _say_end(running.exit_code, data.resolve() / LOG_FILE)
+        while not ended.wait(CHECK_SECONDS):
+            # Ctrl-C may reach Valkey first.
+            if running.exit_code is not None and not ended.wait(CHECK_SECONDS):
+                _print_end(running.exit_code, data.resolve() / LOG_FILE)
                 raise typer.Exit(1)
 
 
-def _say_end(code: int, log: Path) -> None:
-    """Print how the process of the server has ended."""
+def _print_end(code: int, log: Path) -> None:
+    """Print how the process of the server ended."""
     how = (
         f"was killed by signal {-code} ({signal.strsignal(-code)})"
         if code < 0
@@ -94,23 +94,27 @@ def worker(
     app_names: Annotated[
         list[str],
         typer.Option(
-            "--app", help="Module with handlers: package.module or package.module:name. Repeatable."
+            "--app", help="Module with handlers, as package.module or package.module:name. Repeatable."
         ),
     ],
     queue: Annotated[list[str], typer.Option(help="Queue to serve. Repeatable.")],
     url: Url = None,
-    concurrency: Annotated[int, typer.Option(help="How many jobs to run at the same time.", min=1)] = 10,
+    concurrency: Annotated[
+        int, typer.Option(help="Maximum number of jobs that run at the same time.", min=1)
+    ] = 10,
     lock: Annotated[
         float,
         typer.Option(
             parser=seconds(1),
             metavar="SECONDS",
-            help="Time without a heartbeat after which others take over the jobs.",
+            help="Let other workers take the jobs over after this long without a heartbeat.",
         ),
     ] = 30,
     stop_after: Annotated[
         float,
-        typer.Option(parser=seconds(), metavar="SECONDS", help="Grace period for running jobs at shutdown."),
+        typer.Option(
+            parser=seconds(), metavar="SECONDS", help="Wait this long for running jobs at shutdown."
+        ),
     ] = 10,
     allow_import: AllowImport = None,
     prefix: Prefix = DEFAULT_PREFIX,
@@ -142,12 +146,14 @@ def worker(
 
 @reports_errors
 def demo(
-    orchestrator: Annotated[str, typer.Option(help="airflow or dagster.")] = "airflow",
-    home: Annotated[Path, typer.Option(help="Directory for the data of the demo.")] = Path(".demo"),
-    project: Annotated[Path, typer.Option(help="The checkout with the example DAGs.")] = Path(),
-    months: Annotated[str, typer.Option(help="Months of 2013, such as 1,2; without it the whole year.")] = "",
+    orchestrator: Annotated[
+        str, typer.Option(help="The orchestrator to start: airflow or dagster.")
+    ] = "airflow",
+    home: Annotated[Path, typer.Option(help="Directory of the demo's data.")] = Path(".demo"),
+    project: Annotated[Path, typer.Option(help="Checkout with the example DAGs.")] = Path(),
+    months: Annotated[str, typer.Option(help="Months of 2013, such as 1,2; all by default.")] = "",
 ) -> None:
-    """Run the flights pipeline: a real orchestrator, a real Valkey, a worker with a warm Spark session."""
-    # By name: the demo is a layer above the command line, and needs its extra.
+    """Run the flights pipeline with a real orchestrator, a real Valkey and a worker with a Spark session."""
+    # By name: the demo stands above the command line, and needs its extra.
     run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), months=months, console=console)

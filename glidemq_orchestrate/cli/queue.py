@@ -11,7 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.job import job_row
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say, say_json, seconds
+from glidemq_orchestrate.cli.shell import (
+    AsJson,
+    Prefix,
+    Url,
+    console,
+    print_json,
+    print_text,
+    reports_errors,
+    seconds,
+)
 from glidemq_orchestrate.cli.terminal import printable
 from glidemq_orchestrate.clients.client import Client
 from glidemq_orchestrate.clients.queue import Queue
@@ -22,8 +31,8 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
@@ -31,12 +40,12 @@ SHOWN = [state for state in JobState if state not in HIDDEN]
 @queue_app.command("list")
 @reports_errors
 def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
-    """List the queues with their job counts. Scans all keys of the server, a page at a time."""
+    """List the queues with their job counts. Scans all keys of the server, page by page."""
     with Client(url, prefix=prefix) as client:
         names = client.queues()
     rows = [_listed(name, url, prefix) for name in names]
     if as_json:
-        say_json(rows)
+        print_json(rows)
         return
     table = Table("queue", "paused", *SHOWN, "workers", box=None, padding=(0, 2, 0, 0))
     for row in rows:
@@ -56,7 +65,7 @@ def queue_show(
     """Show a queue: its jobs by state, its limits and its workers."""
     found = _described(queue, url, prefix, indexed_only=False)
     if as_json:
-        say_json(found)
+        print_json(found)
         return
     lines = {
         "paused": "yes" if found["paused"] else "no",
@@ -65,7 +74,7 @@ def queue_show(
             for state, count in found["counts"].items()
         },
         "global concurrency": str(found["global_concurrency"] or "no limit"),
-        "dead letters to": found["dead_letter_queue"] or "nowhere",
+        "dead letter queue": found["dead_letter_queue"] or "none",
     }
     table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
     for name, value in lines.items():
@@ -74,7 +83,7 @@ def queue_show(
         silent = f", silent for {worker.silent.total_seconds():.0f} s" if worker.is_silent else ""
         table.add_row("worker", Text(f"{worker.host} {worker.pid}, {worker.active_jobs} jobs{silent}"))
     for lost in found["lost_workers"]:
-        table.add_row("lost worker", Text(f"{lost.id}: {lost.jobs} jobs wait until their leases end"))
+        table.add_row("lost worker", Text(f"{lost.id}: {lost.jobs} jobs until their leases end"))
     console.print(table)
 
 
@@ -82,9 +91,9 @@ def queue_show(
 @reports_errors
 def queue_jobs(
     queue: QueueName,
-    state: Annotated[JobState, typer.Option(help="The state of the jobs.")] = JobState.WAITING,
-    name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
-    limit: Annotated[int, typer.Option(help="How many jobs at most.")] = 20,
+    state: Annotated[JobState, typer.Option(help="List the jobs in this state.")] = JobState.WAITING,
+    name: Annotated[str | None, typer.Option(help="List only jobs of this name.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of jobs.")] = 20,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -93,7 +102,7 @@ def queue_jobs(
     with Queue(queue, url, prefix=prefix) as client:
         jobs = client.search(state=state, name=name, limit=limit, exclude_data=True)
     if as_json:
-        say_json([job_row(job) for job in jobs])
+        print_json([job_row(job) for job in jobs])
         return
     table = Table("id", "name", "state", "tries", "reason", box=None, padding=(0, 2, 0, 0))
     for job in jobs:
@@ -107,39 +116,39 @@ def queue_jobs(
         table.add_row(*map(Text, cells))
     console.print(table)
     if jobs.is_partial:
-        console.print(f"There may be more: only about {LOOK_AT:,} jobs were searched.", style="dim")
+        console.print(f"Only about {LOOK_AT:,} jobs were searched; there may be more.", style="dim")
 
 
 @queue_app.command("pause")
 @reports_errors
 def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
-    """Keep workers from starting jobs of a queue until it is resumed."""
+    """Pause a queue: workers start none of its jobs until it is resumed."""
     with Queue(queue, url, prefix=prefix) as client:
         client.pause()
-    say(f"{queue} is paused")
+    print_text(f"{queue} is paused")
 
 
 @queue_app.command("resume")
 @reports_errors
 def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
-    """Let workers start jobs of a paused queue again."""
+    """Resume a queue: workers start its jobs again."""
     with Queue(queue, url, prefix=prefix) as client:
         client.resume()
-    say(f"{queue} is resumed")
+    print_text(f"{queue} is resumed")
 
 
 @queue_app.command("drain")
 @reports_errors
 def queue_drain(
     queue: QueueName,
-    delayed: Annotated[bool, typer.Option("--delayed", help="Also delete delayed jobs.")] = False,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Delete delayed jobs, too.")] = False,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
     """Delete the waiting jobs. Nodes of flows are kept."""
-    _ask(f"Delete the waiting jobs of queue {queue}?", yes=yes)
+    _confirm(f"Delete the waiting jobs of queue {queue}?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
         _print_count("deleted", client.drain(delayed=delayed), as_json=as_json)
 
@@ -148,23 +157,23 @@ def queue_drain(
 @reports_errors
 def queue_clean(
     queue: QueueName,
-    state: Annotated[str, typer.Option(help="completed or failed.")] = "completed",
+    state: Annotated[str, typer.Option(help="The state of the jobs: completed or failed.")] = "completed",
     older: Annotated[
         float,
         typer.Option(
-            parser=seconds(), metavar="SECONDS", help="Only jobs that ended at least this long ago."
+            parser=seconds(), metavar="SECONDS", help="Delete only jobs that ended at least this long ago."
         ),
     ] = 0,
-    limit: Annotated[int, typer.Option(help="How many jobs at most.")] = 1000,
+    limit: Annotated[int, typer.Option(help="Maximum number of jobs.")] = 1000,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Delete ended jobs, oldest first. Nodes of flows that have not ended are kept."""
+    """Delete ended jobs, oldest first. Nodes of unfinished flows are kept."""
     if state not in ("completed", "failed"):
         raise typer.BadParameter("must be completed or failed", param_hint="--state")
-    _ask(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
+    _confirm(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
     ended: EndedState = JobState.COMPLETED if state == "completed" else JobState.FAILED
     with Queue(queue, url, prefix=prefix) as client:
         deleted = client.clean(ended, grace=timedelta(seconds=older), limit=limit)
@@ -175,7 +184,7 @@ def queue_clean(
 @reports_errors
 def queue_retry(
     queue: QueueName,
-    limit: Annotated[int | None, typer.Option(help="How many jobs at most.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of jobs.")] = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -189,16 +198,16 @@ def queue_retry(
 @reports_errors
 def queue_obliterate(
     queue: QueueName,
-    force: Annotated[bool, typer.Option("--force", help="Also delete when jobs are active.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the queue even if jobs are active.")] = False,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Delete a queue with everything in it. Stop its workers first."""
-    _ask(f"Delete queue {queue} with everything in it?", yes=yes)
+    """Delete a queue and all its jobs and settings. Stop its workers first."""
+    _confirm(f"Delete queue {queue} and all its jobs?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
         client.obliterate(force=force)
-    say(f"{queue} was deleted")
+    print_text(f"{queue} was deleted")
 
 
 def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
@@ -224,10 +233,10 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
         }
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def _confirm(question: str, *, yes: bool) -> None:
     if not yes:
         typer.confirm(printable(question), abort=True)
 
 
 def _print_count(word: str, count: int, *, as_json: bool) -> None:
-    say(json.dumps({word: count}) if as_json else f"{count} jobs {word}")
+    print_text(json.dumps({word: count}) if as_json else f"{count} jobs {word}")

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say, say_json
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_json, print_text, reports_errors
 from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
 from glidemq_orchestrate.errors import SchedulerNotFound
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
 
-Queue = Annotated[str, typer.Option("--queue", "-q", help="The queue.")]
+Queue = Annotated[str, typer.Option("--queue", "-q", help="Name of the queue.")]
 Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 
 
@@ -24,16 +24,16 @@ Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 def scheduler_list(
     queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the schedulers of a queue, including those made by Node and finished ones."""
+    """List the schedulers of a queue, including finished ones and those of Node clients."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         rows = [_row(entry) for entry in schedulers.list()]
     if as_json:
-        say_json(rows)
+        print_json(rows)
         return
     for row in rows:
         broken = f"  broken: {row['broken']}" if row["broken"] else ""
         due = "finished" if row["finished"] else f"next run {row['next_run'] or 'unknown'}"
-        say(f"{row['name']}  {due}  runs {row['iterations']}{broken}")
+        print_text(f"{row['name']}  {due}  runs {row['iterations']}{broken}")
 
 
 @scheduler_app.command("show")
@@ -41,14 +41,14 @@ def scheduler_list(
 def scheduler_show(
     name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """Show one scheduler. Exit code 1 when it does not exist."""
+    """Show a scheduler. Exit code 1 if it does not exist."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         row = _row(schedulers.get(name))
     if as_json:
-        say_json(row)
+        print_json(row)
         return
     for field, value in row.items():
-        say(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
+        print_text(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
 @scheduler_app.command("remove")
@@ -56,11 +56,11 @@ def scheduler_show(
 def scheduler_remove(
     name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """Remove a scheduler; jobs that it has added are kept. Exit code 1 when it does not exist."""
+    """Remove a scheduler; the jobs that it added are kept. Exit code 1 if it does not exist."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         if not schedulers.remove(name):
             raise SchedulerNotFound(f"no scheduler {name} in queue {queue}")
-    say(json.dumps({"removed": name}) if as_json else f"removed {name}")
+    print_text(json.dumps({"removed": name}) if as_json else f"removed {name}")
 
 
 def _row(entry: SchedulerEntry) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shared by all commands: the console, common options, and errors as one line and an exit code."""
+"""The console, the options of all commands, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-if sys.stdout is None:  # closed by whoever started the command
+if sys.stdout is None:  # the caller has closed it
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for the life of the process
 if sys.stderr is None:
     sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -55,8 +55,8 @@ Prefix = Annotated[str, typer.Option(help="Prefix of all keys, as in glide-mq.")
 AllowImport = Annotated[
     list[str] | None,
     typer.Option(
-        help="Package from which python and spark.python jobs may import functions. Repeatable; "
-        "the packages of --app by default."
+        help="Allow python and spark.python jobs to import functions from this package. Repeatable; "
+        "default: the packages of --app."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -73,7 +73,7 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
             stop_with(exc, 2)
         except GlideMQError as exc:
             stop_with(exc, 1)
-        except BrokenPipeError:  # ``| head`` has seen enough
+        except BrokenPipeError:  # ``| head`` has read enough
             raise
         except OSError as exc:
             if exc.errno not in _DISK or exc.filename is not None:
@@ -94,13 +94,13 @@ def stop_with(exc: GlideMQError, code: int, cause: Exception | None = None) -> N
     raise typer.Exit(code) from cause or exc
 
 
-def say(text: str, *, lines: bool = False, end: str = "\n") -> None:
+def print_text(text: str, *, lines: bool = False, end: str = "\n") -> None:
     """Print a line, or several. Control characters are replaced; JSON is ASCII and stays unchanged."""
     typer.echo(printable(text, lines=lines) + end, nl=False)
 
 
-def say_json(value: object, *, indent: int | None = 2) -> None:
-    """Print a JSON document unchanged: control characters are escaped by JSON itself."""
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """Print a JSON document, in which JSON escapes control characters."""
     typer.echo(json.dumps(value, default=as_json_value, indent=indent))
 
 
@@ -108,7 +108,7 @@ def read_json(text: str, option: str) -> Any:
     """The value of an option that is JSON.
 
     Raises:
-        EncodeError: It is not.
+        EncodeError: It is not JSON.
     """
     try:
         return json.loads(text)
@@ -126,7 +126,7 @@ def as_json_value(value: object) -> object:
 
 
 def seconds(least: float = 0) -> Callable[[str], float]:
-    """A parser for options in seconds, of at least ``least``."""
+    """A parser for options in seconds, with a minimum."""
 
     def parse(text: str) -> float:
         try:
@@ -143,7 +143,7 @@ def seconds(least: float = 0) -> Callable[[str], float]:
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -152,7 +152,7 @@ class LogLevel(StrEnum):
 
 
 Level = Annotated[
-    LogLevel, typer.Option("--log-level", case_sensitive=False, help="The lowest level that is logged.")
+    LogLevel, typer.Option("--log-level", case_sensitive=False, help="Log this level and those above.")
 ]
 
 

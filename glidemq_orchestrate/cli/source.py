@@ -1,4 +1,4 @@
-"""The flow that a command is given: a flow file, or a function that makes one."""
+"""The flow of a command: from a flow file, or from a function that returns one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOW_HELP: Final = (
 Arguments = Annotated[
     list[str] | None,
     typer.Option(
-        "--arg", metavar="NAME=VALUE", help="Argument for the function; JSON, else a text. Repeatable."
+        "--arg", metavar="NAME=VALUE", help="Argument of the function: JSON, or else text. Repeatable."
     ),
 ]
 
@@ -31,7 +31,7 @@ def flow_of(source: str, arguments: Sequence[str] | None) -> FlowSpec:
     """Read the flow file, or call the function.
 
     Raises:
-        ConfigurationError, InvalidFlow: There is no such file or function, or it makes no flow.
+        ConfigurationError, InvalidFlow: There is no such file or function, or it is not a valid flow.
     """
     given = dict(_argument(text) for text in arguments or ())
     if is_named(source) and not _is_file(source):
@@ -43,19 +43,21 @@ def flow_of(source: str, arguments: Sequence[str] | None) -> FlowSpec:
         except Exception as exc:
             raise InvalidFlow(f"flow {source} raised {type(exc).__name__}: {exc}") from exc
     if given:
-        raise ConfigurationError(f"--arg is for package.module:function; {shown(source)} is a flow file")
+        raise ConfigurationError(
+            f"--arg is only valid for package.module:function; {shown(source)} is a flow file"
+        )
     return FlowSpec.from_file(source)
 
 
 def is_source(text: str) -> bool:
-    """Whether that names a flow file or a function; else it is an id of a flow."""
+    """Whether a text names a flow file or a function; otherwise it is the id of a flow."""
     return text.endswith((".yaml", ".yml", ".json")) or is_named(text) or _is_file(text)
 
 
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except (OSError, ValueError):  # too long a name, say
+    except (OSError, ValueError):  # for example, the name is too long
         return False
 
 

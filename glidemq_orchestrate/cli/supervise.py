@@ -1,4 +1,4 @@
-"""``glidemq supervise``: a supervisor for queues that no worker of ours serves."""
+"""``glidemq supervise``: a supervisor for queues that none of our workers serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 def supervise(
     queue: Annotated[
         list[str],
-        typer.Option(help="Queue to supervise: home queues of flows, queues of Node workers. Repeatable."),
+        typer.Option(help="Queue to supervise: the home of a flow, or a queue of Node workers. Repeatable."),
     ],
     url: Url = None,
     lock: Annotated[
@@ -23,13 +23,13 @@ def supervise(
         typer.Option(
             parser=seconds(1),
             metavar="SECONDS",
-            help="Time without a heartbeat after which the jobs of a worker are taken back.",
+            help="Take back the jobs of a worker after this long without a heartbeat.",
         ),
     ] = 30,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
 ) -> None:
-    """Supervise queues until SIGTERM or Ctrl-C. Any number may run: one leads each queue."""
+    """Supervise queues until SIGTERM or Ctrl-C. Any number may run: one of them leads each queue."""
     from glidemq_orchestrate.worker.services.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)

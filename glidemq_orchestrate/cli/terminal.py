@@ -1,6 +1,6 @@
-"""Makes external text safe for a terminal: names, reasons and logs may hold escape sequences.
+"""External text, made safe for a terminal: names, reasons and logs may hold escape sequences.
 
-Everything that the command line prints for people goes through ``printable``.
+All text that the command line prints for people goes through ``printable``.
 """
 
 from __future__ import annotations

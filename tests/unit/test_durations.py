@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 from glidemq_orchestrate import (
     AsyncQueue,
@@ -33,6 +32,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
 from glidemq_orchestrate.foundation.durations import duration, from_text
+from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 URL = "valkey://127.0.0.1:1"  # nobody listens there: arguments are checked before a connection is opened
 BAD: list[Any] = [-1, -0.5, math.nan, math.inf, True, "5", [5], timedelta(seconds=-1), 10**400]

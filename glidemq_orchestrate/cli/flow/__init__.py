@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from glidemq_orchestrate.cli.flow.by_hand import cancel_node, complete_node, skip_node
 from glidemq_orchestrate.cli.flow.cancel import cancel
+from glidemq_orchestrate.cli.flow.change_nodes import cancel_node, complete_node, skip_node
 from glidemq_orchestrate.cli.flow.graph import graph
 from glidemq_orchestrate.cli.flow.history import history
 from glidemq_orchestrate.cli.flow.list import list_

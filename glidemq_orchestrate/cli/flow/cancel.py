@@ -17,12 +17,12 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 def cancel(
     flow_id: FlowIdArgument,
     url: Url = None,
-    reason: Annotated[str, typer.Option(help="Reason, shown with the flow.")] = "by command line",
+    reason: Annotated[str, typer.Option(help="Reason to show with the flow.")] = "from the command line",
     generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """End every node that has not ended and stop running handlers. An ended flow is not changed."""
+    """Cancel a flow: end all unfinished nodes and stop running handlers. An ended flow is not changed."""
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
         flow.cancel(reason, generation=generation)

@@ -21,13 +21,13 @@ def status_json(status: FlowStatus) -> dict[str, Any]:
 
 
 def wait_json(waits: Mapping[str, Wait], node: NodeStatus) -> dict[str, Any] | None:
-    """Why a node waits, and until when, for ``--json``; None for one that does not."""
+    """Why a node waits, and until when, for ``--json``; None if it does not wait."""
     found = waits.get(node.name)
     return None if found is None else asdict(found)
 
 
-def named(what: str, names: Sequence[str]) -> str:
-    """A line that says what became of nodes."""
+def changed_line(what: str, names: Sequence[str]) -> str:
+    """A line about changed nodes."""
     if not names:
         return "Nothing was changed."
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""

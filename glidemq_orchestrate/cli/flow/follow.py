@@ -1,4 +1,4 @@
-"""Following a flow until it ends, which gives the exit code."""
+"""Following a flow until it ends; the exit code is that of its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.live import Live
 from glidemq_orchestrate.cli.flow.cells import short
 from glidemq_orchestrate.cli.flow.show import print_flow
 from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.cli.shell import console, errors, say, say_json, stop_with
+from glidemq_orchestrate.cli.shell import console, errors, print_json, print_text, stop_with
 from glidemq_orchestrate.clients.flows import Flow
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
@@ -29,7 +29,7 @@ INTERRUPTED: Final = 130
 REFRESH_SECONDS: Final = 0.4
 STEP_SECONDS: Final = 3600
 OUTAGE_SECONDS: Final = 60
-REFRESH_SHARE: Final = 5  # at most one part in so many of the time goes into reading all nodes
+REFRESH_SHARE: Final = 5  # at most one part in five of the time goes into reading all nodes
 HEAD_LINES: Final = 8
 WAITS_REST: Final = timedelta(seconds=2)
 MAX_NAMED: Final = 3
@@ -37,13 +37,13 @@ QUIET_SECONDS: Final = 10.0
 
 
 class Outage:
-    """Tolerates an unreachable server for a minute at most: it may be restarting."""
+    """Tolerates an unreachable server for up to a minute: it may be restarting."""
 
     def __init__(self) -> None:
         self._since = self._last = -math.inf
 
     def tolerate(self, exc: TransportError) -> None:
-        """Wait a little, or raise the error when it is permanent or the outage has lasted too long."""
+        """Pause, or raise the error if it is permanent or the outage has lasted too long."""
         now = time.monotonic()
         if now - self._last > OUTAGE_SECONDS / 2:
             self._since = now
@@ -89,19 +89,19 @@ def follow(
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
     except KeyboardInterrupt:
-        errors.print(f"The flow continues. Watch it again: glidemq flow watch {flow.id}", markup=False)
+        errors.print(f"The flow continues. To watch it: glidemq flow watch {flow.id}", markup=False)
         raise typer.Exit(INTERRUPTED) from None
     print_flow(flow, as_json=as_json, changed=changed)
     end_with(flow)
 
 
 def end_with(flow: Flow) -> NoReturn:
-    """Exit with the code of a flow that has ended: 0 only when it completed."""
+    """Exit with the code of a flow that has ended: 0 only if it completed."""
     if flow.status().state is FlowState.COMPLETED:
         raise typer.Exit(0)
     errors.print(
-        f"Run again what did not complete: glidemq flow retry {flow.id}. "
-        f"All of it anew: glidemq flow restart {flow.id}",
+        f"To run the nodes again that did not complete: glidemq flow retry {flow.id}. "
+        f"To run all nodes again: glidemq flow restart {flow.id}",
         markup=False,
         highlight=False,
     )
@@ -118,7 +118,7 @@ def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
             flow.wait(timeout=timedelta(seconds=max(min(pause, deadline - time.monotonic()), 0)))
         except WaitTimeout as exc:
             if time.monotonic() >= deadline:
-                raise WaitTimeout(f"the flow continues; watch it: glidemq flow watch {flow.id}") from exc
+                raise WaitTimeout(f"the flow continues. To watch it: glidemq flow watch {flow.id}") from exc
         except TransportError as exc:
             outage.tolerate(exc)
         else:
@@ -126,7 +126,7 @@ def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
 
 
 def _draw(flow: Flow, screen: Live) -> float:
-    """Draw the flow as it is; returns the seconds until it should be drawn again."""
+    """Draw the present state; returns the seconds until it should be drawn again."""
     began = time.monotonic()
     rows = max(console.height - HEAD_LINES, 5)
     status, nodes = flow.status(), flow.nodes()
@@ -139,15 +139,15 @@ def print_changes(flow: Flow, *, after: str | None, as_json: bool, timeout: floa
     """Print one line per change until the flow has ended, then exit with its code."""
     try:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        waiting = _Waiting(flow, after, as_json=as_json)
+        waiting = _WaitLines(flow, after, as_json=as_json)
         for changes in _batches(flow, after, deadline):
             for change in changes:
                 if as_json:
-                    say_json(asdict(change), indent=None)
+                    print_json(asdict(change), indent=None)
                 else:
-                    say(_line(change))
+                    print_text(_line(change))
             if not (changes and isinstance(changes[-1], FlowChange)):
-                waiting.say_news(changes)
+                waiting.update(changes)
             sys.stdout.flush()
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
@@ -168,17 +168,17 @@ def _batches(flow: Flow, after: str | None, deadline: float) -> Iterator[Sequenc
             return
 
 
-class _Waiting:
-    """Says what waits, why and until when: once, while that holds.
+class _WaitLines:
+    """Prints which nodes wait, why, and until when: once, while that does not change.
 
-    What only waits for its turn is said when nothing has happened for a while.
+    Nodes that wait for their turn are printed only after some time without a change.
     """
 
     def __init__(self, flow: Flow, position: str | None, *, as_json: bool) -> None:
         self._flow, self._position, self._as_json = flow, position, as_json
-        self._said, self._next, self._quiet_since = dict[str, str](), 0.0, time.monotonic()
+        self._printed, self._next, self._quiet_since = dict[str, str](), 0.0, time.monotonic()
 
-    def say_news(self, changes: Sequence[NodeChange | FlowChange]) -> None:
+    def update(self, changes: Sequence[NodeChange | FlowChange]) -> None:
         began = time.monotonic()
         if changes:
             self._position, self._quiet_since = changes[-1].position, began
@@ -186,34 +186,36 @@ class _Waiting:
             return
         try:
             found = self._flow.waits()
-        except TransportError:  # the watch itself tells how long that lasts
+        except TransportError:  # the watch itself handles the outage
             return
         took = time.monotonic() - began
         self._next = began + max(WAITS_REST.total_seconds(), took * REFRESH_SHARE)
         is_quiet = began - self._quiet_since >= QUIET_SECONDS
-        told = {
-            name: wait for name, wait in found.items() if not wait.is_turn or is_quiet or name in self._said
+        due = {
+            name: wait
+            for name, wait in found.items()
+            if not wait.is_turn or is_quiet or name in self._printed
         }
         news: dict[str, list[str]] = {}
-        for name, wait in told.items():
-            if self._said.get(name) != (text := _kind(wait)):
+        for name, wait in due.items():
+            if self._printed.get(name) != (text := _kind(wait)):
                 news.setdefault(text, []).append(name)
-        self._said = {name: _kind(wait) for name, wait in told.items()}
+        self._printed = {name: _kind(wait) for name, wait in due.items()}
         for names in news.values():
-            self._say(names, told[names[0]])
+            self._print(names, due[names[0]])
 
-    def _say(self, names: Sequence[str], wait: Wait) -> None:
+    def _print(self, names: Sequence[str], wait: Wait) -> None:
         now = self._flow.now()
         if self._as_json:
-            say_json({"nodes": names, "wait": wait, "at": now, "position": self._position}, indent=None)
+            print_json({"nodes": names, "wait": wait, "at": now, "position": self._position}, indent=None)
             return
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         about = ", ".join(names[:MAX_NAMED]) + more
-        say("  ".join([now.astimezone().strftime("%H:%M:%S"), about, "waits", str(wait)]))
+        print_text("  ".join([now.astimezone().strftime("%H:%M:%S"), about, "waits", str(wait)]))
 
 
 def _kind(wait: Wait) -> str:
-    """What is not said twice. The end of a turn may move on and on, as that of a rate limit does."""
+    """What is not printed twice. The end of a wait for a turn may change all the time (rate limits)."""
     return wait.reason if wait.is_turn else str(wait)
 
 

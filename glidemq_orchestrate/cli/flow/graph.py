@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
+from glidemq_orchestrate.cli.shell import Prefix, Url, print_text, reports_errors
 from glidemq_orchestrate.cli.source import Arguments, flow_of, is_source
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.checked import check_flow
@@ -16,7 +16,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 class Format(StrEnum):
-    """What a flow can be drawn as."""
+    """The formats of drawings."""
 
     MERMAID = "mermaid"
     DOT = "dot"
@@ -34,16 +34,17 @@ def graph(
     arguments: Arguments = None,
     url: Url = None,
     format_: Annotated[
-        Format, typer.Option("--format", help="Mermaid for Markdown, DOT for Graphviz.")
+        Format, typer.Option("--format", help="Format: Mermaid for Markdown, DOT for Graphviz.")
     ] = Format.MERMAID,
     fold: Annotated[
-        int, typer.Option(help="Draw this many nodes or more that differ only by numbers as one; 0: never.")
+        int,
+        typer.Option(help="Draw this many nodes or more as one if they differ only by a number; 0: never."),
     ] = FOLD_FROM,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Draw a flow as Mermaid or DOT. Colours show the states of a submitted flow.
 
-    For example: glidemq flow graph nightly.yaml --format dot | dot -Tsvg > nightly.svg
+    Example: glidemq flow graph nightly.yaml --format dot | dot -Tsvg > nightly.svg
     """
     if is_source(source):
         spec = flow_of(source, arguments)
@@ -57,4 +58,4 @@ def graph(
         if format_ is Format.MERMAID
         else dot(name, nodes, at_least=fold or None)
     )
-    say(drawn, lines=True, end="")
+    print_text(drawn, lines=True, end="")

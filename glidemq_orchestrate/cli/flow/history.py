@@ -7,7 +7,7 @@ from rich.text import Text
 
 from glidemq_orchestrate.cli.flow.cells import short, status_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
@@ -16,14 +16,14 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 def history(
     flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the generations of a flow, oldest first: how each ended, and who asked for it.
+    """List the generations of a flow, oldest first: how each ended, and the key that began it.
 
-    Results are those of the current one, the last.
+    Only the last one, the current, has results.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         found = flows.get(flow_id).history()
     if as_json:
-        say_json([status_json(one) for one in found])
+        print_json([status_json(one) for one in found])
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("generation", "state", "nodes", "failed", "submitted", "request", "reason"):

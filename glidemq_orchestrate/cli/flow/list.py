@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.flow.cells import short, status_json
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
@@ -25,26 +25,30 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 @reports_errors
 def list_(
     url: Url = None,
-    state: Annotated[FlowState | None, typer.Option(help="Only flows in this state.")] = None,
+    state: Annotated[FlowState | None, typer.Option(help="List only flows in this state.")] = None,
     label: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE", help="Only flows with this label, such as dag=nightly.")
+        str | None,
+        typer.Option(metavar="KEY=VALUE", help="List only flows with this label, such as dag=nightly."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="AGE|TIME", help="Submitted since: 90m, 2h, 7d, or 2026-01-31T06:00+01:00."),
+        typer.Option(
+            metavar="AGE|TIME",
+            help="List only flows submitted since: 90m, 2h, 7d, or 2026-01-31T06:00+01:00.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(help="Maximum number of flows to list.")] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number of flows.")] = 20,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
     """List flows, newest first."""
-    labelled, _ = _label(label), _since(since, datetime.now(UTC))  # what is wrong needs no server
+    labelled, _ = _label(label), _since(since, datetime.now(UTC))  # refuse invalid values before connecting
     with FlowProducer(url, prefix=prefix) as flows:
         now = flows.now()
         filters: dict[str, Any] = {"state": state, "label": labelled, "limit": limit}
         found = list(flows.list(**filters, since=_since(since, now)))
     if as_json:
-        say_json([status_json(flow) for flow in found])
+        print_json([status_json(flow) for flow in found])
     elif not found:
         console.print("No flows" + (" match all filters." if state or label or since else " yet."))
     else:

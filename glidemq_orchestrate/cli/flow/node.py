@@ -12,7 +12,7 @@ from rich.text import Text
 
 from glidemq_orchestrate.cli.flow.cells import short, wait_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
@@ -25,7 +25,7 @@ SHOWN_CHARACTERS: Final = 500
 @reports_errors
 def node(
     flow_id: FlowIdArgument,
-    name: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
+    name: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
     url: Url = None,
     full: Annotated[bool, typer.Option("--full", help="Show long values and all inputs in full.")] = False,
     prefix: Prefix = DEFAULT_PREFIX,
@@ -33,7 +33,7 @@ def node(
 ) -> None:
     """Show a node: its data, inputs, result, attempts, times, reason and last log lines.
 
-    Prints data and results, which may be confidential.
+    The output contains data and results, which may be confidential.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
@@ -47,7 +47,7 @@ def node(
         "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines
     }  # fmt: skip
     if as_json:
-        say_json(row | {"wait": wait_json(waits, node)})
+        print_json(row | {"wait": wait_json(waits, node)})
         return
     row |= {"waits": str(waits[name])} if name in waits else {}
     console.print(details(row, full=full))

@@ -11,44 +11,52 @@ from glidemq_orchestrate.cli.shell import seconds
 EXIT_CODES: Final = """
 Exit codes:
 
-0 done; with waiting: the flow completed
+0 success; after waiting: the flow completed
 
-1 the flow failed or was cancelled, or the server refused
+1 the flow failed or was cancelled, or the server refused the request
 
-2 the command line or the flow file is wrong
+2 the command line or the flow file is invalid
 
-3 the --timeout passed before the flow ended; the flow continues
+3 the flow did not end within --timeout; it continues
 
 130 interrupted; the flow continues
 """
 
 FlowIdArgument = Annotated[
-    str, typer.Argument(metavar="FLOW_ID", help="The id of the flow; see `glidemq flow list`.")
+    str, typer.Argument(metavar="FLOW_ID", help="Id of the flow; see `glidemq flow list`.")
 ]
 Request = Annotated[
     str,
-    typer.Option(metavar="TEXT", help="Who asks: restarts with the same text begin one generation only."),
+    typer.Option(
+        metavar="TEXT", help="Idempotency key: a repeat with the same text begins no new generation."
+    ),
 ]
-Generation = Annotated[int | None, typer.Option(help="Only if this is the current generation of the flow.")]
+Generation = Annotated[
+    int | None, typer.Option(help="Refuse unless this is the current generation of the flow.")
+]
 Nodes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NODE]...", help="The nodes; or choose them by options."),
+    typer.Argument(metavar="[NODE]...", help="The nodes; or select them with options."),
 ]
 Pattern = Annotated[
     str,
-    typer.Option(metavar="TEXT", help="Every node whose name matches this pattern: 'clean-*', 'clean[*]'."),
+    typer.Option(
+        metavar="TEXT", help="Select nodes whose name matches this pattern, such as 'clean-*' or 'clean[*]'."
+    ),
 ]
-State = Annotated[str, typer.Option(help="Every node in this state, such as failed.")]
+State = Annotated[str, typer.Option(help="Select nodes in this state, such as failed.")]
 Error = Annotated[
     str,
-    typer.Option(metavar="TEXT", help="Every node that failed for a reason that matches this pattern."),
+    typer.Option(metavar="TEXT", help="Select nodes that failed with a reason that matches this pattern."),
 ]
-Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code says how it ended.")]
-Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
+Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code is that of its end.")]
+Watch = Annotated[bool, typer.Option(help="Show the flow live while waiting, in a terminal.")]
 Owned = Annotated[
     str | None,
     typer.Option(
-        "--owner", metavar="NAME", help="For whom: cancelled when this command and all other owners vanish."
+        "--owner",
+        metavar="NAME",
+        help="Own the flow: it is cancelled when all its owners are considered dead.",
     ),
 ]
 Lapse = Annotated[
@@ -56,15 +64,20 @@ Lapse = Annotated[
     typer.Option(
         parser=seconds(),
         metavar="SECONDS",
-        help="With --owner: how long after it was last heard of an owner is taken for gone; else 300.",
+        help="With --owner: consider the owner dead after this long without a renewal; default: 300.",
     ),
 ]
-Keep = Annotated[bool, typer.Option("--keep", help="With --owner: let the flow run on then.")]
+Keep = Annotated[
+    bool,
+    typer.Option(
+        "--keep", help="With --owner: let the flow continue without owners, instead of cancelling it."
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(
         parser=seconds(),
         metavar="SECONDS",
-        help="Longest time to wait, then exit code 3. The flow continues.",
+        help="Wait at most this long; then exit with code 3 while the flow continues.",
     ),
 ]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.flow.cells import named
+from glidemq_orchestrate.cli.flow.cells import changed_line
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
 from glidemq_orchestrate.cli.flow.options import (
     Error,
@@ -20,7 +20,7 @@ from glidemq_orchestrate.cli.flow.options import (
     Wait,
     Watch,
 )
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_text, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.jobs.states import JobState
@@ -38,9 +38,9 @@ def retry(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run again the nodes of a failed or cancelled flow that did not complete; the others keep results.
+    """Run again the nodes of a failed or cancelled flow that did not complete; the others keep their results.
 
-    With a mended flow file: glidemq flow submit FILE --id FLOW_ID --retry-failed.
+    With a corrected flow file: glidemq flow submit FILE --id FLOW_ID --retry-failed.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
@@ -49,14 +49,14 @@ def retry(
         flow.retry_failed(generation=generation)
         changed = failed if before in (FlowState.FAILED, FlowState.CANCELLED) else []
         if not as_json:
-            say(named("Run again", changed) if changed else _unchanged(flow.id, before))
+            print_text(changed_line("Run again", changed) if changed else _unchanged(flow.id, before))
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)
 
 
 def _unchanged(flow_id: str, state: FlowState) -> str:
     if state is FlowState.COMPLETED:
-        return f"Nothing was changed: the flow has completed. All of it anew: glidemq flow restart {flow_id}"
-    return "Nothing was changed: the flow runs."
+        return f"Nothing was changed: the flow has completed. To run it again: glidemq flow restart {flow_id}"
+    return "Nothing was changed: the flow is running."
 
 
 @reports_errors
@@ -64,7 +64,9 @@ def restart(
     flow_id: FlowIdArgument,
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only from these nodes on; the others keep their results."),
+        typer.Argument(
+            metavar="[NODE]...", help="Run only from these nodes on; the others keep their results."
+        ),
     ] = None,
     url: Url = None,
     wait: Wait = True,
@@ -75,9 +77,10 @@ def restart(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run all of a flow again, or from some nodes on, as its next generation.
+    """Run a flow again, all of it or from some nodes on, as its next generation.
 
-    A running flow is cancelled first. With nodes, only they run, what follows them and what did not complete.
+    A running flow is cancelled first. If nodes are named, only these run, their dependents, and nodes that
+    did not complete.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
@@ -94,21 +97,22 @@ def rerun(
     state: State = "",
     error: Error = "",
     only: Annotated[
-        bool, typer.Option("--only", help="Only these nodes, not those that follow them.")
+        bool, typer.Option("--only", help="Run only these nodes, without their dependents.")
     ] = False,
     wait: Wait = True,
     watch: Watch = True,
     timeout: Timeout = None,
     request: Annotated[
-        str, typer.Option(metavar="TEXT", help="Who asks: with the same text a repeat changes nothing.")
+        str,
+        typer.Option(metavar="TEXT", help="Idempotency key: a repeat with the same text changes nothing."),
     ] = "",
     generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run nodes again that have ended, with all nodes that follow them; also while the flow runs.
+    """Run ended nodes again, with all their dependents, even while the flow is running.
 
-    glidemq flow rerun FLOW_ID clean-3 load, or: glidemq flow rerun FLOW_ID --error '*timed out*'.
+    Examples: glidemq flow rerun FLOW_ID clean-3 load; glidemq flow rerun FLOW_ID --error '*timed out*'.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
@@ -122,5 +126,5 @@ def rerun(
             generation=generation,
         )
         if not as_json:
-            say(named("Run again", changed))
+            print_text(changed_line("Run again", changed))
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)

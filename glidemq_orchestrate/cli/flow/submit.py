@@ -25,7 +25,7 @@ def submit(
     url: Url = None,
     flow_id: Annotated[
         str | None,
-        typer.Option("--id", help="Submit under this id; a repeat attaches to that flow."),
+        typer.Option("--id", help="Id of the flow; if it exists, attach to it. Default: a new id."),
     ] = None,
     wait: Wait = True,
     watch: Watch = True,
@@ -33,18 +33,18 @@ def submit(
     retry_failed: Annotated[
         bool,
         typer.Option(
-            help="If there is a flow of this id, run again what did not complete or was changed in the file."
+            help="If the flow exists, run again the nodes that did not complete or were changed in the file."
         ),
     ] = False,
     restart: Annotated[
-        bool, typer.Option(help="If there is a flow of this id, cancel it and run all of the file anew.")
+        bool, typer.Option(help="If the flow exists, cancel it and run all nodes again.")
     ] = False,
     request: Request = "",
     owner: Owned = None,
     lapse: Lapse = None,
     keep: Keep = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what --retry-failed would run and keep, and why.")
+        bool, typer.Option("--dry-run", help="Only print what --retry-failed would run and keep, and why.")
     ] = False,
     require_workers: Annotated[bool, typer.Option(help="Refuse a flow that no live worker can run.")] = True,
     prefix: Prefix = DEFAULT_PREFIX,
@@ -52,20 +52,20 @@ def submit(
 ) -> None:
     """Submit a flow, all or nothing, and watch it until it ends.
 
-    A minimal file: {"name": "nightly", "nodes": [{"name": "a", "queue": "etl", "job": "clean"}]}. Instead of
-    a file: glidemq flow submit mypackage.flows:build --arg day=2026-01-01. With --no-wait the command returns
-    as soon as the flow is submitted.
+    A minimal file: {"name": "nightly", "nodes": [{"name": "a", "queue": "etl", "job": "clean"}]}. A function
+    instead of a file: glidemq flow submit mypackage.flows:build --arg day=2026-01-01. With --no-wait the
+    command returns as soon as the flow is submitted.
     """
     if restart and retry_failed:
-        raise typer.BadParameter("is another choice than --retry-failed: give one", param_hint="--restart")
+        raise typer.BadParameter("is mutually exclusive with --retry-failed", param_hint="--restart")
     if request and flow_id is None:
-        raise typer.BadParameter("needs --id: a repeat would submit another flow", param_hint="--request")
+        raise typer.BadParameter("requires --id: a repeat would submit another flow", param_hint="--request")
     owned = _owner(owner, lapse, keep=keep)
     spec = flow_of(file, arguments)
     with FlowProducer(url, prefix=prefix) as flows:
         if dry_run:
             if flow_id is None:
-                raise typer.BadParameter("is needed with --dry-run", param_hint="--id")
+                raise typer.BadParameter("is required with --dry-run", param_hint="--id")
             print_plan(flows.plan(spec, flow_id=flow_id), as_json=as_json)
             return
         flow = flows.submit(
@@ -80,11 +80,11 @@ def submit(
 
 
 def _owner(name: str | None, lapse: float | None, *, keep: bool) -> Owner | None:
-    """The owner that the options name, if they do."""
+    """The owner in the options, if any."""
     if name is None:
         for option, is_given in (("--lapse", lapse is not None), ("--keep", keep)):
             if is_given:
-                raise typer.BadParameter("needs --owner", param_hint=option)
+                raise typer.BadParameter("requires --owner", param_hint=option)
         return None
     owner = Owner(name, on_lapse="keep" if keep else "cancel")
     return owner if lapse is None else replace(owner, lapse=timedelta(seconds=lapse))

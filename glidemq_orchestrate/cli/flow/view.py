@@ -1,4 +1,4 @@
-"""Draws a flow for a terminal: from values to rich renderables, without a server."""
+"""Drawings of flows for a terminal: rich renderables, made without a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.jobs.states import JobState
 
-_LOOKS: Final = {
+_STYLES: Final = {
     JobState.COMPLETED: ("✔", "green"),
     JobState.FAILED: ("✘", "bold red"),
     JobState.SKIPPED: ("⤼", "dim"),
@@ -51,9 +51,9 @@ def flow_view(
     Args:
         status: The record.
         nodes: All nodes, dependencies before dependents.
-        now: The time for the durations of running nodes; None: they are not shown.
+        now: The present time, for the durations of running nodes; None: these are not shown.
         rows: Maximum number of lines of the tree; failed and active nodes are shown first.
-        waits: Why nodes wait, as ``Flow.waits`` tells.
+        waits: Why nodes wait; see ``Flow.waits``.
     """
     failed = Text(f", {status.failed:,} failed", style="red") if status.failed else Text()
     skipped = Text(f", {status.skipped:,} skipped", style="dim") if status.skipped else Text()
@@ -81,7 +81,7 @@ def node_table(
     rows: int | None = None,
     waits: Mapping[str, Wait] = _NO_WAITS,
 ) -> Table:
-    """The nodes as a tree: one row for each node or folded group of nodes."""
+    """The nodes as a tree: a row for each node or folded group."""
     has_queues = len({node.queue for node in nodes}) > 1
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("node", *(["queue"] if has_queues else []), "state", "time", "tries", "after", "detail"):
@@ -100,14 +100,14 @@ def node_table(
     return table
 
 
-def _shown(groups: Sequence[Folded[NodeStatus]], most: int | None) -> set[int]:
-    """The ids of the groups to show when there are more than ``most``: failed and active nodes first."""
-    if most is None or len(groups) <= most:
+def _shown(groups: Sequence[Folded[NodeStatus]], limit: int | None) -> set[int]:
+    """The ids of the groups to show when there are more than ``limit``: failed and active nodes first."""
+    if limit is None or len(groups) <= limit:
         return set(map(id, groups))
     interest = {JobState.FAILED: 0, JobState.ACTIVE: 1, JobState.COMPLETED: 3, JobState.SKIPPED: 3}
     interest[JobState.WAITING_CHILDREN] = 4
     ranked = sorted(groups, key=lambda group: min(interest.get(node.state, 2) for node in group.nodes))
-    return set(map(id, ranked[: max(most - 1, 1)]))
+    return set(map(id, ranked[: max(limit - 1, 1)]))
 
 
 def _lines(places: Sequence[DrawnGroup[NodeStatus]], shown: set[int]) -> list[tuple[str, Folded[NodeStatus]]]:
@@ -124,7 +124,7 @@ def _lines(places: Sequence[DrawnGroup[NodeStatus]], shown: set[int]) -> list[tu
 def _drawn(
     places: Sequence[DrawnGroup[NodeStatus]], shown: set[int], order: list[Folded[NodeStatus] | None]
 ) -> Group:
-    """A tree of the shown groups and what they are below, without names; ``order`` gets its lines."""
+    """A tree of the shown groups and their ancestors, without names; appends its lines to ``order``."""
     drawn: list[RenderableType] = []
     for place in places:
         at, tree = len(order), Tree(_LABEL)
@@ -142,7 +142,7 @@ def _drawn(
 
 
 def _is_cause(node: NodeStatus) -> bool:
-    """Whether a node failed by itself, not because of another."""
+    """Whether a node failed on its own, not because of another node."""
     return node.state is JobState.FAILED and not node.reason.startswith(_CONSEQUENCES)
 
 
@@ -173,7 +173,7 @@ def _cells(
         return name, Text(_word(node.state), style=style), Text(time), shown_tries, detail
     counts = Counter(node.state for node in nodes)
     states = [
-        Text(f"{count:,} {_word(state)}", style=_look(state)[1]) for state, count in counts.most_common()
+        Text(f"{count:,} {_word(state)}", style=_style(state)[1]) for state, count in counts.most_common()
     ]
     state = Text(f"{len(nodes):,} nodes: ") + Text(", ").join(states)
     longest = max((node.seconds for node in nodes if node.seconds is not None), default=None)
@@ -189,14 +189,14 @@ def _mark(nodes: Sequence[NodeStatus]) -> tuple[str, str]:
     states = {node.state for node in nodes}
     for state in (JobState.FAILED, JobState.ACTIVE):
         if state in states:
-            return _look(state)
+            return _style(state)
     if len(states) > 1 and JobState.COMPLETED in states:  # some have run, others will
-        return _look(JobState.ACTIVE)
-    return _look(next(iter(states)))
+        return _style(JobState.ACTIVE)
+    return _style(next(iter(states)))
 
 
-def _look(state: JobState) -> tuple[str, str]:
-    return _LOOKS.get(state, _BLOCKED)
+def _style(state: JobState) -> tuple[str, str]:
+    return _STYLES.get(state, _BLOCKED)
 
 
 def _has_run(node: NodeStatus) -> bool:

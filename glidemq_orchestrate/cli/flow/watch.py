@@ -19,28 +19,26 @@ def watch(
     url: Url = None,
     after: Annotated[
         str | None,
-        typer.Option(
-            metavar="POSITION", help="Print only what changed after this position of an earlier watch."
-        ),
+        typer.Option(metavar="POSITION", help="Print only changes after this position of an earlier watch."),
     ] = None,
     timeout: Timeout = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Print one line per change, also in a terminal.")
+        bool, typer.Option("--lines", help="Print one line per change, even in a terminal.")
     ] = False,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per change and line.")
+        bool, typer.Option("--json", help="Print one JSON object per line, for each change.")
     ] = False,
 ) -> None:
-    """Follow a flow until it ends: as a live tree in a terminal, else one line per change.
+    """Follow a flow until it ends: as a live tree in a terminal, otherwise with one line per change.
 
-    Lines also say what waits for something else than its turn, why, and until when, as of every two seconds;
-    when nothing has happened for ten seconds also what waits for its turn.
+    Lines also show, every two seconds, which nodes wait for something other than their turn, why, and until
+    when; after ten seconds without a change also which nodes wait for their turn.
 
-    With --json, node changes have node, state, at, attempts, reason, progress and position; the last line
-    has flow instead of node. Lines about waits have nodes and wait (reason, until, is_turn) instead, and the
-    position of the last change. Continuing with --after prints every difference exactly once, however old the
-    position is; nothing if the flow has not run since the position of its end.
+    With --json, node changes have node, state, at, attempts, reason, progress and position; the last line has
+    flow instead of node. Lines about waits have nodes and wait (reason, until, is_turn) instead, and the
+    position of the last change. With --after every difference is printed exactly once, however old the
+    position is; nothing is printed if the flow has not run since it ended.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)

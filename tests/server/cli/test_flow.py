@@ -295,7 +295,7 @@ class TestEnded:
 
     def test_a_failed_flow_is_run_again(self, glidemq: Glidemq, file: str) -> None:
         failed = glidemq("flow", "submit", file, "--id", "bad-5")
-        assert "Run again what did not complete: glidemq flow retry bad-5." in failed.stderr
+        assert "To run the nodes again that did not complete: glidemq flow retry bad-5." in failed.stderr
         again = glidemq("flow", "retry", "bad-5", "--json")
         assert again.exit_code == 1
         shown = json.loads(again.stdout)
@@ -304,7 +304,7 @@ class TestEnded:
         assert again.splitlines()[0] == "Run again: clean[3], report"
         glidemq("flow", "submit", file, "--id", "good-5")
         again = glidemq("flow", "retry", "good-5")
-        said = "Nothing was changed: the flow has completed. All of it anew: glidemq flow restart good-5"
+        said = "Nothing was changed: the flow has completed. To run it again: glidemq flow restart good-5"
         assert (again.exit_code, again.stdout.splitlines()[0]) == (0, said)
         assert glidemq("flow", "submit", file, "--id", "bad-5", "--retry-failed").exit_code == 1
 
@@ -358,7 +358,7 @@ class TestRunning:
             shown.until("extract")
             shown.process.send_signal(signal.SIGINT)
             assert shown.ended() == 130
-            assert "The flow continues. Watch it again: glidemq flow watch n1" in shown.text
+            assert "The flow continues. To watch it: glidemq flow watch n1" in shown.text
         assert flows.get("n1").status().state == "running"
 
 
@@ -437,11 +437,14 @@ def test_a_wrong_request_gets_one_clear_sentence(
     ("words", "expected"),
     [
         (["--owner", ""], "owner '' is not valid"),
-        (["--lapse", "60"], "--lapse: needs --owner"),
-        (["--keep"], "--keep: needs --owner"),
+        (["--lapse", "60"], "--lapse: requires --owner"),
+        (["--keep"], "--keep: requires --owner"),
         (["--owner", "me", "--lapse", "1"], "lapse must"),
-        (["--restart", "--retry-failed", "--id", "n1"], "--restart: is another choice than --retry-failed"),
-        (["--request", "r"], "--request: needs --id"),
+        (
+            ["--restart", "--retry-failed", "--id", "n1"],
+            "--restart: is mutually exclusive with --retry-failed",
+        ),
+        (["--request", "r"], "--request: requires --id"),
         (["--id", ""], "flow id '' is not valid"),
         (["--id", "", "--dry-run"], "flow id '' is not valid"),
     ],
@@ -484,4 +487,4 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_the_exit_codes_are_documented() -> None:
     for words in (["flow"], ["flow", "submit"], ["flow", "watch"], ["flow", "retry"]):
         shown = CliRunner().invoke(app, [*words, "--help"], terminal_width=200).output
-        assert "3 the --timeout passed" in " ".join(shown.split())
+        assert "3 the flow did not end within --timeout" in " ".join(shown.split())

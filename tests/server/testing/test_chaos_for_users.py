@@ -248,7 +248,7 @@ class TestTheCommand:
             (["--app", APP, "--effect", "os:nothing"], "effect 'os:nothing': os has no function nothing"),
             (["--app", APP, "--check", "os:environ"], "check 'os:environ' is not a function"),
             (["--app", APP, "--runs", "3", "--run", "4"], "there is no run 4"),
-            (["--app", APP, "--arg", "day=1"], "--arg is for package.module:function"),
+            (["--app", APP, "--arg", "day=1"], "--arg is only valid for package.module:function"),
         ],
     )
     def test_what_is_wrong_is_named_and_ends_with_2(

@@ -17,9 +17,9 @@ from rich.text import Text
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.cli.events import _json
 from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.cli.shell import say, say_json
+from glidemq_orchestrate.cli.shell import print_json, print_text
+from glidemq_orchestrate.cli.summary import summary_table
 from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printable
-from glidemq_orchestrate.cli.view import summary_table
 from glidemq_orchestrate.clients.events import Event
 from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus, NodeStatus
 
@@ -91,11 +91,11 @@ def test_log_records_are_one_line_and_harmless(capsys: pytest.CaptureFixture[str
 
 
 def test_lines_are_harmless_and_json_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
-    say(f"{HOSTILE}\n{HARMLESS}")
+    print_text(f"{HOSTILE}\n{HARMLESS}")
     assert is_harmless(printed := capsys.readouterr().out)
     assert printed.count("\n") == 1
     text = HOSTILE + HARMLESS
-    say_json({"reason": text})
+    print_json({"reason": text})
     assert is_harmless(printed := capsys.readouterr().out)
     assert json.loads(printed) == {"reason": text}
     line = _json(Event("1-1", "failed", text, "", {"failedReason": text}))

@@ -7,13 +7,21 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.flow.cells import named
+from glidemq_orchestrate.cli.flow.cells import changed_line
 from glidemq_orchestrate.cli.flow.options import Error, FlowIdArgument, Generation, Nodes, Pattern, State
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, read_json, reports_errors, say, say_json
+from glidemq_orchestrate.cli.shell import (
+    AsJson,
+    Prefix,
+    Url,
+    print_json,
+    print_text,
+    read_json,
+    reports_errors,
+)
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
-Reason = Annotated[str, typer.Option(help="Reason, shown with the nodes.")]
+Reason = Annotated[str, typer.Option(help="Reason to show with the nodes.")]
 
 
 @reports_errors
@@ -23,18 +31,18 @@ def cancel_node(
     url: Url = None,
     pattern: Pattern = "",
     state: State = "",
-    reason: Reason = "by command line",
+    reason: Reason = "from the command line",
     generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """End nodes that have not ended as failed; what follows, their policies and rules decide."""
+    """Cancel unfinished nodes: they end as failed; policies and rules apply to their dependents."""
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
         changed = flow.cancel_node(
             nodes=nodes or (), reason=reason, pattern=pattern, state=state, generation=generation
         )
-        _tell(flow, "Cancelled", changed, as_json=as_json)
+        _print_changed(flow, "Cancelled", changed, as_json=as_json)
 
 
 @reports_errors
@@ -42,7 +50,7 @@ def complete_node(
     flow_id: FlowIdArgument,
     nodes: Nodes = None,
     url: Url = None,
-    result: Annotated[str, typer.Option(metavar="JSON", help="The result.")] = "null",
+    result: Annotated[str, typer.Option(metavar="JSON", help="Result of the nodes, as JSON.")] = "null",
     pattern: Pattern = "",
     state: State = "",
     error: Error = "",
@@ -50,9 +58,9 @@ def complete_node(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """End nodes as completed with a result, without running them; nodes that follow run with it, or again.
+    """End nodes as completed with a result, without running them; their dependents run, or run again.
 
-    Also after the flow has ended: then it runs again.
+    If the flow has ended, it continues.
     """
     value = read_json(result, "result")
     with FlowProducer(url, prefix=prefix) as flows:
@@ -65,7 +73,7 @@ def complete_node(
             error=error,
             generation=generation,
         )
-        _tell(flow, "Completed", changed, as_json=as_json)
+        _print_changed(flow, "Completed", changed, as_json=as_json)
 
 
 @reports_errors
@@ -76,14 +84,14 @@ def skip_node(
     pattern: Pattern = "",
     state: State = "",
     error: Error = "",
-    reason: Reason = "by command line",
+    reason: Reason = "from the command line",
     generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """End nodes as skipped without running them; rules decide whether what follows is skipped too.
+    """End nodes as skipped without running them; rules decide whether their dependents are skipped too.
 
-    Also after the flow has ended: then it runs again.
+    If the flow has ended, it continues.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
@@ -95,11 +103,11 @@ def skip_node(
             error=error,
             generation=generation,
         )
-        _tell(flow, "Skipped", changed, as_json=as_json)
+        _print_changed(flow, "Skipped", changed, as_json=as_json)
 
 
-def _tell(flow: Flow, what: str, changed: Sequence[str], *, as_json: bool) -> None:
+def _print_changed(flow: Flow, what: str, changed: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        say_json({"flow": flow.id, "generation": flow.generation, "changed": list(changed)})
+        print_json({"flow": flow.id, "generation": flow.generation, "changed": list(changed)})
     else:
-        say(named(what, changed))
+        print_text(changed_line(what, changed))
