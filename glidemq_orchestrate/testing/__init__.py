@@ -1,6 +1,6 @@
-"""For the tests of those who use this package: the pytest plugin, and chaos for flows of your own.
+"""For the tests of users: the pytest plugin, and chaos tests for flows.
 
-``pytest`` loads ``plugin`` by itself; its names are here as well. ``chaos`` needs no pytest.
+``pytest`` loads ``plugin``; its names are available here too. ``chaos`` needs no pytest.
 """
 
 from __future__ import annotations

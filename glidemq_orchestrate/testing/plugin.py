@@ -1,12 +1,12 @@
-"""A pytest plugin: a real Valkey, workers in threads, and a way to wait that reports the last value it saw.
+"""A pytest plugin: a real Valkey, workers in threads, and waiting for a predicate.
 
-It is active as soon as this package and pytest are installed (extra ``testing``):
+It is active once this package and pytest are installed (extra ``testing``):
 
     def test_it(glidemq_url, run_worker, eventually):
         run_worker(["etl"], {"clean": lambda ctx: ctx.data * 2})
         assert Queue("etl", glidemq_url).add_and_wait("clean", 21) == 42
 
-Loaded in every run of pytest, so it imports nothing heavy before a fixture is used.
+It is loaded in every run of pytest, so heavy imports wait until a fixture is used.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = [
 T = TypeVar("T")
 
 END_SECONDS = 20.0
-# Less than the lease of a job, so that an effect of an expired lease is not mistaken for the expected one.
+# Less than the lease of a job: so the effect of an expired lease is not taken for the expected one.
 EVENT_SECONDS = 20.0
 DATABASES = 10_000
 
-# Each test has the next database of its server, in every module that makes such fixtures.
+# Each test gets the next database of its server, in all modules that make such fixtures.
 _next_database: Final[dict[str, Iterator[int]]] = {}
 
 
 class Eventually(Protocol):
-    """Waits until a predicate returns something true and returns that; fails with the last value."""
+    """Waits until a predicate returns a true value, and returns it; fails with the last value."""
 
     def __call__(self, predicate: Callable[[], T], timeout: float = EVENT_SECONDS) -> T:
         """Call the predicate repeatedly, for at most ``timeout`` seconds."""
@@ -60,7 +60,7 @@ class RunningWorker:
 
     Attributes:
         worker: The worker.
-        error: What it raised; None while it runs, and after a clean end.
+        error: The exception that ended it; None while it runs, and after a clean end.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -80,10 +80,10 @@ class RunningWorker:
                 raise AssertionError(f"the worker did not start: {self.error!r}") from self.error
 
     def stop(self) -> None:
-        """Stop it and wait for its end; one that does not end is cancelled. A repeat does nothing.
+        """Stop it and wait for its end; if it does not end, cancel it. A repeat does nothing.
 
         Raises:
-            AssertionError: It did not end by itself, or ended with an error.
+            AssertionError: It had to be cancelled, or ended with an error.
         """
         self.worker.stop()
         self._thread.join(END_SECONDS)
@@ -100,11 +100,11 @@ class RunningWorker:
             self.error = exc
 
     def _cancel(self) -> None:
-        """End what did not stop, as far as a thread can be ended from outside."""
+        """Cancel its tasks: a thread cannot be killed."""
         import asyncio  # noqa: PLC0415  only when used
 
         if loop := self.worker.loop:
-            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
         self._thread.join(END_SECONDS)
 
@@ -135,25 +135,25 @@ def glidemq_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def glidemq_url(glidemq_server: EmbeddedServer) -> Iterator[str]:
-    """The URL of an empty database that only this test has; the functions of the server stay loaded.
+    """The URL of an empty database for this test only; the functions of the server stay loaded.
 
-    A worker that an earlier test has left behind looks for jobs in another database. At the end of the test
-    clients that are still connected to this one are disconnected, and it is emptied.
+    A worker left over from an earlier test uses another database. At the end of the test, clients that are
+    still connected to this database are disconnected, and it is emptied.
     """
     yield from own_database(glidemq_server.url)
 
 
 def own_database(url: str) -> Iterator[str]:
-    """What the fixture ``glidemq_url`` does, for fixtures of your own with a server of your own.
+    """The body of the fixture ``glidemq_url``, for fixtures with another server.
 
-    ``url`` has no database. With N databases a number is used again after N tests; a server with a single
-    database, such as a cluster, is emptied for each test.
+    ``url`` must not name a database. With N databases a number is reused after N tests; a server with a
+    single database, such as a cluster, is emptied for each test.
     """
     from redis import Redis  # noqa: PLC0415  only when used
 
     plain = url.replace("valkey://", "redis://", 1)
-    with Redis.from_url(plain) as asking:
-        count = int(asking.config_get("databases")["databases"])
+    with Redis.from_url(plain) as client:
+        count = int(client.config_get("databases")["databases"])
     number = next(_next_database.setdefault(url, itertools.count())) % max(count - 1, 1) + (count > 1)
     with Redis.from_url(plain, db=number) as client:
         client.flushdb()
@@ -172,18 +172,20 @@ def own_database(url: str) -> Iterator[str]:
 def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """A factory of workers in threads.
 
-    At the end of the test all of them are stopped, whether or not the test or one of them failed; one
-    that does not end is cancelled. The test fails when one raised, did not end, or left a job active, which a
-    worker never should; ``may_leave_active=True`` is for tests that hold jobs themselves.
+    All workers are stopped at the end of the test, even if the test or a worker failed; a worker that does
+    not end is cancelled. The test fails if a worker raised, did not end, or left a job active, which must
+    never happen; ``may_leave_active=True`` is for tests that hold jobs themselves.
     """
     yield from start_workers(request)
 
 
 def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
-    """What the fixture ``run_worker`` does, for fixtures of your own."""
+    """The body of the fixture ``run_worker``, for other fixtures."""
     started: list[tuple[RunningWorker, Address, Sequence[str]]] = []
     if "glidemq_url" in request.fixturenames:
-        request.getfixturevalue("glidemq_url")  # so that it ends after the workers, also with a URL passed in
+        request.getfixturevalue(
+            "glidemq_url"
+        )  # so that it ends after the workers, even if a URL is passed in
 
     def start(
         queues: Sequence[str],
@@ -208,14 +210,14 @@ def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
 
 
 def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> None:
-    """Stop every worker, whatever the others do; then raise what went wrong."""
-    wrong: list[Exception] = []
+    """Stop every worker, even if others fail; then raise the errors."""
+    failures: list[Exception] = []
 
     def attempt(step: Callable[..., None], *args: Any) -> None:
         try:
             step(*args)
         except Exception as exc:  # noqa: BLE001  raised below, after everything has ended
-            wrong.append(exc)
+            failures.append(exc)
 
     for running, _, _ in started:
         attempt(running.worker.stop)
@@ -223,10 +225,10 @@ def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> Non
         attempt(running.stop)
     for _, address, queues in started:
         attempt(_refuse_active, address, queues)
-    if len(wrong) == 1:
-        raise wrong[0]
-    if wrong:
-        raise ExceptionGroup("the workers did not end cleanly", wrong)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise ExceptionGroup("the workers did not end cleanly", failures)
 
 
 @pytest.fixture

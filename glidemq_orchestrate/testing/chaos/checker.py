@@ -1,4 +1,4 @@
-"""Reads the ledger of a campaign: what each attempt did, and what of it must not be."""
+"""Reads the ledger of a campaign: what each attempt did, and which problems that shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Book:
 
     Attributes:
         played: The flows that have ended, by number.
-        ended_workers: The exit code of each worker that nothing had killed, and what it was running.
+        ended_workers: The exit code of each worker that was not killed, and the runs under way in it.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -72,9 +72,9 @@ class Book:
             self.ended_workers.append((entry["code"], [run for run in open_runs if run.end is None]))
 
     def suspects(self) -> list[tuple[int, Run | None]]:
-        """The exit code of each worker that nothing had killed, and what may have ended it.
+        """The exit code of each worker that was not killed, and the run that may have ended it.
 
-        Of several runs that is one of the step of which the largest share was under way when a worker ended.
+        Of several runs, this is one of the step whose runs were most often under way when a worker ended.
         """
         amid = Counter(_step(run) for _, runs in self.ended_workers for run in runs)
         all_runs = Counter(_step(run) for run in self._by_token.values())
@@ -90,7 +90,7 @@ def _step(run: Run) -> str:
 
 
 def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
-    """What the nodes of the flow without strikes did: their last run."""
+    """What the nodes did in the run without strikes, by their last attempt."""
     return {
         node: Calm(
             ((runs[-1].end or runs[-1].begin)["at"] - runs[-1].begin["at"]) / 1e9,
@@ -102,9 +102,9 @@ def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
 
 
 def findings(book: Book, calm: Entry, may_differ: Sequence[str] = ()) -> list[Finding]:
-    """What must not be: the first of each kind and step, by what is the same, with how many runs had it.
+    """The problems: the first of each kind, step and detail, with the number of runs that had it.
 
-    ``may_differ``: the paths of parts of results that each attempt has of its own.
+    ``may_differ``: paths in results that may differ between attempts.
     """
     counted: Counter[tuple[FindingKind, str, str]] = Counter()
     first: dict[tuple[FindingKind, str, str], Finding] = {}
@@ -164,9 +164,9 @@ def _of_run(
     flow, number = played["flow"], played["number"]
     for node, runs in book.runs[flow].items():
         step = _step(runs[0])
-        in_peace = book.runs.get(calm["flow"], {}).get(node, [])
+        undisturbed = book.runs.get(calm["flow"], {}).get(node, [])
         seen = (
-            *_effects(runs), *_keys(runs, in_peace), *_results(runs, may_differ),
+            *_effects(runs), *_keys(runs, undisturbed), *_results(runs, may_differ),
             *_promises(book, flow, node, runs),
         )  # fmt: skip
         for kind, detail in seen:
@@ -182,7 +182,7 @@ def _of_run(
 
 
 def _effects(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
-    """Effects that two attempts had; and those that the older of the two had last."""
+    """Effects of two attempts, and effects that the older of two attempts had last."""
     marks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for attempt, run in enumerate(runs):
         for effect in run.effects:
@@ -194,9 +194,9 @@ def _effects(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
             yield FindingKind.STALE_EFFECT, _mark(name, key)
 
 
-def _keys(runs: Sequence[Run], in_peace: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
-    """Effects of which there are more than in peace, by more attempts, and none has the key of another."""
-    known = marks(in_peace)
+def _keys(runs: Sequence[Run], undisturbed: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+    """Effects with more keys than without strikes, by more than one attempt."""
+    known = marks(undisturbed)
     for name, keys in marks(runs).items():
         attempts = sum(any(effect["name"] == name for effect in run.effects) for run in runs)
         if name in known and len(keys) > len(known[name]) and attempts > 1:
@@ -213,7 +213,7 @@ def marks(runs: Sequence[Run]) -> Mapping[str, set[str]]:
 
 
 def _results(runs: Sequence[Run], may_differ: Sequence[str]) -> Iterator[tuple[FindingKind, str]]:
-    """Where the results of two attempts differ: the path of the first difference."""
+    """Results that differ between two attempts: the path of the first difference."""
     returned = [_compared(run.returned, may_differ) for run in runs if run.returned is not None]
     for other in returned[1:]:
         if other != returned[0]:
@@ -225,7 +225,7 @@ def _results(runs: Sequence[Run], may_differ: Sequence[str]) -> Iterator[tuple[F
 
 
 def _compared(returned: Mapping[str, str], may_differ: Sequence[str]) -> Mapping[str, str]:
-    """Without the parts that may differ, and what is in them."""
+    """A result without the parts that may differ, and everything below them."""
     inside = tuple(f"{path}{sign}" for path in may_differ for sign in ".[")
     return {
         path: leaf
@@ -243,7 +243,7 @@ def _promises(book: Book, flow: str, node: str, runs: Sequence[Run]) -> Iterator
 
 
 def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
-    """Functions that a node called in peace, and in no attempt of this run although it completed."""
+    """Functions that a node calls without strikes, but in no attempt of this run, although it completed."""
     for name, (state, _) in played["nodes"].items():
         wanted = book.calls.get((calm["flow"], name), Counter())
         if state == "completed" == calm["nodes"].get(name, ("",))[0]:
@@ -253,7 +253,7 @@ def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
 
 
 def _ends(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
-    """Nodes that ended in another way than in peace, and of whose dependencies none did."""
+    """Nodes that ended differently than without strikes, while their dependencies did not."""
     if not played["ended"]:
         strikes = sum(strike["flow"] == played["flow"] for strike in book.strikes)
         detail = f"{played['state']} after {played['seconds']:.0f} s and {strikes} strikes"

@@ -1,4 +1,4 @@
-"""Digests of what a handler gets and returns: equal ones are equal, and no value can be read or guessed."""
+"""Digests of arguments and results: equal for equal values, which cannot be read or guessed from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _BY_REPR: Final = (
 
 
 def digest(value: Any, salt: str) -> str:
-    """The digest of a value. Objects that are not plain values count by their type only."""
+    """The digest of a value. Of other objects than plain values only the type counts."""
     return hashlib.blake2b(
         _text(value).encode(errors="replace"), key=salt.encode(), digest_size=6
     ).hexdigest()
 
 
 def leaves(value: Any, salt: str) -> dict[str, str]:
-    """Digests of the parts of a result by their paths. One for the whole if there are more than 1,000."""
+    """Digests of the parts of a result by path; a single one for the whole if there are more than 1,000."""
     found: dict[str, str] = {}
     for path, leaf in _walk(value, "$"):
         found[path] = digest(leaf, salt)

@@ -1,6 +1,6 @@
-"""Effects: what a handler does to the world outside, marked by the user so that a repeat is seen.
+"""Effects: what a handler does to other systems, marked by the user so that a repeat is found.
 
-A mark is written only in the workers of ``run_chaos``; anywhere else it costs a comparison.
+A mark is written only in the workers of ``run_chaos``; elsewhere it costs a comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glidemq_orchestrate.worker.handlers.context import Context
 
 @dataclass(slots=True)
 class Marker:
-    """Writes the effects of the handlers of this process, and lets the strikes at them happen."""
+    """Writes the effects of the handlers of this process, and triggers the strikes at them."""
 
     ledger: Ledger
     striker: Striker
@@ -34,8 +34,8 @@ class Marker:
 
 
 @dataclass(slots=True)
-class Running:
-    """The handler that runs here: its job, the worker's process, and its effects and calls so far."""
+class RunningStep:
+    """The running handler: its job, the worker's process, and its effects and calls so far."""
 
     context: Context
     owner: int
@@ -43,20 +43,20 @@ class Running:
     calls: int = 0
 
 
-_RUNNING: Final[ContextVar[Running | None]] = ContextVar("running", default=None)
+_RUNNING: Final[ContextVar[RunningStep | None]] = ContextVar("running", default=None)
 _marker: Marker | None = None
 
 
 def effect(name: str, key: object = "", *, ctx: Context | None = None) -> None:
-    """Mark an effect of the running handler: call it where the effect has just happened.
+    """Mark an effect of the running handler: call this right after the effect.
 
-    ``run_chaos`` reports a mark with the same name and key that two attempts of a node have made, and whether
-    the older attempt made it last. Outside of it, this does nothing; a repeat is harmless.
+    ``run_chaos`` reports a mark if two attempts of a node made it with the same name and key, and whether the
+    older attempt made it last. Elsewhere this does nothing.
 
     Args:
-        name: What was done, such as ``charge``.
-        key: To what, such as the number of an order; its text is shown in the report.
-        ctx: The job: needed in batch handlers, and in processes that a handler starts.
+        name: The kind of effect, such as ``charge``.
+        key: The target, such as the number of an order; its text is shown in the report.
+        ctx: The job: required in batch handlers, and in processes that a handler starts.
     """
     if _marker is not None:
         if (found := _running(_marker, ctx)) is None:
@@ -66,7 +66,7 @@ def effect(name: str, key: object = "", *, ctx: Context | None = None) -> None:
 
 
 def install(marker: Marker, functions: Sequence[str] = ()) -> None:
-    """Make marks count in this process, and every call of these functions, ``module:function``, a mark.
+    """Make marks count in this process, and mark every call of these functions, ``module:function``.
 
     Modules that are imported later get the wrapped functions.
 
@@ -82,8 +82,8 @@ def install(marker: Marker, functions: Sequence[str] = ()) -> None:
 
 @contextmanager
 def running(context: Context, owner: int) -> Iterator[None]:
-    """Within this block the handler of a job runs, in this thread or task and those that it starts."""
-    token = _RUNNING.set(Running(context, owner))
+    """Run the handler of a job in this block: in this thread or task, and those that it starts."""
+    token = _RUNNING.set(RunningStep(context, owner))
     try:
         yield
     finally:
@@ -97,19 +97,19 @@ class InProcess:
         self.function, self.owner = function, os.getpid()
 
     def __call__(self, ctx: Context) -> Any:
-        """Run the handler, in the process that the worker has started for it."""
+        """Run the handler, in the process that the worker started for it."""
         with running(ctx, self.owner):
             return self.function(ctx)
 
 
-def _running(marker: Marker, ctx: Context | None) -> Running | None:
+def _running(marker: Marker, ctx: Context | None) -> RunningStep | None:
     found = _RUNNING.get()
     if ctx is None or (found is not None and found.context is ctx):
         return found
-    return Running(ctx, marker.striker.owner)
+    return RunningStep(ctx, marker.striker.owner)
 
 
-def _write(marker: Marker, found: Running, name: str, key: str, at: int) -> None:
+def _write(marker: Marker, found: RunningStep, name: str, key: str, at: int) -> None:
     context = found.context
     found.effects += 1
     marker.ledger.write(

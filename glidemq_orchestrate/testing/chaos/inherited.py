@@ -1,4 +1,4 @@
-"""Threads that a handler starts have its context variables, in the workers of a campaign: marks find it."""
+"""Threads that a handler starts inherit its context variables, in the workers of a campaign, for marks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def inherit() -> None:
-    """Let threads inherit from now on. A repeat does nothing."""
+    """Let new threads inherit. A repeat does nothing."""
     if not isinstance(threading.Thread.start, _Inheriting):
         threading.Thread.start = _Inheriting(threading.Thread.start)  # type: ignore[method-assign,assignment]
         ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
 
 
 class _Inheriting:
-    """``Thread.start``, with the context variables of whoever starts the thread."""
+    """``Thread.start`` with the context variables of the caller."""
 
     def __init__(self, start: Callable[[threading.Thread], None]) -> None:
         self._start = start

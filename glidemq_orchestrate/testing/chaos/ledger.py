@@ -1,9 +1,9 @@
-"""The ledger: an append-only file outside of the server; every process writes there what it does.
+"""The ledger: an append-only file outside the server, in which every process records what it does.
 
-A line is written by one call with O_APPEND, so lines never mix. Of a process that is killed in that call the
-beginning of a line may be left, as Linux ends such a write where a page of the file ends: a line therefore
-begins with a line break of its own, and a part of one is nobody's entry. Times are monotonic nanoseconds,
-which all processes of a machine share.
+A line is written by one call with O_APPEND, so lines never mix. If a process is killed in that call, the
+beginning of a line may remain, since Linux ends such a write at a page of the file. Therefore every line
+begins with a line break, and an incomplete line is ignored. Times are monotonic nanoseconds, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Entry = dict[str, Any]
 
 
 class Ledger:
-    """One process's way to the ledger.
+    """The ledger, for a process that writes.
 
     Args:
         path: The file; created if missing.
-        role: Who writes.
+        role: The role of the process.
     """
 
     def __init__(self, path: Path, role: str) -> None:
@@ -32,7 +32,7 @@ class Ledger:
         self._file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write a line; it is there when this returns."""
+        """Write a line; it is in the file when this returns."""
         entry = {"at": time.monotonic_ns(), "kind": kind, "role": self.role, "pid": os.getpid(), **fields}
         os.write(self._file, f"\n{json.dumps(entry, separators=(',', ':'))}\n".encode())
 
@@ -42,13 +42,13 @@ class Ledger:
 
 
 class LedgerReader:
-    """Reads what others have written since the last time."""
+    """Reads what other processes have written."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
 
     def new(self) -> Iterator[Entry]:
-        """The entries that were not read yet."""
+        """The entries since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -62,7 +62,7 @@ class LedgerReader:
 
 
 def _read(line: bytes) -> Entry | None:
-    """The entry in a line, unless that is empty or a part of one."""
+    """The entry in a line; None if the line is empty or incomplete."""
     with suppress(ValueError):
         entry: Entry = json.loads(line)
         return entry

@@ -1,4 +1,4 @@
-"""What a user should know to judge the report of a campaign."""
+"""The limits of the report of a campaign."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from glidemq_orchestrate.testing.chaos.ledger import Entry
 
 
 def notes(book: Book, calm: Entry, functions: Sequence[str], wanted: int) -> list[str]:
-    """Runs that were given up, marks that do not count, functions never called, effects without a mark."""
+    """Notes about abandoned runs, marks that do not count, functions never called, and unmarked effects."""
     made = []
     if (played := len(book.played)) < wanted:
-        made.append(f"stopped after {played} of {wanted} runs: the others were not tried to the end")
+        made.append(f"stopped after {played} of {wanted} runs: the others were not completed")
     made += [
-        f"{count} marks of {name} were made outside of a handler, and do not count: pass ctx=ctx; in batch "
-        "handlers, functions given by name do not count"
+        f"{count} marks of {name} were made outside a handler, and do not count. Fix: pass ctx=ctx; "
+        "functions in effects do not count in batch handlers"
         for name, count in book.unknown.items()
     ]
     called = {name for of_node in book.calls.values() for name in of_node}
@@ -34,7 +34,7 @@ def notes(book: Book, calm: Entry, functions: Sequence[str], wanted: int) -> lis
             if without:
                 made.append(
                     f"{node} completed without a mark of {name} in {without} of {len(completed)} runs: its "
-                    "worker was killed between the effect and the mark, or the step notes that it was done "
-                    "before it does it"
+                    "worker was killed between the effect and the mark, or the step records the effect "
+                    "before it happens"
                 )
     return made

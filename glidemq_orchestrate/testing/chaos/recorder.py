@@ -1,4 +1,4 @@
-"""The middleware of the workers of ``run_chaos``: writes every run of a handler, and lets strikes happen."""
+"""The middleware of the workers of ``run_chaos``: records every run of a handler, and triggers strikes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
 
 
 class Recorder(Middleware):
-    """See the module."""
+    """Records runs and triggers strikes."""
 
     def __init__(self, marker: Marker, handlers: Handlers) -> None:
         self._ledger, self._striker, self._salt = marker.ledger, marker.striker, marker.salt
         self._batches = {name for name, one in handlers.registered.items() if one.batch_size}
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
-        """Write, strike, run, write, strike."""
+        """Record the start, strike, run the handler, record its end, strike."""
         jobs = list(zip(execution.attempts, execution.contexts, strict=True))
         is_batch = jobs[0][1].name in self._batches
         for attempt, context in jobs:
@@ -51,13 +51,13 @@ class Recorder(Middleware):
         values = value if is_batch and isinstance(value, list) else [value] * len(jobs)
         for (attempt, context), own in zip(jobs, values, strict=False):
             self._ledger.write("end", run=_run(attempt), error="", leaves=leaves(own, self._salt))
-            if strike := self._striker.of(context, Moment.MIDWAY):  # it returned before
+            if strike := self._striker.of(context, Moment.MIDWAY):  # the handler was faster
                 await asyncio.sleep(self._striker.act(context, strike, self._striker.owner))
             await asyncio.sleep(self._striker.strike(context, Moment.RETURNED))
         return value
 
     def on_event(self, event: JobEvent) -> None:
-        """Write what the server has accepted or refused."""
+        """Record the server's verdict."""
         if event.kind != "active":
             self._ledger.write(event.kind, flow=event.flow_id, node=event.node, job=event.job_id)
 
@@ -70,7 +70,7 @@ class Recorder(Middleware):
 
 
 def _step(context: Context) -> str:
-    """The name of the job; of one that calls a function by its import path, as Spark steps do, that path."""
+    """The name of the job, or the import path if it calls a function by that, as Spark steps do."""
     function = context.data.get("callable") if isinstance(context.data, dict) else None
     if not isinstance(function, str) or not is_named(function):
         return context.name

@@ -1,4 +1,4 @@
-"""What came of a campaign: per step what was tried, and what is not safe to repeat."""
+"""The report of a campaign: what was tried on each step, and what is not safe to repeat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_SHOWN: Final = 20
 
 
 class FindingKind(StrEnum):
-    """What can be wrong with a step, or with the flow."""
+    """The problems of a step, or of the flow."""
 
     EFFECT_REPEATED = "effect repeated"
     """Two attempts of a node had the same effect."""
@@ -20,53 +20,53 @@ class FindingKind(StrEnum):
     KEY_CHANGES = "key of effect changes"
     """An effect was repeated, with another key in each attempt."""
     EFFECT_MISSING = "effect missing"
-    """A node completed, and no attempt called a function that it calls without strikes."""
+    """A node completed, but no attempt called a function that it calls without strikes."""
     RESULT_DIFFERS = "result differs"
     """Two attempts of a node returned different results."""
     ENDS_DIFFERENTLY = "ends differently"
-    """A node has another end than in the run without strikes."""
+    """A node ended in another state than in the run without strikes."""
     CHECK_FAILED = "check failed"
-    """The function given as ``check`` raised."""
+    """The function ``check`` raised, or returned False."""
     WORKER_ENDED = "worker ended"
-    """A worker process ended although nothing had killed it."""
+    """A worker process ended although it was not killed."""
     NOT_ENDED = "flow not ended"
-    """A run of the flow had not ended in time."""
+    """A run of the flow did not end in time."""
     PROMISE_BROKEN = "promise broken"
-    """The library broke a promise, such as a result accepted twice: please report it with the seed."""
+    """The library broke a promise, for example accepted a result twice: please report it with the seed."""
 
 
 ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.EFFECT_REPEATED: "give the effect a key that is the same in every attempt, such as "
     "ctx.flow_id and ctx.node, and let the target refuse the second; then mark it with effect() "
     "where the target says that it is new",
-    FindingKind.STALE_EFFECT: "look at ctx.cancelled just before the effect, and let the target refuse the "
-    "second of two with the same key",
-    FindingKind.KEY_CHANGES: "derive the key from ctx.flow_id and ctx.node: nothing can recognize the second "
-    "of two with different keys",
-    FindingKind.EFFECT_MISSING: "note that it was done after the effect, not before it: an attempt that "
-    "is killed between the two has noted it and not done it",
+    FindingKind.STALE_EFFECT: "check ctx.cancelled right before the effect, and let the target refuse the "
+    "second of two effects with the same key",
+    FindingKind.KEY_CHANGES: "derive the key from ctx.flow_id and ctx.node: a repeat cannot be recognized by "
+    "a different key",
+    FindingKind.EFFECT_MISSING: "record the effect after it, not before it: an attempt that is killed "
+    "between the two has recorded an effect that did not happen",
     FindingKind.RESULT_DIFFERS: "derive times, ids and random numbers from ctx.data or ctx.flow_id, and sort "
-    "what has no order; allow a part that each attempt has of its own, such as the folder it wrote "
-    "(may_differ, --may-differ)",
-    FindingKind.ENDS_DIFFERENTLY: "remove or overwrite what an earlier attempt has left, instead of failing",
+    "unordered collections; if each attempt must have a part of its own, such as the folder that it wrote, "
+    "allow that (may_differ, --may-differ)",
+    FindingKind.ENDS_DIFFERENTLY: "remove or overwrite leftovers of an earlier attempt, instead of failing",
     FindingKind.CHECK_FAILED: "see the text of the check",
-    FindingKind.WORKER_ENDED: "see workers.log in the folder given by keep",
-    FindingKind.NOT_ENDED: "look for a handler that waits for what an earlier attempt holds, such as a "
-    "lock; or give more runs, so that each has fewer strikes, or a longer timeout",
+    FindingKind.WORKER_ENDED: "see workers.log in the folder of keep",
+    FindingKind.NOT_ENDED: "look for a handler that waits for something that an earlier attempt holds, such "
+    "as a lock; or use more runs, so that each has fewer strikes, or a longer timeout",
     FindingKind.PROMISE_BROKEN: "please report it, with the seed",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not safe.
+    """A problem.
 
     Attributes:
-        step: The job name; empty when it concerns the flow.
-        node: A node for which it was seen first.
-        detail: What was seen. It holds no payload and no result.
-        run: The run of the flow in which it was seen first.
-        count: In how many runs.
+        step: The job name; empty if it concerns the flow.
+        node: The node where it was found first.
+        detail: What was found, without payloads and results.
+        run: The run of the flow in which it was found first.
+        count: The number of runs in which it was found.
     """
 
     kind: FindingKind
@@ -78,19 +78,20 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """How to fix it."""
         return ADVICE[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What was tried on one step: all nodes with one job name.
+    """What was tried on one step: all nodes with the same job name.
 
     Attributes:
-        runs: How often its handler began, ``repeats`` of them for a node that had begun before in that run.
+        runs: How often its handler started.
+        repeats: How many of these starts repeated a node in the same run.
         strikes: How many strikes hit it, by moment.
         effects: How many effects were marked.
-        findings: What is not safe.
+        findings: Its problems.
     """
 
     step: str
@@ -103,7 +104,7 @@ class StepReport:
 
     @property
     def verdict(self) -> str:
-        """``not safe``, ``not repeated`` (nothing was tried), or ``safe``: no harm was seen."""
+        """``not safe``, ``not repeated`` (nothing was tried), or ``safe``: no problem was found."""
         if self.findings:
             return "not safe"
         return "safe" if self.repeats else "not repeated"
@@ -111,17 +112,17 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ChaosReport:
-    """What came of a campaign.
+    """The report of a campaign.
 
     Attributes:
         flow: The name of the flow.
-        seed: Gives the same strikes again.
-        runs: How often the flow ran, not counting the run without strikes; of ``planned`` ones.
-        strikes: How many strikes there were, by what they did.
-        seconds: How long it took.
+        seed: The seed of the strikes.
+        runs: How many of the ``planned`` runs ended, without the run without strikes.
+        strikes: How many strikes there were, by act.
+        seconds: The duration of the campaign.
         steps: What was tried on each step, in the order of the flow.
-        findings: What is not safe, by kind and step.
-        notes: What to know to judge it, such as a function that was never called.
+        findings: The problems, by kind and step.
+        notes: Limits of the report, such as a function that was never called.
     """
 
     flow: str
@@ -136,14 +137,14 @@ class ChaosReport:
 
     @property
     def is_safe(self) -> bool:
-        """Whether nothing was found. What was not tried is not known: see ``StepReport.verdict``."""
+        """Whether no problem was found. Steps may not have been tried: see ``StepReport.verdict``."""
         return not self.findings
 
     def assert_safe(self) -> None:
-        """Do nothing if nothing was found.
+        """Do nothing if no problem was found.
 
         Raises:
-            AssertionError: With what was found, one line each, and how to see it again.
+            AssertionError: With a line for each problem, and how to repeat it.
         """
         if self.findings:
             lines = [_line(finding) for finding in self.findings[:MAX_SHOWN]]

@@ -1,4 +1,4 @@
-"""What the processes of a campaign know: a file in its folder."""
+"""The settings of a campaign for its processes: a file in its folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ VARIABLE: Final = "GLIDEMQ_CHAOS"
 class Setup:
     """What the workers serve, and the strikes of each flow by its id.
 
-    ``allow_import``: the packages of ``apps`` if empty. ``salt``: of the digests in the ledger, so that no
-    value can be guessed from them.
+    Attributes:
+        allow_import: If empty, the packages of ``apps``.
+        salt: The salt of the digests in the ledger, so that values cannot be guessed from them.
     """
 
     url: str
@@ -33,7 +34,7 @@ class Setup:
     strikes: Mapping[str, Sequence[Strike]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the file; readers see the old or the new one."""
+        """Write the file; readers get the old or the new one."""
         scratch = folder / "setup.tmp"
         scratch.write_text(json.dumps(asdict(self)))
         scratch.replace(folder / "setup.json")

@@ -29,14 +29,14 @@ REST_SECONDS: Final = 0.5
 
 
 class Stage:
-    """Use it in a with statement; nothing is left running afterwards, also when this process is killed.
+    """Use it in a with statement; nothing is left running afterwards, even if this process is killed.
 
     Attributes:
-        surprises: Exit codes of workers that nothing had killed.
-        entries: What the processes have written to the ledger.
+        surprises: Exit codes of workers that were not killed.
+        entries: The entries of the ledger.
         strikes: How many of them are strikes.
-        calm_at: When all paused workers will have done the rest of what they were at.
-        pause_seconds: How long a paused worker stands still.
+        calm_at: When all paused workers will have finished the work in which they were paused.
+        pause_seconds: The duration of a pause.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -57,7 +57,7 @@ class Stage:
         self.strikes = 0
 
     def __enter__(self) -> Self:
-        """Nothing: the server has started."""
+        """Do nothing: the server has started."""
         return self
 
     def __exit__(
@@ -70,17 +70,17 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """The server; the same after it was killed."""
+        """The URL of the server; it stays the same after a kill."""
         return f"valkey://127.0.0.1:{self._port}"
 
     def start_workers(self, setup: Setup) -> None:
-        """Start the workers, and from now on each that has ended."""
+        """Start the workers; from now on those that end are restarted."""
         setup.write(self.folder)
         self.pause_seconds = setup.lease_seconds * 1.5 + 1
         self._workers = [self._start() for _ in range(self._wanted)]
 
     def stop_workers(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stop the workers; none is started until ``start_workers``."""
+        """Stop the workers; none is restarted until ``start_workers``."""
         stopping, self._workers = self._workers, []
         for process in stopping:
             for each in (number, signal.SIGCONT):
@@ -94,7 +94,7 @@ class Stage:
             lifeline.forget(process.pid)
 
     def tend(self) -> None:
-        """Carry out strikes, and start what has died. Call it often."""
+        """Carry out strikes, and restart dead workers. Call it often."""
         for entry in self._reader.new():
             self.entries.append(entry)
             if entry["kind"] == "strike":
@@ -113,17 +113,17 @@ class Stage:
             self._workers[at] = self._start()
 
     def refuse_broken_workers(self) -> None:
-        """Raise when a worker has ended before anything was struck.
+        """Refuse workers that end without strikes.
 
         Raises:
-            ConfigurationError: With the last line of its log.
+            ConfigurationError: A worker has ended; with the last line of its log.
         """
         if self.surprises:
             log = (self.folder / "workers.log").read_text(errors="replace").strip().splitlines()
             ended = {entry["run"] for entry in self.entries if entry["kind"] == "end"}
             begun = [one for one in self.entries if one["kind"] == "begin" and one["run"] not in ended]
             at = f" while it ran {begun[0]['name']} (node {begun[0]['node']})" if begun else ""
-            last = f"; its last words: {log[-1]}" if log and not begun else ""
+            last = f"; the last line of its log: {log[-1]}" if log and not begun else ""
             raise ConfigurationError(
                 f"a worker ended with exit code {self.surprises[0]} without any strike{at}{last}"
             )

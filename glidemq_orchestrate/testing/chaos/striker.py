@@ -1,4 +1,4 @@
-"""Lets strikes happen, in the process of the worker that runs the handler. Each happens once."""
+"""Triggers strikes, in the process of the worker that runs the handler. Each happens once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Striker:
     """The strikes of all runs.
 
     Args:
-        folder: Shared by all processes: holds a file for each strike that has happened.
-        strikes: Of each flow, by its id.
+        folder: Shared by all processes; contains a file for each strike that has happened.
+        strikes: The strikes of each flow, by its id.
         owner: The process of the worker.
     """
 
@@ -40,15 +40,15 @@ class Striker:
         return None
 
     def strike(self, context: Context, moment: Moment, effect: int = 0, *, owner: int = 0) -> float:
-        """Let the strike happen that is due, if any; how long to wait for it, in seconds.
+        """Trigger the strike that is due, if any; returns how long to wait for it, in seconds.
 
-        Returns only when the worker was not killed.
+        Does not return if the worker is killed.
         """
         found = self.of(context, moment, effect)
         return 0.0 if found is None else self.act(context, found, owner or self.owner)
 
     def act(self, context: Context, strike: Strike, owner: int) -> float:
-        """Let a strike happen, unless it has; how long to wait for it, in seconds."""
+        """Trigger a strike, unless it has happened; returns how long to wait for it, in seconds."""
         name = hashlib.sha256(f"{context.flow_id} {strike.node}".encode()).hexdigest()
         try:
             os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))

@@ -1,7 +1,7 @@
-"""What goes wrong, and when: a strike hits one node of one run of the flow, at a moment of its handler.
+"""Strikes: a strike is a fault that hits a node in a run of the flow, at a moment of its handler.
 
-The strikes of all runs follow from the seed and from what the nodes did when nothing went wrong. They take
-turns, so that every node is hit at every moment before any is hit there again.
+The strikes of all runs follow from the seed and from the run without strikes. They rotate, so that every node
+is hit at every moment before a node is hit there again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Act(StrEnum):
     PAUSE = "pause"
     """Stop the worker for longer than its lease, so that another one runs its jobs; then let it continue."""
     KILL_SERVER = "kill-server"
-    """SIGKILL the server; it comes back with its data."""
+    """SIGKILL the server; it is restarted with its data."""
     DISCONNECT = "disconnect"
     """Close all connections to the server."""
 
@@ -32,10 +32,10 @@ class Moment(StrEnum):
     START = "start"
     MIDWAY = "midway"
     BEFORE_EFFECT = "before an effect"
-    """Just before a function given by ``effects`` is called."""
+    """Right before a function in ``effects`` is called."""
     AFTER_EFFECT = "after an effect"
     RETURNED = "after the return"
-    """The handler has returned, and the server does not know yet."""
+    """The handler has returned, and its result is not reported yet."""
 
 
 ACTS: Final[Mapping[Moment, Sequence[Act]]] = {
@@ -55,7 +55,7 @@ class Calm:
     Attributes:
         seconds: How long its handler ran.
         effects: How many effects it had.
-        calls: How many calls of functions given by name it began.
+        calls: How many calls of functions in ``effects`` it began.
     """
 
     seconds: float
@@ -68,8 +68,8 @@ class Strike:
     """One strike.
 
     Attributes:
-        effect: Which effect of the handler, from 1; 0 at other moments.
-        after: Seconds after the start of the handler; only midway.
+        effect: The number of the effect in the handler, from 1; 0 at other moments.
+        after: Seconds after the start of the handler; 0 unless midway.
     """
 
     node: str
@@ -89,8 +89,8 @@ def plan(
 ) -> list[list[Strike]]:
     """The strikes of each run.
 
-    One in each run, or as many as it takes that every node is hit once in every way; but at most one of a
-    node in a run, so that takes at least as many runs as there are ways.
+    Each run has one strike, or as many as are needed to hit every node once in every way. A node is hit at
+    most once in a run, so that takes at least as many runs as there are ways.
     """
     chance = random.Random(f"strikes {seed}")  # noqa: S311  not for secrets
     ways = {name: found for name in sorted(calm) if (found := _ways(calm[name], acts))}
@@ -111,7 +111,7 @@ def plan(
 
 
 def _ways(calm: Calm, acts: Collection[Act]) -> list[tuple[Moment, Act]]:
-    """The ways to strike a node that does this."""
+    """The possible strikes of a node."""
     return [
         (moment, act)
         for moment, possible in ACTS.items()

@@ -1,7 +1,7 @@
 """A worker of a campaign: ``python -m glidemq_orchestrate.testing.chaos.worker``, started by ``stage``.
 
-Handlers with ``process=True`` import this module too, before their own: marks count in their processes as
-well.
+Handlers with ``process=True`` import this module too, before their own, so marks also count in their
+processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MANY: Final = 1_000_000
 
 
 def prepare(folder: Path) -> tuple[Setup, Marker]:
-    """Let marks and strikes happen in this process."""
+    """Make marks and strikes work in this process."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     setup, ledger = Setup.read(folder), Ledger(ledger_of(folder), "worker")
@@ -37,7 +37,7 @@ def prepare(folder: Path) -> tuple[Setup, Marker]:
 
 
 def serve(setup: Setup, marker: Marker) -> None:
-    """Run jobs until asked to stop; one that is killed is started again."""
+    """Run jobs until stopped; the stage restarts a killed worker."""
     handlers = Handlers()
     for app in setup.apps:
         handlers.include(load_handlers(app))
@@ -57,7 +57,7 @@ def serve(setup: Setup, marker: Marker) -> None:
 
 
 def _marking(handlers: Handlers) -> Handlers:
-    """The same handlers; marks count also in those that run in processes."""
+    """The same handlers, but marks also count in those that run in processes."""
     made = Handlers()
     for name in handlers.names:
         registered = handlers.registered[name]
@@ -76,11 +76,11 @@ def _marking(handlers: Handlers) -> Handlers:
 
 
 def main(folder: Path) -> None:
-    """Be a worker."""
+    """Run the worker."""
     try:
         serve(*prepare(folder))
     except GlideMQError as exc:
-        sys.exit(f"{type(exc).__name__}: {exc}")  # others with their traceback, into the log
+        sys.exit(f"{type(exc).__name__}: {exc}")  # other exceptions end it with a traceback in the log
 
 
 if _folder := os.environ.get(VARIABLE):

@@ -89,7 +89,7 @@ def new_key(ctx: Context) -> None:
 
 @handlers.handler("fails")
 async def fails(ctx: Context) -> None:
-    """Fails in peace."""
+    """Fails without strikes."""
     raise KeyError("secret")
 
 

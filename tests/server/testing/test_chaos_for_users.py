@@ -93,7 +93,7 @@ def test_the_marks_of_batches_count_when_they_name_their_job() -> None:
         effects=[f"{OUTSIDE}:Bank.pay", f"{OUTSIDE}:claim"],
     )  # fmt: skip
     assert {TWICE} <= kinds_of(report)["batch"] <= {TWICE, FindingKind.STALE_EFFECT}
-    assert any("marks of Bank.pay were made outside of a handler" in note for note in report.notes)
+    assert any("marks of Bank.pay were made outside a handler" in note for note in report.notes)
     assert f"{OUTSIDE}:claim was never called" in report.notes
 
 
@@ -238,7 +238,7 @@ class TestTheCommand:
         report = json.loads(said)
         assert 0 < report["runs"] < report["planned"] == 1000
         assert report["notes"] == [
-            f"stopped after {report['runs']} of 1000 runs: the others were not tried to the end"
+            f"stopped after {report['runs']} of 1000 runs: the others were not completed"
         ]
 
     @pytest.mark.parametrize(
