@@ -47,6 +47,8 @@ REVIEWED: Final = {
     f"{CORE}/cli/process.py: .import_module": "the same",
     f"{CORE}/worker/services/app.py: import importlib": "imports --app, which the operator names",
     f"{CORE}/worker/services/app.py: .import_module": "the same",
+    f"{CORE}/runs/__init__.py: import importlib": "resolves the names in its own table",
+    f"{CORE}/runs/__init__.py: .import_module": "the same",
     f"{CORE}/testing/__init__.py: import importlib": "resolves the names of its own plugin",
     f"{CORE}/testing/__init__.py: .import_module": "the same",
     f"{CORE}/testing/chaos/__init__.py: import importlib": "resolves the names in its own table",

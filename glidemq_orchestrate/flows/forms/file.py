@@ -193,6 +193,8 @@ def without_defaults(value: Any) -> Iterator[tuple[str, Any]]:
     for part in fields(value):
         given = getattr(value, part.name)
         default = part.default_factory() if part.default_factory is not MISSING else part.default
+        if isinstance(given, timedelta) and isinstance(default, int | float):
+            default = timedelta(seconds=default)
         if given != default and not (default == () and not given):
             yield part.name, given
 

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
 from glidemq_orchestrate.clients.facade import SyncFacade
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import Op
 
 PATIENCE_SECONDS: Final = 60.0
-_PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
 T = TypeVar("T")
 P = TypeVar("P")
 
 
-class Patience:
+def patience() -> Patience:
     """Waits for a server that goes away: it may be restarting. One that never replied is not waited for."""
-
-    def __init__(self) -> None:
-        self._has_replied = False
-
-    def patiently(self, call: Callable[[], T]) -> T:
-        """Call something that may be repeated; again, while it fails for what may pass.
-
-        Raises:
-            GlideMQError: It fails for good, or still after ``PATIENCE_SECONDS``.
-        """
-        until = time.monotonic() + PATIENCE_SECONDS
-        tries = 0
-        while True:
-            try:
-                reply = call()
-            except GlideMQError as exc:
-                if not exc.retryable or not self._has_replied or time.monotonic() > until:
-                    raise
-                time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
-                tries += 1
-            else:
-                self._has_replied = True
-                return reply
+    return Patience(PATIENCE_SECONDS, first_seconds=0.0)
 
 
 class Link(SyncFacade):
@@ -50,7 +26,7 @@ class Link(SyncFacade):
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
-        self._patience = Patience()
+        self._patience = patience()
 
     @property
     def prefix(self) -> str:
@@ -59,7 +35,7 @@ class Link(SyncFacade):
 
     def ask(self, make: Callable[[], Op[T]]) -> T:
         """Run an operation; again, while it fails for what may pass."""
-        return self._patience.patiently(lambda: self._run(make()))
+        return self._patience(lambda: self._run(make()))
 
     def pages(
         self, read: Callable[[P | None], Op[tuple[T, P | None]]], first: P | None = None

@@ -14,7 +14,7 @@ from pyspark.sql import datasource as api  # noqa: TID253
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.spark.source.link import Link, Patience
+from glidemq_orchestrate.spark.source.link import Link, patience
 from glidemq_orchestrate.spark.source.partitions.events import marks
 from glidemq_orchestrate.spark.source.remembered import forget_old
 from glidemq_orchestrate.spark.source.rows import RowJobs
@@ -50,11 +50,11 @@ class _Adding:
     def add(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> Added:
         """Add the rows of a task."""
         done = Added(0, 0)
-        patience = Patience()
+        patiently = patience()
         with Queue(self._rows.queue, self._settings) as queue:
             for rows in _slices(batches):
                 jobs = list(self._rows.jobs(write_id, rows))
-                ids = patience.patiently(lambda: queue.add_many(jobs))  # noqa: B023  called at once
+                ids = patiently(lambda: queue.add_many(jobs))  # noqa: B023  called at once
                 done.rows += len(ids)
                 done.added += sum(one is not None for one in ids)
         return done

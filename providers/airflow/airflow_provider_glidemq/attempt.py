@@ -1,14 +1,14 @@
-"""Whether a try of a task goes on with its flow or begins it anew. Pure: no Airflow, no server.
+"""Whether a try of a task goes on with its flow or runs all of it again. Pure: no Airflow, no server.
 
 A retry goes on. A clear does again what the task shows: of a task that failed, what did not complete; of one
 that succeeded, or still waited, all of it. Where a person has set the flow going by hand since, the task
 shows that. And where a task before it has run again since the flow began, or the DAG run is a new one, all of
 it runs.
 
-Airflow does not tell an operator whether it is retried or was cleared. What tells is ``dag_run.start_date``
-and ``ti.max_tries``: an automatic retry leaves both alone, a clear raises ``max_tries`` and, where the run
-had ended, also begins the run again; a run that was deleted and created again has another start. The other
-fields of an ``Attempt`` mend the cases in which that is wrong:
+An operator does not learn from Airflow whether it is retried or was cleared. ``dag_run.start_date`` and
+``ti.max_tries`` show it: an automatic retry leaves both alone, a clear raises ``max_tries`` and, where the
+run had ended, also begins the run again; a run that was deleted and created again has another start. The
+other fields of a ``TaskAttempt`` cover the cases in which that is wrong:
 
 - a run that is put back to ``queued`` has another start, though nothing was cleared;
 - a task that is cleared after its ``retries`` were lowered may have the ``max_tries`` of before;
@@ -28,10 +28,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self
 
 from airflow_provider_glidemq.identity import flow_id_for
+from glidemq_orchestrate.runs import Attempt, Origin
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
@@ -44,30 +44,22 @@ KILLED: Final = "the Airflow task was killed"
 _COMPLETE: Final = frozenset({"start", "max_tries", "run_after", "clears", "retries"})
 
 
-class Decision(Enum):
-    """What a try of a task does with the flow of its id."""
-
-    SUBMIT = auto()  # there is none
-    REPAIR = auto()  # an earlier try or a person has begun it: go on, and run what did not complete
-    RESTART = auto()  # all of it runs
-    JOIN = auto()  # somebody else has begun it
-    YIELD = auto()  # a later try of the task has begun it: leave it alone
-
-
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try of a task, as far as it tells a retry from a clear.
+class TaskAttempt(Attempt):
+    """One try of a task, as far as it distinguishes a retry from a clear.
 
     Attributes:
-        task: The task in its DAG run: the flow id that is derived from it.
+        dag_task: The task in its DAG run: the flow id that is derived from it.
         number: The try number; it never falls within a DAG run.
         start: When the DAG run began, as text that sorts by time.
         max_tries: Airflow's last try number for this run of the task.
         run_after, clears, retries: Of the DAG run, of the DAG run, and of the task.
-        before: A fingerprint of the runs of the tasks before it; None: Airflow does not tell.
+        before: A fingerprint of the runs of the tasks before it; None: Airflow does not have it.
+        shows_end: The task shows how the flow ends; else only that it was submitted, and a clear runs all of
+            it unless a person has begun the current generation.
     """
 
-    task: str
+    dag_task: str
     number: int
     start: str
     max_tries: int
@@ -75,6 +67,7 @@ class Attempt:
     clears: int
     retries: int
     before: str | None = field(default="", compare=False)
+    shows_end: bool = field(default=True, compare=False)
 
     @classmethod
     def of(
@@ -83,10 +76,14 @@ class Attempt:
         run: DagRunProtocol,
         retries: int | None,
         before: str | None = "",
+        *,
+        shows_end: bool = True,
     ) -> Self:
-        """What the context of a task tells."""
+        """The try in the context of a task."""
         return cls(
-            task=flow_id_for(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index),
+            dag_task=flow_id_for(
+                ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index
+            ),
             number=ti.try_number,
             start=_time(run.start_date),
             max_tries=ti.max_tries,
@@ -94,7 +91,18 @@ class Attempt:
             clears=run.clear_number or 0,
             retries=retries or 0,
             before=before,
+            shows_end=shows_end,
         )
+
+    @property
+    def task(self) -> str:
+        """The task in its DAG run."""
+        return self.dag_task
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether there was a try before."""
+        return self.number > 1
 
     @property
     def request(self) -> str:
@@ -116,13 +124,46 @@ class Attempt:
         known |= {"before": self.before} if self.before else {}
         return {ATTEMPT_LABEL: json.dumps(known, separators=(",", ":"))}
 
+    def origin(self, status: FlowStatus) -> Origin | None:
+        """The try that began a generation; its detail is a ``Began``."""
+        found = began(status)
+        return None if found is None else Origin(found.task, found)
+
+    def is_overtaken_by(self, origin: Origin) -> bool:
+        """Whether another try of the task is a later one."""
+        return bool(origin.detail.order > (self.start, self.number))
+
+    def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:  # noqa: ARG002
+        """Whether this try goes on with what the other one did: as its retry, or as a clear of a failure."""
+        before: Began = origin.detail
+        if _is_same(before, self, is_cancelled=current.state == "cancelled"):
+            return True
+        if _is_new_run(before, self):
+            return False
+        is_other = (before.start, before.max_tries) != (self.start, self.max_tries)
+        if is_other and current.note.startswith(f"{self.request} "):
+            return True  # a retry of a clear that went on with it, and has noted that
+        return (_has_more if self.shows_end else _is_by_hand)(current)
+
+    def note(self, status: FlowStatus, *, is_shown: bool) -> str | None:
+        """What the task keeps with a generation, if it is one that the task has begun or goes on with."""
+        if is_shown and ((one := began(status)) is None or one.task != self.task):
+            return None
+        return Note(self.request, status.runs, self.number, is_shown=is_shown).text
+
+    def is_replaced_in(self, status: FlowStatus) -> bool:
+        """Whether a later try of the task waits for a generation: this one was given up."""
+        note = Note.of(status)
+        return (
+            note is not None
+            and note.request.startswith(f"airflow:{self.task}/")
+            and note.number > self.number
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """Who began a generation, by its labels: they stay when it is restarted by hand.
-
-    ``start`` is empty, and the rest of ``seen`` too, in flows of earlier releases of the provider.
-    """
+    """The try that began a generation, by its labels: they stay when it is restarted by hand."""
 
     task: str
     number: int
@@ -132,7 +173,7 @@ class Began:
 
     @property
     def order(self) -> tuple[str, int]:
-        """Later attempts of a task are greater."""
+        """Later tries of a task are greater."""
         return (self.start, self.number)
 
 
@@ -173,22 +214,19 @@ _STATE: Final = re.compile(r"\(state: (\w+)\)")
 
 
 def began(status: FlowStatus) -> Began | None:
-    """The attempt that began a generation; None if that was not an Airflow task."""
-    labels = status.labels
-    if labels.get("orchestrator") != "airflow":
+    """The try that began a generation; None if that was not an Airflow task."""
+    labels, seen = status.labels, _seen(status.labels.get(ATTEMPT_LABEL, ""))
+    start, last = seen.get("start"), seen.get("max_tries")
+    is_whole = seen.keys() >= _COMPLETE and isinstance(start, str) and isinstance(last, int)
+    if labels.get("orchestrator") != "airflow" or not is_whole:
         return None
     try:
         task = flow_id_for(
             labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1"))
         )
-        number = int(labels.get("try", "1"))
+        return Began(task, int(labels.get("try", "1")), str(start), int(str(last)), seen)
     except (KeyError, ValueError):
         return None
-    seen = _seen(labels.get(ATTEMPT_LABEL, "")) or _of_request(status.request, task)
-    start, most = seen.get("start"), seen.get("max_tries")
-    if not isinstance(start, str) or not isinstance(most, int):
-        return Began(task, number, "", -1, {})
-    return Began(task, number, start, most, seen)
 
 
 def begun_by(status: FlowStatus) -> str:
@@ -199,37 +237,9 @@ def begun_by(status: FlowStatus) -> str:
     return f"Airflow task {labels['dag_id']}.{labels['task_id']} of run {labels['run_id']}"
 
 
-def decide(now: Attempt, history: Sequence[FlowStatus], *, shows_end: bool = True) -> Decision:
-    """What this try does with a flow, from the status of each of its generations, oldest first.
-
-    ``shows_end``: the task shows how the flow ends; else only that it was submitted, and a clear runs all of
-    it unless a person has begun the current generation.
-    """
-    if not history:
-        return Decision.SUBMIT
-    known = [(one, status) for status in history if (one := began(status))]
-    if not known or known[-1][0].task != now.task:
-        return Decision.JOIN
-    if any(one.task == now.task and one.order > (now.start, now.number) for one, _ in known):
-        return Decision.YIELD
-    before, status = known[-1]
-    is_cancelled = history[-1].state == "cancelled"
-    same = (
-        _is_same(before, now, is_cancelled=is_cancelled)
-        if before.start
-        else _is_same_as_unlabelled(status, now)
-    )
-    if not same and not _is_new_run(before, now):
-        is_other = (before.start, before.max_tries) != (now.start, now.max_tries)
-        # A retry of a clear that went on with it, and has noted that.
-        is_noted = is_other and history[-1].note.startswith(f"{now.request} ")
-        same = is_noted or (_has_more if shows_end else _is_by_hand)(history[-1])
-    return Decision.REPAIR if same else Decision.RESTART
-
-
-def _is_new_run(before: Began, now: Attempt) -> bool:
+def _is_new_run(before: Began, now: TaskAttempt) -> bool:
     """Whether nothing of a generation may be kept: another DAG run, or tasks before it have run again."""
-    if before.seen.get("before", "") != now.before or not before.start:
+    if before.seen.get("before", "") != now.before:
         return True
     return before.start != now.start and before.number >= now.number
 
@@ -250,12 +260,6 @@ def _is_by_hand(status: FlowStatus) -> bool:
     return Note.of(status) is None
 
 
-def is_waited_for_by_later(status: FlowStatus, now: Attempt) -> bool:
-    """Whether a later try of the same task waits for a generation: this one was given up for lost."""
-    note = Note.of(status)
-    return note is not None and note.request.startswith(f"airflow:{now.task}/") and note.number > now.number
-
-
 def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> bool:
     """Whether a later attempt of a task has begun a generation after the one that is watched for it."""
     own = [
@@ -265,10 +269,8 @@ def is_taken_over(task: str, generation: int, history: Sequence[FlowStatus]) -> 
     return any(order > until for number, order in own if number > generation)
 
 
-def _is_same(before: Began, now: Attempt, *, is_cancelled: bool) -> bool:
+def _is_same(before: Began, now: TaskAttempt, *, is_cancelled: bool) -> bool:
     """Whether an attempt is a retry of the run of the task in which the other one began a generation."""
-    if not before.seen.keys() >= _COMPLETE:
-        return (before.start, before.max_tries) == (now.start, now.max_tries)
     has_cleared = before.seen["clears"] != now.clears
     if before.max_tries != now.max_tries:
         return False
@@ -282,26 +284,12 @@ def _is_same(before: Began, now: Attempt, *, is_cancelled: bool) -> bool:
     return not fits and not is_cancelled
 
 
-def _is_same_as_unlabelled(status: FlowStatus, now: Attempt) -> bool:
-    """``_is_same`` for a flow that says no more than when it was created."""
-    created = _time(status.created_at)
-    return bool(created) and now.start <= created and now.max_tries == now.retries
-
-
 def _seen(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _of_request(request: str, task: str) -> dict[str, object]:
-    start, _, rest = request.removeprefix(f"airflow:{task}/").partition("/")
-    most = rest.partition("/")[0]
-    if not request.startswith(f"airflow:{task}/") or not most.isdecimal():
-        return {}
-    return {"start": start, "max_tries": int(most)}
 
 
 def _time(at: datetime | None) -> str:

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from airflow_provider_glidemq.extras import read_extras
+from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.settings import (
-    DEFAULT_PORT,
-    SENTINEL_PORT,
-    ConnectionSettings,
-    Endpoint,
-    Kind,
-    options_in,
-)
+from glidemq_orchestrate.settings import DEFAULT_PORT, SENTINEL_PORT, Endpoint, Kind, options_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from airflow_provider_glidemq.attempt import USER_LABELS
 from airflow_provider_glidemq.templates import FREE, MARKS, TemplateNames, is_template, is_unknown
-from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
-from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.named import check_named
 from glidemq_orchestrate.foundation.names import MAX_NAME
@@ -187,7 +186,7 @@ def check_labels(spec: FlowSpec) -> None:
 def _check_flow(spec: FlowSpec) -> None:
     check_labels(spec)
     with importing():
-        from glidemq_orchestrate.flows.checked import check_flow  # noqa: PLC0415  most DAG files need it not
+        from glidemq_orchestrate import check_flow  # noqa: PLC0415  most DAG files need it not
 
     check_flow(spec)
 

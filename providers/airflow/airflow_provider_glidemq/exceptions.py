@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_glidemq.version_compat import AirflowException, AirflowFailException
+from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
-from glidemq_orchestrate.foundation.log_text import in_text
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.errors import FailedNode
 
 SHOWN_NODES: Final = 10
 SHOWN_SIZES: Final = 3
-UPSTREAM: Final = "upstream failed: "
 _PASSING: Final = (FlowNotFound, Superseded)
 
 
@@ -135,6 +134,7 @@ def airflow_errors() -> Iterator[None]:
 
     Raises:
         GlideMQException: The same call may succeed later.
+        GlideMQFlowSuperseded: A later try of the task has begun the flow.
         AirflowFailException: It cannot: the flow, the connection or the code must be changed first.
     """
     try:
@@ -144,13 +144,15 @@ def airflow_errors() -> Iterator[None]:
             f"{exc} Only the task that began a flow can change it: run a changed flow under another flow_id, "
             "or in a new DAG run."
         ) from exc
+    except runs.Overtaken as exc:
+        raise GlideMQFlowSuperseded(exc.flow_id) from exc
     except GlideMQError as exc:
         kind = GlideMQException if exc.retryable or isinstance(exc, _PASSING) else AirflowFailException
         raise kind(f"{type(exc).__name__}: {exc}") from exc
 
 
 def _given(reason: str) -> str:
-    return in_text(reason) or "no reason given"
+    return runs.in_text(reason) or "no reason given"
 
 
 def _after(advice: str) -> str:
@@ -158,13 +160,14 @@ def _after(advice: str) -> str:
 
 
 def _count(failed: Sequence[FailedNode]) -> str:
-    causes = sum(not node.reason.startswith(UPSTREAM) for node in failed)
+    causes = sum(map(runs.is_cause, failed))
     rest = len(failed) - causes
     return f"{causes} failed, {rest} could not run after them" if rest else f"{causes} failed"
 
 
 def _lines(failed: Sequence[FailedNode]) -> list[str]:
     lines = [
-        f"  {node.name}: {in_text(node.reason)} (attempts: {node.attempts})" for node in failed[:SHOWN_NODES]
+        f"  {node.name}: {runs.in_text(node.reason)} (attempts: {node.attempts})"
+        for node in failed[:SHOWN_NODES]
     ]
     return [*lines, f"  and {len(failed) - SHOWN_NODES} more"] if len(failed) > SHOWN_NODES else lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from glidemq_orchestrate.runs import derived_id
 
 
 def flow_id_for(dag_id: str, task_id: str, run_id: str, map_index: int = -1) -> str:
@@ -17,5 +17,4 @@ def flow_id_for(dag_id: str, task_id: str, run_id: str, map_index: int = -1) -> 
         run_id: The DAG run.
         map_index: The index of a mapped task; -1 for a task that is not mapped.
     """
-    raw = "\x1f".join([dag_id, run_id, task_id, str(map_index)])
-    return f"af-{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
+    return derived_id("af", dag_id, run_id, task_id, str(map_index))

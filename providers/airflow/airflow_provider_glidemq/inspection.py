@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
-from glidemq_orchestrate.settings import ConnectionSettings
 
 # A failure of any of these means that a task would fail.
 _DECISIVE: Final = ("connection", "version", "role", "slots", "rights", "loading", "confirm")

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, NodeNotFound, Superseded
-from glidemq_orchestrate.foundation import log_text
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from glidemq_orchestrate import Flow
-    from glidemq_orchestrate.flows.spec import NodeStatus
+    from glidemq_orchestrate import Flow, NodeStatus
     from glidemq_orchestrate.jobs.job import JobLogs
 
 NODES: Final = 50
@@ -134,17 +133,17 @@ def in_line(text: str) -> str:
 
     What Airflow masks is masked before: a part of it would not be known.
     """
-    return log_text.in_line(str(redact(text))[:CHARACTERS])
+    return runs.in_line(str(redact(text))[:CHARACTERS])
 
 
 def in_lines(text: str) -> str:
     """What a worker logged in one go, such as a traceback: the lines after the first one are indented."""
-    return log_text.in_text(_cut(text))
+    return runs.in_text(_cut(text))
 
 
 def in_block(lines: Iterable[str]) -> str:
     """What a worker logged, below a line that names the node: each line is indented."""
-    return log_text.in_block(map(_cut, lines))
+    return runs.in_block(map(_cut, lines))
 
 
 def _cut(text: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.ownership import check_lapse
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
 from glidemq_orchestrate.foundation.names import FLOW_ID
+from glidemq_orchestrate.runs import OnExisting
 
-OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")

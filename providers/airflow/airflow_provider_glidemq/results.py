@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from typing import Any, Final
 
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.version_compat import configuration
+from glidemq_orchestrate import runs
 
-if TYPE_CHECKING:
-    from glidemq_orchestrate import Flow, FlowSpec
-
-ResultMode = Literal["none", "leaves", "all"]
-Result: TypeAlias = ResultMode | Sequence[str]
 MAX_RESULT_BYTES: Final = 48 * 1024
+_MODES: Final = ("none", "leaves", "all")
 KEEPING: Final = " When the DAG is mended, clear the task: it reads the results again, and nothing runs."
 _OBJECT_STORAGE: Final = "XComObjectStorageBackend"
 
@@ -26,35 +22,12 @@ def check_result(result: object) -> None:
         ValueError: It is neither one of ``none``, ``leaves``, ``all`` nor a list of names.
     """
     if isinstance(result, str):
-        if result in get_args(ResultMode):
+        if result in _MODES:
             return
     elif isinstance(result, list | tuple) and all(isinstance(name, str) for name in result):
         return
-    modes = ", ".join(get_args(ResultMode))
+    modes = ", ".join(_MODES)
     raise ValueError(f"result must be one of {modes}, or a list of node names, got {result!r}")
-
-
-def leaves_of(spec: FlowSpec) -> list[str]:
-    """The nodes of a specification that no other waits for."""
-    inner = {str(name) for node in spec.nodes for name in node.after}
-    return [node.name for node in spec.nodes if node.name not in inner]
-
-
-def collect(flow: Flow, result: Result, leaves: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Read the results as ``{node: result}``; None for the mode ``none``. Reads no more than is wanted.
-
-    Args:
-        flow: A flow that has ended.
-        result: Which.
-        leaves: Its leaves, where they are known.
-    """
-    if result == "none":
-        return None
-    if result == "all":
-        return dict(flow.results())
-    if result == "leaves":
-        return dict(flow.results(flow.leaves() if leaves is None else leaves))
-    return dict(flow.results(result))
 
 
 def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what: str = "flow") -> None:
@@ -63,10 +36,11 @@ def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what:
     Raises:
         GlideMQResultTooLarge: More than 48 KiB of JSON, and no XCom backend that stores them elsewhere.
     """
-    size = len(json.dumps(results).encode())
-    if size > MAX_RESULT_BYTES and not has_object_storage():
-        sizes = {name: len(json.dumps(value).encode()) for name, value in results.items()}
-        raise GlideMQResultTooLarge(flow_id, size, MAX_RESULT_BYTES, sizes, advice, what)
+    try:
+        runs.check_size(results, MAX_RESULT_BYTES)
+    except runs.ResultsTooLarge as exc:
+        if not has_object_storage():
+            raise GlideMQResultTooLarge(flow_id, exc.size, exc.limit, exc.sizes, advice, what) from exc
 
 
 def longest_map() -> int:

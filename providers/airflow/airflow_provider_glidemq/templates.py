@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from glidemq_orchestrate.flows.rules import Dependency
+from glidemq_orchestrate import Dependency
 
 T = TypeVar("T")
 

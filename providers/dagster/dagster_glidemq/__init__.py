@@ -19,8 +19,8 @@ from dagster_glidemq.sensors import (
     build_glidemq_queue_depth_sensor,
 )
 from dagster_glidemq.version import __version__
-from dagster_glidemq.watch import Changes
 from dagster_glidemq.workers_check import build_glidemq_workers_check
+from glidemq_orchestrate.runs import Changes
 
 __all__ = [
     "Changes",

@@ -11,9 +11,8 @@ import dagster as dg
 from dagster_glidemq.metadata import result_metadata
 from glidemq_orchestrate import FlowSpec, NodeStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.foundation.log_text import in_text
 from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Json, in_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field, JsonValue, field_validator
 
+from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.dashboard import check_templates, link_to
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 _SECRET: Final[dict[str, JsonValue]] = {"dagster__is_secret": True}

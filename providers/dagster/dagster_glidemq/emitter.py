@@ -13,9 +13,8 @@ from dagster_glidemq.asset_plan import AssetPlan
 from dagster_glidemq.built_flow import NodePartition
 from dagster_glidemq.checks import GlideMQCheck, by_node
 from dagster_glidemq.metadata import Metadata, node_metadata
-from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import FlowStatus, NodeStatus
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Changes, Json
 
 Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 

@@ -8,7 +8,7 @@ from typing import Final
 import dagster as dg
 
 from glidemq_orchestrate.errors import FailedNode, FlowConflict, FlowFailed, GlideMQError
-from glidemq_orchestrate.foundation.log_text import in_text
+from glidemq_orchestrate.runs import in_text
 
 MAX_ROWS: Final = 50
 

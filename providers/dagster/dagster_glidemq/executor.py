@@ -8,19 +8,20 @@ from datetime import timedelta
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.definitions.executor_definition import multiple_process_executor_requirements
-from dagster._core.execution.retries import RetryMode, get_retries_config
-from dagster._core.execution.step_dependency_config import (
-    StepDependencyConfig,
-    get_step_dependency_config_field,
-)
-from dagster._core.execution.tags import get_tag_concurrency_limits_config
-from dagster._core.executor.base import Executor
-from dagster._core.executor.init import InitExecutorContext
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
 from dagster_glidemq.launcher import GlideMQRunLauncher
+from dagster_glidemq.private import (
+    Executor,
+    InitExecutorContext,
+    RetryMode,
+    StepDependencyConfig,
+    get_retries_config,
+    get_step_dependency_config_field,
+    get_tag_concurrency_limits_config,
+    multiple_process_executor_requirements,
+)
 from dagster_glidemq.queues import Queues
 from dagster_glidemq.step_executor import GlideMQStepExecutor
 from dagster_glidemq.step_handler import GlideMQStepHandler

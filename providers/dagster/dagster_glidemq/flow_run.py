@@ -8,40 +8,33 @@ then the sensor of ``build_glidemq_cancellation_sensor`` cancels the flow, or el
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, cast
 
 import dagster as dg
 from dagster import DagsterEvent
-from dagster._core.events import EngineEventData
 
-from dagster_glidemq.failures import log_failures
-from dagster_glidemq.identity import Context, flow_id_for, is_retry, root_run_id
-from dagster_glidemq.lineage import Decision, decide, lineage_of
-from dagster_glidemq.patience import Patience
-from dagster_glidemq.unserved import Unserved
-from dagster_glidemq.watch import Batch, Changes, follow
-from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, FlowStatus, NodeStatus, Owner
-from glidemq_orchestrate.errors import (
-    FlowCancelled,
-    FlowFailed,
-    FlowNotFound,
-    GlideMQError,
-    Superseded,
-    WaitTimeout,
-    WorkersMissing,
-)
-from glidemq_orchestrate.foundation.log_text import in_text
+from dagster_glidemq.identity import Context, flow_id_for, root_run_id
+from dagster_glidemq.lineage import lineage_of
+from dagster_glidemq.private import EngineEventData
+from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, NodeStatus, Owner
+from glidemq_orchestrate.errors import FlowFailed, GlideMQError
 from glidemq_orchestrate.jobs.check_result import has_passed
+from glidemq_orchestrate.runs import (
+    Changes,
+    Decision,
+    OrchestratedRun,
+    Patience,
+    in_text,
+    log_failures,
+    owner_of,
+)
 
-if TYPE_CHECKING:
-    from dagster_glidemq.lineage import Lineage
-
-OnExisting = Literal["attach", "retry_failed", "restart"]
 LOG_LINES: Final = 25
 LOOK_SECONDS: Final = 10.0
 INTERRUPTS: Final = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
@@ -50,7 +43,6 @@ MAX_OF_A_NAME: Final = 256
 MAX_LABELS: Final = 16
 RUN_LABEL: Final = "dagster_run"
 ROOT_LABEL: Final = "dagster_root_run"
-_HOW: Final[dict[Decision, OnExisting]] = {Decision.REPAIR: "retry_failed", Decision.RESTART: "restart"}
 _OWNER: Final = re.compile(r"Dagster run (\S+), step (.*)", re.DOTALL)
 
 
@@ -61,7 +53,6 @@ class Rules:
     Attributes:
         require_workers, worker_timeout, lapse: Those fields.
         patience: How long the server may be away.
-        first_patience: How long it may be when the step begins: it may be no server at all.
         last_patience: How long it may be when the flow is cancelled.
         link: Where a dashboard shows a flow.
     """
@@ -70,7 +61,6 @@ class Rules:
     worker_timeout: timedelta | None
     lapse: timedelta | None
     patience: Patience
-    first_patience: Patience
     last_patience: Patience
     link: Callable[[str], str]
 
@@ -94,16 +84,27 @@ class FlowRun:
     spec: FlowSpec
     flow_id: str
     checks: Sequence[str] = ()
-    _lineage: Lineage = field(init=False)
-    _owner: Owner | None = field(init=False, default=None)
-    _generation: int | None = field(init=False, default=None)
-    _is_theirs: bool = field(init=False, default=False)
+    _run: OrchestratedRun = field(init=False)
+    _raised: BaseException | None = field(init=False, default=None)
+    _is_run_ending: bool = field(init=False, default=False)
     _looked_at: float = field(init=False, default=-LOOK_SECONDS)
     _is_stored: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Look where the step stands in the chain of runs."""
-        self._lineage = lineage_of(self.context, self.spec.name)
+        """Find where the step stands in the chain of runs."""
+        rules = self.rules
+        self._run = OrchestratedRun(
+            attempt=lineage_of(self.context, self.spec.name),
+            flow_id=self.flow_id,
+            owner=self._as_owner(),
+            require_workers=rules.require_workers,
+            worker_timeout=rules.worker_timeout,
+            patience=rules.patience,
+            last_patience=rules.last_patience,
+            log=self.context.log,
+            counts=self._counts,
+            reason=self._reason,
+        )
 
     def changes(self, timeout: timedelta | None) -> Iterator[Changes]:
         """Yield as nodes end; a flow that did not complete is raised after the last yield.
@@ -111,52 +112,51 @@ class FlowRun:
         Raises:
             FlowFailed, FlowCancelled: It ended so.
             WaitTimeout, WorkersMissing: It did not end in time, or nobody ran it; it was cancelled.
-            Superseded: A later run has begun it anew.
+            Superseded: A later run has begun it again.
             GlideMQError: Anything else; a flow that runs goes on.
         """
-        try:
-            yield from self._changes(timeout)
-        except (WaitTimeout, WorkersMissing) as exc:
-            self._cancel(f"Dagster: {exc}", is_interrupted=False)
-            raise
-        except GlideMQError:
-            raise  # if it still runs, a retry of the step attaches to it
-        except BaseException as exc:
-            reason = f"Dagster run {self.context.run.run_id} {_ended(exc)}"
-            self._cancel(reason, is_interrupted=isinstance(exc, INTERRUPTS) or self._is_run_over())
-            raise
-
-    def _changes(self, timeout: timedelta | None) -> Iterator[Changes]:
-        flow = self._submit()
-        _announce(self.context, flow, self.spec, self.rules.link(flow.id))
-        while True:
-            self._generation = flow.generation
-            try:
-                status = yield from self._follow(flow, timeout)
-            except Superseded as exc:
-                flow = self._next(exc)
-            else:
-                self._raise_unless_completed(flow, status)
-                return
-
-    def _follow(self, flow: Flow, timeout: timedelta | None) -> Generator[Changes, None, FlowStatus]:
-        """Follow one generation; returns its last status."""
-        unserved = Unserved(
-            self.producer,
-            flow,
-            limit=self.rules.worker_timeout,
-            warn=self.context.log.warning,
-            patience=self.rules.patience,
+        spec = labelled(self.spec, self.context)
+        run = self._run.changes(
+            self.producer, spec, timeout=timeout, on_begin=self._begun, look=self._end_with_run
         )
+        with contextlib.closing(cast("Generator[Changes]", run)) as changes:
+            try:
+                for change in changes:
+                    _log(self.context, change)
+                    yield change
+            except FlowFailed as exc:
+                self._log_failures(exc)
+                raise
+            except BaseException as exc:
+                self._raised = exc
+                raise
 
-        def look(batch: Batch) -> None:
-            self._end_with_run()
-            unserved.look(batch)
+    def _begun(self, flow: Flow) -> None:
+        _announce(self.context, flow, self.spec, self.rules.link(flow.id))
+        begun = self._run.begun
+        if begun is None or begun.former is None:
+            return
+        if begun.decision is Decision.RESTART:
+            self.context.log.info("flow %s was %s, and all of it runs again", flow.id, begun.former.value)
+        elif begun.decision is Decision.REPAIR:
+            self.rules.patience(lambda: self._repair_checks(flow))
 
-        for change in follow(flow, patience=self.rules.patience, timeout=timeout, look=look):
-            _log(self.context, change)
-            yield change
-        return change.status
+    def _repair_checks(self, flow: Flow) -> None:
+        """Run checks again that have completed and not passed, as those of other workers do."""
+        names = {node.name for node in self.spec.nodes}.intersection(self.checks)
+        failed = [name for name, result in flow.results(names).items() if not has_passed(result)]
+        if failed:
+            flow.rerun(nodes=failed, request=self._run.attempt.request)
+
+    def _log_failures(self, exc: FlowFailed) -> None:
+        try:
+            flow = self.producer.get(self.flow_id)
+        except GlideMQError as error:
+            self.context.log.warning("the logs of the nodes that failed cannot be read: %s", error)
+        else:
+            log_failures(flow, exc.failed, self.context.log)
+
+    # -- ending with the run ---------------------------------------------------------------------------------
 
     def _end_with_run(self) -> None:
         """End the step when its run has ended, is being terminated, or was deleted, whatever signals it had.
@@ -182,106 +182,26 @@ class FlowRun:
         self._is_stored = True
         return run.is_finished or run.status is dg.DagsterRunStatus.CANCELING
 
-    def _submit(self) -> Flow:
-        """Submit the flow, go on with it, or begin it anew."""
-        patience, context = self.rules.patience, self.context
-        history = self.rules.first_patience(lambda: history_of(self.producer, self.flow_id))
-        decision = decide(self._lineage, history, context.instance)
-        if decision is Decision.YIELD:
-            raise self._superseded()
-        self._is_theirs = decision is Decision.JOIN
-        self._owner = None if self._is_theirs or self.rules.lapse is None else self._as_owner()
-        is_done = bool(history) and history[-1].state is FlowState.COMPLETED
-        if decision is Decision.RESTART:
-            context.log.info("flow %s was %s and begins anew", self.flow_id, history[-1].state.value)
-        flow = patience(
-            lambda: self.producer.submit(
-                labelled(self.spec, context),
-                flow_id=self.flow_id,
-                on_existing=_HOW.get(decision, "attach"),
-                request=self._lineage.request,
-                owner=self._owner,
-                require_workers=self.rules.require_workers and (decision is Decision.RESTART or not is_done),
-            )
-        )
-        self._generation = flow.generation
-        if decision is Decision.REPAIR:
-            patience(lambda: self._repair_checks(flow))
-        elif decision in (Decision.JOIN, Decision.SHARE) and is_retry(context):
-            patience(flow.retry_failed)
-        return flow
+    def _reason(self, exc: BaseException) -> str:
+        """Why the flow is cancelled."""
+        exc = self._raised or exc
+        if isinstance(exc, GlideMQError):
+            return f"Dagster: {exc}"
+        self._is_run_ending = isinstance(exc, INTERRUPTS) or self._is_run_over()
+        return f"Dagster run {self.context.run.run_id} {_ended(exc)}"
 
-    def _repair_checks(self, flow: Flow) -> None:
-        """Run checks again that have completed and not passed, as those of other workers do."""
-        names = {node.name for node in self.spec.nodes}.intersection(self.checks)
-        failed = [name for name, result in flow.results(names).items() if not has_passed(result)]
-        if failed:
-            flow.rerun(nodes=failed, request=self._lineage.request)
-
-    def _as_owner(self) -> Owner | None:
+    def _as_owner(self) -> Owner:
         """The step as the owner of its flow."""
         key = self.context.op_execution_context.get_step_execution_context().step.key
         name = f"Dagster run {self.context.run.run_id}, step {key}"
-        return None if self.rules.lapse is None else Owner(name[:MAX_OF_A_NAME], self.rules.lapse)
+        return owner_of(name[:MAX_OF_A_NAME], self.rules.lapse)
 
-    def _next(self, exc: Superseded) -> Flow:
-        """The generation in the place of the one that the step waited for, unless a later run began it.
-
-        Raises:
-            Superseded: A later run of the chain did.
-        """
-        patience = self.rules.patience
-        flow = patience(lambda: self.producer.get(self.flow_id, owner=self._owner))
-        history = patience(lambda: history_of(self.producer, self.flow_id))
-        if decide(self._lineage, history, self.context.instance) is Decision.YIELD:
-            raise self._superseded() from exc
-        self.context.log.info("%s, which this step waits for now", exc)
-        return flow
-
-    def _superseded(self) -> Superseded:
-        return Superseded(
-            f"a later run has begun flow {self.flow_id} anew, so this one no longer waits for it"
-        )
-
-    def _raise_unless_completed(self, flow: Flow, status: FlowStatus) -> None:
-        if status.state is FlowState.CANCELLED:
-            raise FlowCancelled(flow.id, status.reason)
-        if status.state is not FlowState.COMPLETED:
-            failed = self.rules.patience(flow.outcome).failed
-            log_failures(self.context, flow, failed)
-            raise FlowFailed(flow.id, failed)
-
-    def _cancel(self, reason: str, *, is_interrupted: bool) -> None:
-        """Cancel the generation of this step, if nobody else wants it; the original error is what counts."""
-        log, patience = self.context.log, self.rules.last_patience
-        try:
-            flow = patience(lambda: self.producer.get(self.flow_id))
-            generation = self._generation
-            if generation is None and patience(flow.status).request == self._lineage.request:
-                generation = flow.generation  # it was being submitted
-            if generation is None or self._is_theirs:
-                return
-            wanted = patience(flow.owners)
-            if others := self._others(wanted, is_interrupted=is_interrupted):
-                log.info("flow %s goes on for %s", self.flow_id, ", ".join(others))
-                return
-            patience(lambda: flow.cancel(reason, generation=generation))
-        except FlowNotFound:
-            return
-        except Superseded as exc:
-            log.info("flow %s is not cancelled: %s", self.flow_id, exc)
-        except GlideMQError as exc:
-            log.warning("flow %s could not be cancelled: %s", self.flow_id, exc)
-        else:
-            log.info("flow %s has been cancelled", self.flow_id)
-
-    def _others(self, owners: Sequence[str], *, is_interrupted: bool) -> list[str]:
-        """The owners who still want the flow, besides this step."""
-        mine, run_id = self._as_owner(), self.context.run.run_id
-        owners = [one for one in owners if mine is None or one != mine.name]
-        if is_interrupted:  # the other steps of the run end too
-            owners = [one for one in owners if run_of(one) != run_id]
-        return live_owners(owners, self.context.instance)
+    def _counts(self, owner: str) -> bool:
+        """Whether another owner still needs the flow; when the run ends, all of its steps do."""
+        run_id = run_of(owner)
+        if run_id is not None and run_id == self.context.run.run_id:
+            return not self._is_run_ending
+        return bool(live_owners([owner], self.context.instance))
 
 
 def run_of(owner: str) -> str | None:
@@ -311,18 +231,6 @@ def labelled(spec: FlowSpec, context: Context) -> FlowSpec:
     }
     new = [(name, value[:MAX_OF_A_NAME]) for name, value in ours.items() if name not in spec.labels]
     return replace(spec, labels={**spec.labels, **dict(new[: max(MAX_LABELS - len(spec.labels), 0)])})
-
-
-def history_of(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
-    """The status of each generation, oldest first; nothing if there is no such flow."""
-    try:
-        flow = producer.get(flow_id)
-    except FlowNotFound:
-        return []
-    try:
-        return flow.history()
-    except FlowNotFound:  # the record of an old one was removed at this moment
-        return [flow.status()]
 
 
 def _ended(exc: BaseException) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from glidemq_orchestrate import Job, JobState
-from glidemq_orchestrate.foundation.log_text import in_text
+from glidemq_orchestrate.runs import in_text
 
 MARGIN_SECONDS: Final = 5.0
 

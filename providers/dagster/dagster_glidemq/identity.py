@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import dagster as dg
+
+from glidemq_orchestrate.runs import derived_id
 
 ROOT_RUN_TAG: Final = "dagster/root_run_id"
 
@@ -33,5 +34,6 @@ def flow_id_for(context: Context, flow_name: str) -> str:
         flow_name: Name of the flow's specification.
     """
     step = context.op_execution_context
-    raw = "\x1f".join([root_run_id(context), str(step.op_handle), step.get_mapping_key() or "", flow_name])
-    return f"dg-{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
+    return derived_id(
+        "dg", root_run_id(context), str(step.op_handle), step.get_mapping_key() or "", flow_name
+    )

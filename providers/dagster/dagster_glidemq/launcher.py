@@ -13,25 +13,27 @@ from datetime import timedelta
 from typing import Any, Self
 
 import dagster as dg
-from dagster._core.events import DagsterEventType, EngineEventData
-from dagster._core.launcher import (
-    CheckRunHealthResult,
-    LaunchRunContext,
-    ResumeRunContext,
-    RunLauncher,
-    WorkerStatus,
-)
-from dagster._serdes import ConfigurableClass, ConfigurableClassData
+from dagster import DagsterEventType
 
 from dagster_glidemq.attempts import ENDS
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
 from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
+from dagster_glidemq.private import (
+    CheckRunHealthResult,
+    ConfigurableClass,
+    ConfigurableClassData,
+    EngineEventData,
+    LaunchRunContext,
+    ResumeRunContext,
+    RunLauncher,
+    WorkerStatus,
+)
 from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.step_handler import JOB_ID, QUEUE
 from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id, storage_of
 from dagster_glidemq.tags import JOB_TAG, PLACE_TAG, place_of_run
-from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate import NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 
 

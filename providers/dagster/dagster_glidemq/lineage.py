@@ -1,25 +1,22 @@
-"""Whether a step goes on with the flow of an earlier run or begins it anew.
+"""Whether a step goes on with the flow of an earlier run or runs all of it again.
 
 A run goes on with its parent where it repeats what did not complete there: a re-execution from failure, and
 a run retry, as Dagster does it by default. A re-execution of everything, and of chosen steps that had
-completed, begins anew. Dagster's tags do not prove it: one of them is inherited, and ``execute_job`` sets
+completed, runs all of it. Dagster's tags do not prove it: one of them is inherited, and ``execute_job`` sets
 none; so the state of the parent run counts too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
 
 import dagster as dg
 
-from dagster_glidemq.identity import Context, flow_id_for, root_run_id
+from dagster_glidemq.identity import Context, flow_id_for, is_retry
 from glidemq_orchestrate import FlowStatus
-
-if TYPE_CHECKING:
-    from dagster._core.storage.dagster_run import DagsterRun
+from glidemq_orchestrate.runs import Attempt, Decision, Origin
 
 PARENT_RUN_TAG: Final = "dagster/parent_run_id"
 RESUME_TAG: Final = "dagster/is_resume_retry"
@@ -28,69 +25,72 @@ MAX_RUNS: Final = 100
 _REQUEST: Final = "dagster:"
 
 
-class Decision(Enum):
-    """What a step does with the flow of its id."""
-
-    SUBMIT = auto()  # there is none
-    REPAIR = auto()  # a run that this one goes on with has begun it: what did not complete runs
-    RESTART = auto()  # another run of the chain has begun it: all of it runs
-    SHARE = auto()  # another run, of another chain or another step of this one, has begun it: wait for it too
-    JOIN = auto()  # somebody else than Dagster has begun it: wait for it, and leave it alone
-    YIELD = auto()  # a later run of the chain has begun it: leave it alone
-
-
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(Attempt):
     """Where a step of a run stands in the chain of re-executions.
 
     Attributes:
         step: The step, the same in all runs of the chain.
         runs: The run, and before it those that it goes on with, newest first.
-        root: The first run of the chain.
         flow_id: The id that is derived for the flow.
+        is_retry: Whether the step may have run before.
+        instance: Knows when a run was created.
     """
 
     step: str
     runs: tuple[str, ...]
-    root: str
     flow_id: str
+    is_retry: bool
+    instance: dg.DagsterInstance = field(repr=False, compare=False)
+
+    @property
+    def task(self) -> str:
+        """The step."""
+        return self.step
 
     @property
     def request(self) -> str:
         """The token of the step in this run: the same on each retry of the step."""
         return f"{_REQUEST}{self.step}/{self.runs[0]}"
 
+    @property
+    def own_request(self) -> str:
+        """The same: a step begins at most one generation in a run."""
+        return self.request
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether the step may have run before."""
+        return self.is_retry
+
+    def origin(self, status: FlowStatus) -> Origin | None:
+        """The step that began a generation; its detail is the run."""
+        if not status.request.startswith(_REQUEST):
+            return None
+        step, _, run = status.request.removeprefix(_REQUEST).partition("/")
+        return Origin(step, run)
+
+    def is_overtaken_by(self, origin: Origin) -> bool:
+        """Whether a run was created later, and is none that this one goes on with."""
+        if origin.detail in self.runs:
+            return False
+        ours, theirs = (self.instance.get_run_record_by_id(one) for one in (self.runs[0], origin.detail))
+        return ours is not None and theirs is not None and theirs.create_timestamp > ours.create_timestamp
+
+    def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:  # noqa: ARG002
+        """Whether this run goes on with that one."""
+        return origin.detail in self.runs
+
+    def with_others(self, origin: Origin, current: FlowStatus) -> Decision:
+        """Wait for a flow of another chain or step while it runs; begin it again when it has ended."""
+        is_new = current.state.is_terminal and origin.detail not in self.runs
+        return Decision.RESTART if is_new else Decision.SHARE
+
 
 def lineage_of(context: Context, flow_name: str) -> Lineage:
     """Where the step of a context stands. Reads the runs before, if there are any."""
-    runs = tuple(_runs(context))
-    return Lineage(flow_id_for(context, ""), runs, root_run_id(context), flow_id_for(context, flow_name))
-
-
-def decide(lineage: Lineage, history: Sequence[FlowStatus], instance: dg.DagsterInstance) -> Decision:
-    """What a step does with a flow, from the status of each of its generations, oldest first."""
-    if not history:
-        return Decision.SUBMIT
-    step, run = _begun_by(history)
-    if not step:
-        return Decision.JOIN
-    if step != lineage.step:
-        is_new = history[-1].state.is_terminal and run not in lineage.runs
-        return Decision.RESTART if is_new else Decision.SHARE
-    if run in lineage.runs:
-        return Decision.REPAIR
-    ours, theirs = (instance.get_run_record_by_id(one) for one in (lineage.runs[0], run))
-    is_later = ours is not None and theirs is not None and theirs.create_timestamp > ours.create_timestamp
-    return Decision.YIELD if is_later else Decision.RESTART
-
-
-def _begun_by(history: Sequence[FlowStatus]) -> tuple[str, str]:
-    """The step and the run that began the newest generation, of those that runs began; empty if none did."""
-    for status in reversed(history):
-        if status.request.startswith(_REQUEST):
-            step, _, run = status.request.removeprefix(_REQUEST).partition("/")
-            return step, run
-    return "", ""
+    runs, flow_id = tuple(_runs(context)), flow_id_for(context, flow_name)
+    return Lineage(flow_id_for(context, ""), runs, flow_id, is_retry(context), context.instance)
 
 
 def _runs(context: Context) -> Iterator[str]:
@@ -105,12 +105,12 @@ def _runs(context: Context) -> Iterator[str]:
         run = parent
 
 
-def _parent(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRun | None:
+def _parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
     parent_id = run.parent_run_id or run.tags.get(PARENT_RUN_TAG)
     return None if parent_id is None else instance.get_run_by_id(parent_id)
 
 
-def _goes_on(context: Context, run: DagsterRun, parent: DagsterRun) -> bool:
+def _goes_on(context: Context, run: dg.DagsterRun, parent: dg.DagsterRun) -> bool:
     if run.tags.get(RESUME_TAG) == "true":
         return True
     if run.tags.get(ASSET_RESUME_TAG) == "true":
@@ -121,7 +121,7 @@ def _goes_on(context: Context, run: DagsterRun, parent: DagsterRun) -> bool:
     return _has_known_state(context.instance, run) and not _has_completed(context, parent)
 
 
-def _has_known_state(instance: dg.DagsterInstance, run: DagsterRun) -> bool:
+def _has_known_state(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Whether a run takes over what its parent has done: from failure, or for chosen steps."""
     if run.execution_plan_snapshot_id is None:
         return False
@@ -129,7 +129,7 @@ def _has_known_state(instance: dg.DagsterInstance, run: DagsterRun) -> bool:
     return known is not None and known.parent_state is not None
 
 
-def _assets(context: Context, run: DagsterRun) -> set[dg.AssetKey]:
+def _assets(context: Context, run: dg.DagsterRun) -> set[dg.AssetKey]:
     """The assets of the step that a run was to materialize."""
     if not context.has_assets_def:
         return set()
@@ -139,13 +139,13 @@ def _assets(context: Context, run: DagsterRun) -> set[dg.AssetKey]:
     return keys if run.asset_selection is None else keys & run.asset_selection
 
 
-def _materialized(instance: dg.DagsterInstance, run: DagsterRun) -> set[dg.AssetKey]:
+def _materialized(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[dg.AssetKey]:
     logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
     events = (entry.dagster_event for entry in logs)
     return {event.asset_key for event in events if event is not None and event.asset_key is not None}
 
 
-def _refused(instance: dg.DagsterInstance, run: DagsterRun) -> set[dg.AssetKey]:
+def _refused(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[dg.AssetKey]:
     """The assets of which a blocking check has failed in a run."""
     logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     events = (entry.dagster_event for entry in logs)
@@ -153,7 +153,7 @@ def _refused(instance: dg.DagsterInstance, run: DagsterRun) -> set[dg.AssetKey]:
     return {check.asset_key for check in checks if not check.passed and check.blocking}
 
 
-def _has_completed(context: Context, run: DagsterRun | None) -> bool:
+def _has_completed(context: Context, run: dg.DagsterRun | None) -> bool:
     """Whether the step completed when it last ran, in a run or one before it."""
     step = context.op_execution_context.get_step_execution_context().step.key
     for _ in range(MAX_RUNS):

@@ -9,7 +9,7 @@ from typing import Final
 import dagster as dg
 
 from glidemq_orchestrate import NodeStatus
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Json, json_size
 
 MAX_RESULT_BYTES: Final = 10_000
 ROWS: Final = "dagster/row_count"
@@ -55,7 +55,7 @@ def node_metadata(
 
 def result_metadata(result: Json, name: str = "glidemq/result") -> Metadata:
     """The result, unless it is None or too large for an event log."""
-    if result is None or len(json.dumps(result)) > MAX_RESULT_BYTES:
+    if result is None or json_size(result) > MAX_RESULT_BYTES:
         return {}
     if isinstance(result, dict | list):
         return {name: dg.MetadataValue.json(result)}

@@ -8,11 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.patience import Patience
-from glidemq_orchestrate import Job, JobState, Queue
-from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate import Job, JobState, Keep, NewJob, Queue
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
-from glidemq_orchestrate.jobs.retention import Keep
+from glidemq_orchestrate.runs import Patience
 
 KEEP: Final = Keep(age=timedelta(days=1))
 """How long ended jobs can be seen: the health check and people read them."""

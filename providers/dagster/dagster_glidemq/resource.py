@@ -12,11 +12,9 @@ from pydantic import Field
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.errors import failure_from
-from dagster_glidemq.flow_run import FlowRun, Rules, default_flow_id, history_of
+from dagster_glidemq.flow_run import FlowRun, Rules, default_flow_id
 from dagster_glidemq.identity import Context
-from dagster_glidemq.lineage import Decision, decide, lineage_of
-from dagster_glidemq.patience import Patience
-from dagster_glidemq.watch import Changes
+from dagster_glidemq.lineage import lineage_of
 from glidemq_orchestrate import (
     AsyncFlowProducer,
     AsyncQueue,
@@ -26,6 +24,7 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError
+from glidemq_orchestrate.runs import Changes, Decision, Patience, decide, drive, history_of
 
 FIRST_SECONDS: Final = 5.0
 
@@ -188,18 +187,15 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         """
         lineage = lineage_of(context, flow_name)
         with self.get_client() as producer:
-            history = self._first_patience()(lambda: history_of(producer, flow_id or lineage.flow_id))
-        return decide(lineage, history, context.instance) in {
-            Decision.REPAIR,
-            Decision.SHARE,
-            Decision.JOIN,
-        }
+            history = drive(history_of(producer, flow_id or lineage.flow_id, self._patience_from_start()))
+        return decide(lineage, history) in {Decision.REPAIR, Decision.SHARE, Decision.JOIN}
 
     def _patience(self) -> Patience:
         return Patience(self.patience_seconds)
 
-    def _first_patience(self) -> Patience:
-        return Patience(min(self.patience_seconds, FIRST_SECONDS))
+    def _patience_from_start(self) -> Patience:
+        """That of a step which begins: there may be no server at all."""
+        return Patience(self.patience_seconds, first_seconds=min(self.patience_seconds, FIRST_SECONDS))
 
     def _rules(self) -> Rules:
         """How flows are run.
@@ -215,8 +211,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             require_workers=self.require_workers,
             worker_timeout=_span(self.worker_timeout_seconds),
             lapse=_span(self.lapse_seconds),
-            patience=self._patience(),
-            first_patience=self._first_patience(),
+            patience=self._patience_from_start(),
             last_patience=Patience(self.cancel_patience_seconds),
             link=lambda flow_id: self.link(flow_id=flow_id),
         )

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import dagster as dg
 from dagster import DagsterEvent
-from dagster._core.event_api import EventLogCursor
-from dagster._core.executor.step_delegating import StepDelegatingExecutor
-from dagster._core.storage.event_log import (
-    ConsolidatedSqliteEventLogStorage,
-    InMemoryEventLogStorage,
-    SqliteEventLogStorage,
-)
-from dagster._core.storage.legacy_storage import LegacyEventLogStorage
 
 from dagster_glidemq.attempts import DECIDING, ENDS, STARTS, Attempts
+from dagster_glidemq.private import (
+    ConsolidatedSqliteEventLogStorage,
+    EventLogCursor,
+    InMemoryEventLogStorage,
+    LegacyEventLogStorage,
+    SqliteEventLogStorage,
+    StepDelegatingExecutor,
+)
 from dagster_glidemq.step_handler import GlideMQStepHandler
 
 LATE_SECONDS: Final = 10.0

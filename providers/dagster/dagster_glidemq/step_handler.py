@@ -21,20 +21,24 @@ from datetime import timedelta
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.events import DagsterEvent, EngineEventData
-from dagster._core.execution.retries import RetryMode
-from dagster._core.executor.step_delegating import CheckStepHealthResult, StepHandler, StepHandlerContext
+from dagster import DagsterEvent
 
 from dagster_glidemq.attempts import ENDS, STARTS, Attempts
 from dagster_glidemq.health import Overdue, why_lost
+from dagster_glidemq.private import (
+    CheckStepHealthResult,
+    EngineEventData,
+    RetryMode,
+    StepHandler,
+    StepHandlerContext,
+)
 from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.sight import Sight
 from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id, storage_of
 from dagster_glidemq.tags import Placement, place_of_step
-from glidemq_orchestrate import JobState
-from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate import JobState, NewJob
 from glidemq_orchestrate.errors import TransportError
-from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.runs import JsonLike
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.execution.plan.state import KnownExecutionState
-from dagster._core.execution.retries import RetryMode
-from dagster._core.origin import JobPythonOrigin
-from dagster._serdes import deserialize_value, serialize_value
 
+from dagster_glidemq.private import (
+    JobPythonOrigin,
+    KnownExecutionState,
+    RetryMode,
+    deserialize_value,
+    serialize_value,
+)
 from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.runs import JsonLike
 from glidemq_orchestrate.wire.keys import check_job_id
 
 STEP_JOB: Final = "dagster.step"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate import JobOptions
+from glidemq_orchestrate import JobOptions, Ordering, RateLimit
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
-from glidemq_orchestrate.jobs.ordering import Ordering, RateLimit
 from glidemq_orchestrate.wire.keys import check_queue_name
 
 QUEUE_TAG: Final = "dagster-glidemq/queue"

@@ -8,7 +8,6 @@ from typing import Final
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.patience import Patience
 from glidemq_orchestrate import FlowProducer, FlowSpec, check_flow
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -17,6 +16,7 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     WorkersMissing,
 )
+from glidemq_orchestrate.runs import Patience
 
 NO_WORKER: Final = "no live worker"
 

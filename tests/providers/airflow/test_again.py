@@ -303,20 +303,6 @@ class TestWhatIsLeftOfAnOldTry:
         payload = await watching
         assert (payload["status"], payload["generation"]) == ("completed", 2)
 
-    async def test_a_trigger_of_an_earlier_release_still_works(
-        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        made = context()
-        _, kwargs = deferred(operator(load("wait")), made).serialize()
-        old = recreated({key: value for key, value in kwargs.items() if key != "generation"}, made)
-        watching = asyncio.create_task(fired(old))
-        await until(lambda: old.generation == 0)
-        deferred(operator(load("wait")), context(**CLEARED))
-        assert (await watching)["status"] == "superseded"
-        _task_is(monkeypatch, {"r1": {"t": "failed"}})
-        await old.on_kill()
-        assert generations(flows) == ["cancelled", "running"]
-
     def test_a_worker_that_waits_without_deferring_ends(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:

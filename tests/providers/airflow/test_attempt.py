@@ -12,16 +12,15 @@ import pytest
 from airflow_provider_glidemq.attempt import (
     ATTEMPT_LABEL,
     KILLED,
-    Attempt,
-    Decision,
     Note,
+    TaskAttempt,
     began,
-    decide,
     is_taken_over,
 )
 from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import FlowState, FlowStatus
+from glidemq_orchestrate.runs import Decision, decide
 from tests.providers.airflow.conftest import FakeRun, FakeTask
 
 S0, S1 = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
@@ -35,14 +34,14 @@ def attempt(  # noqa: PLR0917  in the order of the columns of a table
     retries: int = 2,
     run_after: datetime = S0,
     run_id: str = "r",
-) -> Attempt:
+) -> TaskAttempt:
     ti: Any = FakeTask(run_id=run_id, try_number=try_number, max_tries=max_tries)
     run: Any = FakeRun(start_date=start, run_after=run_after, clear_number=clears)
-    return Attempt.of(ti, run, retries)
+    return TaskAttempt.of(ti, run, retries)
 
 
 def generation(
-    by: Attempt | None,
+    by: TaskAttempt | None,
     number: int = 0,
     state: str = "failed",
     labels: Mapping[str, str] | None = None,
@@ -108,7 +107,7 @@ FIRST = attempt()
     ],
 )
 def test_a_retry_repairs_and_a_clear_of_what_runs_or_has_succeeded_runs_anew(
-    now: Attempt, expected: Decision
+    now: TaskAttempt, expected: Decision
 ) -> None:
     shown = Note(FIRST.request, 0, is_shown=True).text
     assert decide(now, [generation(FIRST, state="running")]) is expected
@@ -179,14 +178,15 @@ def test_nothing_is_kept_of_another_run_nor_where_a_task_before_has_run_again() 
 
 
 def test_a_task_that_does_not_show_the_end_runs_all_of_it_when_it_is_cleared() -> None:
+    clear = replace(CLEAR, shows_end=False)
     for state in ("failed", "running", "completed", "cancelled"):
         found = [generation(FIRST, state=state, runs=1)]
-        assert decide(CLEAR, found, shows_end=False) is Decision.RESTART
-        assert decide(attempt(2), found, shows_end=False) is Decision.REPAIR
+        assert decide(clear, found) is Decision.RESTART
+        assert decide(replace(attempt(2), shows_end=False), found) is Decision.REPAIR
         by_hand = [*found, generation(FIRST, 1, state=state, request="")]
-        assert decide(CLEAR, by_hand, shows_end=False) is Decision.REPAIR
+        assert decide(clear, by_hand) is Decision.REPAIR
         joined = [*found, generation(FIRST, 1, state=state, request="", note=Note(EARLIER.request, 0).text)]
-        assert decide(CLEAR, joined, shows_end=False) is Decision.RESTART
+        assert decide(clear, joined) is Decision.RESTART
 
 
 def test_a_clear_that_looks_like_a_retry_is_known_by_the_cancelled_flow() -> None:
@@ -197,6 +197,7 @@ def test_a_clear_that_looks_like_a_retry_is_known_by_the_cancelled_flow() -> Non
 
 def test_the_first_try_submits_and_what_others_began_is_joined() -> None:
     stranger = {"orchestrator": "airflow", "dag_id": "d", "task_id": "other", "run_id": "r", "try": "1"}
+    stranger |= FIRST.label()
     assert decide(FIRST, []) is Decision.SUBMIT
     assert decide(FIRST, [generation(None)]) is Decision.JOIN
     assert decide(FIRST, [generation(FIRST, labels=stranger)]) is Decision.JOIN
@@ -218,32 +219,6 @@ def test_an_older_try_yields_to_a_later_one() -> None:
     assert decide(attempt(3, 3, 1), both) is Decision.REPAIR
 
 
-def test_a_flow_without_the_label_is_told_by_its_request() -> None:
-    bare = generation(FIRST, state="running")
-    bare = replace(bare, labels={key: value for key, value in bare.labels.items() if key != ATTEMPT_LABEL})
-    assert decide(attempt(2), [bare]) is Decision.REPAIR
-    assert decide(attempt(2, 3, 1), [bare]) is Decision.RESTART
-    assert decide(attempt(2, 2, 0, S1), [bare]) is Decision.RESTART, "q costs a needless run"
-    anew = replace(bare, request=FIRST.own_request)
-    assert decide(attempt(2), [anew]) is Decision.REPAIR
-
-
-@pytest.mark.parametrize(
-    ("now", "expected"),
-    [
-        (attempt(2), Decision.REPAIR),
-        (attempt(2, 3), Decision.RESTART),
-        (attempt(2, 2, 1, S1), Decision.RESTART),
-        (attempt(1, 2, 0, S1), Decision.RESTART),
-    ],
-)
-def test_a_flow_of_an_earlier_release_is_told_by_its_age(now: Attempt, expected: Decision) -> None:
-    old = generation(FIRST, request="")
-    old = replace(old, labels={key: value for key, value in old.labels.items() if key != ATTEMPT_LABEL})
-    assert decide(now, [old]) is expected
-    assert decide(now, [replace(old, created_at=None)]) is Decision.RESTART
-
-
 @pytest.mark.parametrize(
     "odd",
     [
@@ -257,15 +232,18 @@ def test_a_flow_of_an_earlier_release_is_told_by_its_age(now: Attempt, expected:
         "null",
     ],
 )
-def test_labels_that_others_wrote_are_no_more_than_unknown(odd: str) -> None:
+def test_labels_that_others_wrote_name_no_task(odd: str) -> None:
     labels = {**generation(FIRST).labels, ATTEMPT_LABEL: odd}
-    found = began(generation(FIRST, labels=labels, request="airflow:elsewhere/x/y"))
-    assert found is not None
-    assert (found.start, found.seen) == ("", {})
-    for broken in ({"try": "two"}, {"map_index": "x"}, {"orchestrator": "dagster"}):
-        assert began(generation(FIRST, labels={**labels, **broken})) is None
-    del labels["run_id"]
     assert began(generation(FIRST, labels=labels)) is None
+
+
+@pytest.mark.parametrize(
+    "broken", [{"try": "two"}, {"map_index": "x"}, {"orchestrator": "dagster"}, {"run_id": None}]
+)
+def test_labels_that_lack_a_part_name_no_task(broken: dict[str, str | None]) -> None:
+    labels = {**generation(FIRST).labels, **broken}
+    known = {name: value for name, value in labels.items() if value is not None}
+    assert began(generation(FIRST, labels=known)) is None
 
 
 def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:
@@ -273,7 +251,7 @@ def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:
         dag_id="d" * 250, task_id="\n\x00 ü", run_id="r:+" * 80, try_number=10**6, max_tries=10**6
     )
     run: Any = FakeRun(start_date=None)
-    made = Attempt.of(ti, run, None)
+    made = TaskAttempt.of(ti, run, None)
     assert len(made.own_request) < 128
     assert made.own_request.isprintable()
     assert made.task == flow_id_for("d" * 250, "\n\x00 ü", "r:+" * 80)
@@ -283,6 +261,7 @@ def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:
 def test_a_flow_is_taken_over_by_a_later_attempt_of_the_task_only() -> None:
     task, second = FIRST.task, attempt(2, 3, 1)
     stranger = {"orchestrator": "airflow", "dag_id": "d", "task_id": "other", "run_id": "r", "try": "9"}
+    stranger |= FIRST.label()
     assert is_taken_over(task, 0, [generation(FIRST), generation(second, 1)])
     assert is_taken_over(task, 0, [generation(FIRST), generation(second, 1), generation(None, 2)])
     assert not is_taken_over(task, 1, [generation(FIRST), generation(second, 1), generation(None, 2)])

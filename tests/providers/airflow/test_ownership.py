@@ -248,7 +248,7 @@ class TestTheTrigger:
         await asyncio.to_thread(later, 62)
         assert "has vanished" in flows.get(FLOW_ID).wait(timeout=LONG).status.reason
 
-    async def test_one_of_an_earlier_release_owns_nothing(
+    async def test_one_without_an_owner_owns_nothing(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         flows.submit(load(), flow_id="f")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -16,13 +16,13 @@ from airflow_provider_glidemq import patience
 from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
-from airflow_provider_glidemq.patience import LookupFailed, Patience, looking_up
+from airflow_provider_glidemq.patience import LookupFailed, looking_up
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import FlowSpec, Worker
-from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, FlowNotFound, GlideMQError
+from glidemq_orchestrate.runs import patience as waits
 from tests.providers.airflow.conftest import Valkey, chain
 from tests.providers.airflow.test_again import FLOW_ID
 from tests.providers.airflow.test_trigger import fired, submit, until
@@ -32,8 +32,7 @@ Contexts = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    pause = patience.reconnect_pauses
-    monkeypatch.setattr(patience, "reconnect_pauses", lambda: (0.1 for _ in pause()))
+    monkeypatch.setattr(waits, "reconnect_pauses", lambda: repeat(0.1))
 
 
 @pytest.fixture
@@ -231,41 +230,6 @@ class TestAProcessOfATask:
         assert len(looked) >= 4
 
 
-def test_what_is_no_answer_is_passing_for_a_time_and_a_server_that_is_away_without_end() -> None:
-    log, answer = _Log(), FlowNotFound("no flow")
-    with pytest.raises(FlowNotFound):
-        Patience(log, "it").pause(answer)
-    for error, lasts in ((ConnectionFailed("away"), True), (ConfigurationError("wrong"), False)):
-        one = Patience(log, "it", 0.0)
-        if lasts:
-            assert one.pause(error) > 0
-        else:
-            with pytest.raises(GlideMQError):
-                one.pause(error)
-
-
-def test_the_time_begins_anew_after_a_good_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    one, error = Patience(_Log(), "it"), ConfigurationError("wrong")
-    for _ in range(59):
-        one.pause(error)
-        now[0] += 10
-    now[0] += 70
-    one.pause(error)
-    for _ in range(59):
-        now[0] += 10
-        one.pause(error)
-    now[0] += 11
-    with pytest.raises(ConfigurationError):
-        one.pause(error)
-
-
 def test_what_a_secrets_backend_says_is_not_repeated() -> None:
     with pytest.raises(LookupFailed, match=r"the connection c: OSError$"), looking_up("c"):
         raise OSError("password=hunter2")
-
-
-class _Log:
-    def warning(self, *_: Any) -> None:
-        """Say nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import Attempt
+from airflow_provider_glidemq.attempt import TaskAttempt
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.triggers import reconciler as module
@@ -56,7 +56,7 @@ async def begun(
         "run_id": run,
         "map_index": str(index),
     }
-    labels |= {"try": "1"} | Attempt.of(ti, FakeRun(), 0).label(is_owned=is_owned)  # type: ignore[arg-type]
+    labels |= {"try": "1"} | TaskAttempt.of(ti, FakeRun(), 0).label(is_owned=is_owned)  # type: ignore[arg-type]
     spec = FlowSpec("n", [FlowNode("n", QUEUE, "nobody", data=more.pop("data", 1))], labels=labels)
     more = {"owner": owner_of(name_of(ti), 3600.0) if is_owned else None} | more
     return await producer.submit(spec, flow_id=flow_id_for("d", task, run, index), **more)

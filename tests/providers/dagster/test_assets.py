@@ -168,7 +168,7 @@ def test_a_failing_node_fails_the_step_and_leaves_what_completed(
     assert table.records[0].data["attempts"] == 1
     assert failure.metadata["glidemq/failed_count"].value == 2
     told = capfd.readouterr().err
-    assert "node clean-right had logged:\n    attempt 1 failed: Traceback" in told
+    assert "Node clean-right had logged:\n    attempt 1 failed: Traceback" in told
     assert "            raise ValueError" in told.partition("had logged")[2], "the line of the step"
     assert failure.metadata["glidemq/flow_id"].value.startswith("dg-")
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster_glidemq import GlideMQResource, build_glidemq_cancellation_sensor
-from dagster_glidemq.flow_run import FlowRun
+from dagster_glidemq import GlideMQResource, build_glidemq_cancellation_sensor, flow_run
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Owner
+from glidemq_orchestrate.runs import OrchestratedRun
 
 SPEC = FlowSpec("etl", [FlowNode("extract", "etl", "step")])
 
@@ -31,8 +31,8 @@ def left(url: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
         etl()
 
     with monkeypatch.context() as patch:
-        patch.setattr("dagster_glidemq.flow_run.follow", die)
-        patch.setattr(FlowRun, "_cancel", lambda *_, **__: None)
+        patch.setattr(flow_run, "_announce", die)
+        patch.setattr(OrchestratedRun, "end", lambda *_: None)
         with pytest.raises(_Killed):
             nightly.execute_in_process(instance=instance)
     (run,) = instance.get_runs()

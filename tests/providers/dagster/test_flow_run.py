@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._check import CheckError
-from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets, patience
-from dagster_glidemq import unserved as unserved_module
-from tenacity import wait_fixed
+from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, JobOptions, Owner
+from glidemq_orchestrate.runs import patience, unserved
 
 RunWorker = Callable[..., Any]
 TWO = FlowSpec(
@@ -193,8 +193,8 @@ def test_a_consumer_that_takes_its_time_misses_none_and_is_told_at_once(
 def test_a_flow_that_nobody_serves_is_warned_of_and_ended(
     url: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unserved_module, "EVERY", 0.1)
-    monkeypatch.setattr(unserved_module, "WARN_AFTER", 0.1)
+    monkeypatch.setattr(unserved, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(unserved, "WARN_AFTER_SECONDS", 0.1)
     glidemq = GlideMQResource(url=url, require_workers=False, worker_timeout_seconds=4)
     result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, TWO, flow_id="mine"))
     name, text = error_of(result)
@@ -209,7 +209,7 @@ def test_a_flow_that_nobody_serves_is_warned_of_and_ended(
 def test_a_flow_whose_only_worker_goes_is_ended(
     url: str, instance: dg.DagsterInstance, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unserved_module, "EVERY", 0.1)
+    monkeypatch.setattr(unserved, "EVERY_SECONDS", 0.1)
     held = threading.Event()
     worker = run_worker(["etl"], {"step": lambda _: held.wait(20)}, shutdown_timeout=timedelta(0))
 
@@ -244,7 +244,7 @@ def test_a_termination_while_the_server_is_away_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
 ) -> None:
-    monkeypatch.setattr(patience, "wait_random_exponential", lambda **_: wait_fixed(0.5))
+    monkeypatch.setattr(patience, "reconnect_pauses", lambda: repeat(0.5))
     server = EmbeddedServer(data_dir=tmp_path / "data").start()
     port = int(server.url.rsplit(":", 1)[1])
     again = EmbeddedServer(data_dir=tmp_path / "data", port=port)
@@ -256,7 +256,7 @@ def test_a_termination_while_the_server_is_away_is_made_up_for(
             return False
         server.stop()
         if moment == "between two tries":
-            wait_for(lambda: "watch._batches" in caplog.text)  # logged before the pause
+            wait_for(lambda: "retrying in" in caplog.text)  # logged before the pause
         back.start()
         return True
 
@@ -291,7 +291,7 @@ def test_a_termination_leaves_a_flow_that_others_want(
     thread.join(30)
     with FlowProducer(url) as producer:
         assert producer.get("mine").status().state == ("running" if other == "somebody else" else "cancelled")
-    assert ("flow mine goes on for ada" in lines) is (other == "somebody else")
+    assert ("Flow mine is not cancelled: flow mine goes on for ada" in lines) is (other == "somebody else")
     assert not gate.is_set()
 
 

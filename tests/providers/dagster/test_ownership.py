@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import redis
-from dagster_glidemq import GlideMQResource
+from dagster_glidemq import GlideMQResource, flow_run
 from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
@@ -17,6 +17,7 @@ from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.flows import owner as owner_calls
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
+from glidemq_orchestrate.runs import OrchestratedRun
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -57,7 +58,7 @@ def begin(url: str, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> str:
     """Run the flow in a step whose process dies at the first look; returns the id of the flow."""
     found: list[str] = []
 
-    def die(flow: Any, *_: Any, **__: Any) -> Any:
+    def die(_: Any, flow: Any, *__: Any) -> Any:
         found.append(flow.id)
         raise _Killed
 
@@ -70,8 +71,8 @@ def begin(url: str, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> str:
         etl()
 
     with monkeypatch.context() as patch:
-        patch.setattr("dagster_glidemq.flow_run.follow", die)
-        patch.setattr(FlowRun, "_cancel", lambda *_, **__: None)
+        patch.setattr(flow_run, "_announce", die)
+        patch.setattr(OrchestratedRun, "end", lambda *_: None)
         with pytest.raises(_Killed):
             nightly.execute_in_process()
     return found[0]

@@ -11,10 +11,10 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster_glidemq import PipesGlideMQClient
-from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.pipes import open_pipes
+from glidemq_orchestrate.runs import OrchestratedRun
 from tests.conftest import Eventually
 from tests.processes import end, spawned
 from tests.providers.dagster import pipes_job, pipes_work
@@ -93,7 +93,7 @@ def test_a_step_that_died_and_is_tried_again_shows_each_line_once(
     def nightly() -> None:
         etl()
 
-    monkeypatch.setattr(FlowRun, "_cancel", lambda *_, **__: None)  # what a killed process does not do
+    monkeypatch.setattr(OrchestratedRun, "end", lambda *_: None)  # what a killed process does not do
     run_worker(["etl"], {"step": step})
     result = nightly.execute_in_process(instance=stored)
     lines = [one.user_message for one in stored.all_logs(result.run_id) if not one.is_dagster_event]

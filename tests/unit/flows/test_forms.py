@@ -375,3 +375,9 @@ class TestFromAFunction:
     def test_what_it_raises_is_passed_on(self) -> None:
         with pytest.raises(OSError, match="the table of months cannot be read"):
             FlowSpec.from_function("made_flows:busy")
+
+
+def test_a_file_leaves_out_durations_that_are_defaults() -> None:
+    options = JobOptions(attempts=2, delay=0, backoff=Backoff("fixed", 5))
+    wire = FlowSpec("n", [FlowNode("a", "q", "j", options=options)]).to_dict()
+    assert wire["nodes"][0]["options"] == {"attempts": 2, "backoff": {"kind": "fixed", "delay": "PT5S"}}

@@ -12,9 +12,9 @@ import glidemq_orchestrate
 from airflow_provider_glidemq.connection import dashboard_urls, settings_from
 from airflow_provider_glidemq.connection_form import form_behaviour, form_widgets
 from airflow_provider_glidemq.version_compat import amask_secret, mask_secret
+from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.dashboard import link_to
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import AsyncFlowProducer, AsyncQueue, FlowProducer, Queue

@@ -1,20 +1,14 @@
-"""What a later try of a task has to know: how the tasks before it have run, and what it has shown."""
+"""How the tasks before a task have run, which a later try of it has to know."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Collection
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-
-from airflow_provider_glidemq.attempt import Attempt, Note, began
-from glidemq_orchestrate.errors import FlowNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
-
-    from glidemq_orchestrate import Flow, FlowStatus
 
 LENGTH: Final = 12
 
@@ -38,11 +32,3 @@ def runs_before(ti: RuntimeTaskInstanceProtocol, task_ids: Collection[str]) -> s
         return None
     text = json.dumps(sorted(rows, key=str))
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:LENGTH]
-
-
-def note_shown(flow: Flow, status: FlowStatus, attempt: Attempt) -> None:
-    """Note that a task has succeeded with its flow: a clear of it runs all of the flow again."""
-    one = began(status)
-    if one is not None and one.task == attempt.task:
-        with suppress(FlowNotFound):  # removed meanwhile
-            flow.note(Note(attempt.request, status.runs, attempt.number, is_shown=True).text)

@@ -16,16 +16,17 @@ from airflow_provider_glidemq.description import (
     read_file,
 )
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
-from airflow_provider_glidemq.results import KEEPING, Result, check_result, check_size, collect, leaves_of
+from airflow_provider_glidemq.results import KEEPING, check_result, check_size
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import AirflowFailException
-from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate import FlowSpec, runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
 
     from glidemq_orchestrate import Flow, FlowStatus
+    from glidemq_orchestrate.runs import Result
 
 
 class GlideMQFlowOperator(FlowTask):
@@ -195,7 +196,9 @@ class GlideMQFlowOperator(FlowTask):
     def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:
         spec = self._submitted
         is_whole = spec is not None and status.total == len(spec.nodes)  # else running nodes have added some
-        found = collect(flow, self.result, leaves_of(spec) if spec is not None and is_whole else None)
+        found = runs.collect(
+            flow, self.result, runs.leaves_of(spec) if spec is not None and is_whole else None
+        )
         if found is not None and self.do_xcom_push:
             check_size(flow.id, found, KEEPING)
         return found

@@ -10,7 +10,7 @@ from airflow_provider_glidemq.description import check_job, job_spec
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import KEEPING, check_size
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
-from glidemq_orchestrate.foundation.log_text import in_text
+from glidemq_orchestrate import runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,7 +112,7 @@ class GlideMQOperator(FlowTask):
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         if status.skipped:
             (node,) = flow.nodes()
-            why = f"job {node.job} was skipped: {in_text(node.reason)}"
+            why = f"job {node.job} was skipped: {runs.in_text(node.reason)}"
             self.log.info(why)  # Airflow logs none
             raise AirflowSkipException(why)
         results = flow.results()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import KILLED, Attempt, Decision, Note, begun_by, decide
+from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, begun_by
 from airflow_provider_glidemq.callbacks import Kind, event_of, tell
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
@@ -22,17 +22,16 @@ from airflow_provider_glidemq.exceptions import (
     again,
     airflow_errors,
 )
-from airflow_provider_glidemq.failures import log_failures
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import holds_masked
-from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.operators.before import note_shown, runs_before
-from airflow_provider_glidemq.operators.ending import EndingTask, Held
+from airflow_provider_glidemq.node_reports import NodeReports, in_block
+from airflow_provider_glidemq.operators.before import runs_before
+from airflow_provider_glidemq.operators.ending import EndingTask
 from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
-from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
-from airflow_provider_glidemq.patience import Patience
+from airflow_provider_glidemq.parameters import check_parameters, default_deferrable
+from airflow_provider_glidemq.patience import patience_for
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -40,7 +39,7 @@ from airflow_provider_glidemq.version_compat import (
     TaskDeferralError,
     TaskDeferralTimeout,
 )
-from glidemq_orchestrate import FlowSpec, FlowState, Owner
+from glidemq_orchestrate import FlowSpec, FlowState, runs
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, StateError, Superseded, TransportError
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
     from glidemq_orchestrate import Flow, FlowProducer, FlowStatus
+    from glidemq_orchestrate.runs import Beginning, OnExisting, OrchestratedRun, Patience
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
 BACKSTOP: Final = timedelta(seconds=60)
@@ -93,7 +93,7 @@ class FlowTask(EndingTask):
         self.show_logs = show_logs
         self.callbacks = callbacks
         check_parameters(vars(self))
-        self._held: Held | None = None
+        self._run: OrchestratedRun | None = None
         self._is_killed = False
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
@@ -117,12 +117,14 @@ class FlowTask(EndingTask):
         """Submit the flow, or attach to it; return its results if it has ended, else wait."""
         ti = context["ti"]
         attempt = self._attempt(context)
+        run = self._start_run(context, attempt)
         spec = self._spec(context, attempt)
         if self.do_xcom_push:
             ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
 
         def begin(producer: FlowProducer) -> Flow:
-            flow = self._submit(producer, spec, ti, attempt)
+            flow = run.begin(producer, spec)
+            self._log_begun(flow, spec)
             self._submitted, self._is_masked = spec, holds_masked(spec)
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
@@ -136,6 +138,7 @@ class FlowTask(EndingTask):
         if event is None or "status" not in event or "flow_id" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
         flow_id, self._is_masked = event["flow_id"], event.get("is_masked", False)
+        self._start_run(context)
         if event["status"] == "timeout":
             self._time_out(context, flow_id)
         if event["status"] == "superseded":
@@ -149,6 +152,7 @@ class FlowTask(EndingTask):
 
         Airflow calls neither ``execute_complete`` nor a trigger's ``on_kill`` when waiting itself has failed.
         """
+        self._start_run(context)
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
@@ -158,14 +162,14 @@ class FlowTask(EndingTask):
             if ti.try_number > ti.max_tries:
                 reason = "the Airflow task could not wait for it and has no retry left"
                 with self._ending(self._id(ti)):
-                    self._cancel_own(context, self._id(ti), reason)
+                    self._cancel_own(self._run_of(context), reason)
             raise
 
     def on_kill(self) -> None:
         """Cancel the flow when the worker process is asked to stop; never one that a later try has begun."""
         self._is_killed = True
-        if self._held is not None and self.cancel_on_kill:
-            self._cancel(self._held, KILLED)
+        if self._run is not None and self.cancel_on_kill:
+            self._cancel_begun(self._run, KILLED)
 
     # -- how the flow is found and described -----------------------------------------------------------------
 
@@ -175,13 +179,33 @@ class FlowTask(EndingTask):
             return str(given)
         return given or flow_id_for(ti.dag_id, ti.task_id, ti.run_id, _map_index(ti))
 
-    def _attempt(self, context: Context) -> Attempt:
+    def _attempt(self, context: Context) -> TaskAttempt:
         ti = context["ti"]
         before = runs_before(ti, self.upstream_task_ids) if self.shows_end else ""
-        self._try = Attempt.of(ti, context["dag_run"], self.retries, before)
-        return self._try
+        return TaskAttempt.of(ti, context["dag_run"], self.retries, before, shows_end=self.shows_end)
 
-    def _spec(self, context: Context, attempt: Attempt) -> FlowSpec:
+    def _start_run(self, context: Context, attempt: TaskAttempt | None = None) -> OrchestratedRun:
+        """The run of the flow, as this process goes on with it. Its owner renews the lease while it waits.
+
+        So that may be short; see ``_keep_while_deferred``.
+        """
+        ti, lapse = context["ti"], None if self.lapse is None else min(self.lapse, AT_WORK)
+        run = self._run = runs.OrchestratedRun(
+            attempt=attempt or self._attempt(context),
+            flow_id=self._id(ti),
+            owner=owner_of(name_of(ti), lapse) if self.cancel_on_kill else None,
+            on_existing=self.on_existing,
+            require_workers=self.require_workers,
+            patience=runs.NO_PATIENCE,
+            last_patience=runs.NO_PATIENCE,
+            log=self.log,
+        )
+        return run
+
+    def _run_of(self, context: Context) -> OrchestratedRun:
+        return self._run or self._start_run(context)
+
+    def _spec(self, context: Context, attempt: TaskAttempt) -> FlowSpec:
         ti = context["ti"]
         with airflow_errors():
             spec = self._described(context)
@@ -199,82 +223,39 @@ class FlowTask(EndingTask):
         known = attempt.label(is_owned=self.cancel_on_kill, group=self._group)
         return replace(spec, labels=labels | known)
 
-    # -- which generation of the flow is that of this try -------------------------------------------------
-
-    def _submit(
-        self, producer: FlowProducer, spec: FlowSpec, ti: RuntimeTaskInstanceProtocol, attempt: Attempt
-    ) -> Flow:
-        """Submit the flow, go on with it, or begin it anew; also while another try does the same."""
-        flow_id = self._id(ti)
-        history = _history(producer, flow_id)
-        decision = decide(attempt, history, shows_end=self.shows_end)
-        if decision is Decision.YIELD and self.on_existing is None:
-            raise GlideMQFlowSuperseded(flow_id)
-        how = self.on_existing or _HOW.get(decision, "attach")
-        if how == "retry_failed" and decision is Decision.RESTART and history[-1].state == "completed":
-            how = "restart"  # there is nothing to repair
-        request = attempt.request
-        if how == "restart" and (self.on_existing or any(one.request == request for one in history)):
-            request = attempt.own_request
-        self._held = Held(flow_id, request)
-        is_own = decision is not Decision.JOIN or how == "restart"
-        state = history[-1].state if history else None
-        flow = producer.submit(
-            spec,
-            flow_id=flow_id,
-            on_existing=how,
-            request=request,
-            owner=self._owned_by(ti) if is_own else None,
-            require_workers=self.require_workers and (how == "restart" or state is not FlowState.COMPLETED),
-        )
-        self._held = Held(flow_id, request, flow.generation)
-        if decision is Decision.JOIN:
-            if self.on_existing is None and attempt.number > 1:
-                flow.retry_failed()
-            elif how == "attach" and state is not None and state.is_terminal:
-                self.log.warning(
-                    "Flow %s had ended before (%s), and was begun by %s: nothing runs. If each DAG run is to "
-                    "run it, put {{ run_id }} into flow_id; on_existing='restart' runs it anew",
-                    flow_id, state.value, begun_by(history[-1]),
-                )  # fmt: skip
-        elif history and how != "restart":
-            flow.note(Note(request, flow.status().runs, attempt.number).text)
+    def _log_begun(self, flow: Flow, spec: FlowSpec) -> None:
+        begun: Beginning | None = None if self._run is None else self._run.begun
+        if begun is None:
+            return
+        how, state = begun.on_existing, begun.former
+        is_attached = begun.decision is runs.Decision.JOIN and how == "attach" and not begun.repairs
+        if is_attached and begun.last is not None and begun.last.state.is_terminal:
+            self.log.warning(
+                "Flow %s had ended before (%s), and was begun by %s: nothing runs. If each DAG run is to "
+                "run it, put {{ run_id }} into flow_id; on_existing='restart' runs it anew",
+                flow.id, begun.last.state.value, begun_by(begun.last),
+            )  # fmt: skip
         self.log.info(
             "Flow %s: %d nodes, home queue %s, %s%s. Watch it with: glidemq flow watch %s",
-            flow_id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
-            ", begun anew" if how == "restart" and state else "", flow_id,
+            flow.id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
+            ", begun anew" if how == "restart" and state else "", flow.id,
         )  # fmt: skip
         if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
-            self.log.info("Only what did not complete runs again. %s", ANEW.format(flow_id))
-        return flow
-
-    def _find(self, context: Context, producer: FlowProducer, flow_id: str) -> Flow:
-        """The current generation, whoever began it, unless that was a later try of this task.
-
-        Raises:
-            GlideMQFlowSuperseded: A later try has begun it.
-            FlowNotFound: The flow no longer exists.
-        """
-        decision = decide(self._attempt(context), _history(producer, flow_id))
-        if decision is Decision.YIELD:
-            raise GlideMQFlowSuperseded(flow_id)
-        return producer.get(flow_id, owner=self._owned_by(context["ti"]))
-
-    def _owned_by(self, ti: RuntimeTaskInstanceProtocol) -> Owner | None:
-        """The task as the owner of what it begins; nobody where a kill lets it run. See ``ownership``.
-
-        While this process waits, it renews its lease, so that may be short; see ``_keep_while_deferred``.
-        """
-        lapse = None if self.lapse is None else min(self.lapse, AT_WORK)
-        self._owner = owner_of(name_of(ti), lapse) if self.cancel_on_kill else None
-        return self._owner
+            self.log.info("Only what did not complete runs again. %s", ANEW.format(flow.id))
 
     def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
         """Own the flow for ``lapse``: it may take that long until a triggerer renews the lease."""
-        if self._owner is None or self.lapse is None or self.lapse <= AT_WORK:
+        owner = self._owner_name
+        if owner is None or self.lapse is None or self.lapse <= AT_WORK:
             return
         with contextlib.suppress(TransportError):  # the trigger does the same
-            producer.get(flow.id, owner=owner_of(self._owner.name, self.lapse)).renew()
+            producer.get(flow.id, owner=owner_of(owner, self.lapse)).renew()
+
+    @property
+    def _owner_name(self) -> str | None:
+        """The task as the owner of its flow; None: a kill lets it run, or somebody else has begun it."""
+        run = self._run
+        return run.owner.name if run is not None and run.owner is not None and run.is_owned else None
 
     # -- how it ends -----------------------------------------------------------------------------------------
 
@@ -285,12 +266,12 @@ class FlowTask(EndingTask):
 
         Once there is a flow, failures to reach the server are passing ones for minutes: see ``patience``.
         """
-        patience = Patience(self.log, f"Flow {flow_id}")
+        patience, run = patience_for(self.log, f"Flow {flow_id}"), self._run_of(context)
         with airflow_errors():
             while True:
                 try:
                     with self._producer() as producer:
-                        flow = begin(producer) if begin else self._find(context, producer, flow_id)
+                        flow = begin(producer) if begin else run.current(producer)
                         begin = None
                         return self._settle(context, producer, flow)
                 except GlideMQError as exc:
@@ -311,13 +292,12 @@ class FlowTask(EndingTask):
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
         while True:
-            self._held = Held(flow.id, "", flow.generation)
             self.link_places = self._linked(flow)
             try:
                 return self._settle_generation(context, producer, flow)
             except Superseded as exc:
                 self._submitted = None
-                flow = self._find(context, producer, flow.id)
+                flow = self._run_of(context).current(producer)
                 self.log.info("%s, which this task waits for now", exc)
 
     def _settle_generation(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
@@ -355,13 +335,14 @@ class FlowTask(EndingTask):
         failed = flow.outcome().failed if status.state is FlowState.FAILED else ()
         self._tell("end", context, status, [node.name for node in failed])
         if status.state is FlowState.FAILED:
-            log_failures(flow, failed, self.log)
+            runs.log_failures(flow, failed, self.log, in_block)
             raise GlideMQFlowFailed(flow.id, failed, again(flow.id))
         if status.state is FlowState.CANCELLED:
             raise GlideMQFlowCancelled(flow.id, status.reason, again(flow.id))
         self.log.info("Flow %s completed: %d nodes", flow.id, status.completed)
         result = self._returned(flow, status)
-        note_shown(flow, status, self._attempt(context))
+        with contextlib.suppress(FlowNotFound):  # removed since
+            self._run_of(context).shown(flow, status)
         return result
 
     def _defer(self, context: Context, flow: Flow) -> NoReturn:
@@ -371,13 +352,13 @@ class FlowTask(EndingTask):
             trigger=GlideMQFlowTrigger(
                 flow_id=flow.id,
                 generation=flow.generation,
-                owner=None if self._owner is None else self._owner.name,
+                owner=self._owner_name,
                 lapse=self.lapse,
                 glidemq_conn_id=self.glidemq_conn_id,
                 poll_interval=self.poll_interval,
                 logging_interval=self.logging_interval,
                 deadline=deadline,
-                cancel_on_kill=self._owner is not None,
+                cancel_on_kill=self._owner_name is not None,
                 not_before=time.time() + SECONDS_DEFERRED,
                 show_logs=self.show_logs,
                 show_progress=self.shows_progress,
@@ -394,23 +375,5 @@ class FlowTask(EndingTask):
         return (ti.start_date + self.execution_timeout).timestamp()
 
 
-_HOW: Final[Mapping[Decision, OnExisting]] = {
-    Decision.REPAIR: "retry_failed",
-    Decision.RESTART: "restart",
-}
-
-
 def _map_index(ti: RuntimeTaskInstanceProtocol) -> int:
     return -1 if ti.map_index is None else ti.map_index
-
-
-def _history(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
-    """The status of each generation, oldest first; nothing if there is no such flow."""
-    try:
-        flow = producer.get(flow_id)
-    except FlowNotFound:
-        return []
-    try:
-        return flow.history()
-    except FlowNotFound:  # the record of an old one was removed at this moment
-        return [flow.status()]

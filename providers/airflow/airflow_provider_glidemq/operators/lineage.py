@@ -12,7 +12,7 @@ from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
 from airflow_provider_glidemq.patience import looking_up
 from glidemq_orchestrate.errors import JobNotFound
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

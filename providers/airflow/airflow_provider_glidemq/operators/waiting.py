@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_glidemq.node_reports import NodeReports, log_reports
-from airflow_provider_glidemq.patience import reconnect_pauses
 from airflow_provider_glidemq.silence import Silence, log_silence
+from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -54,19 +54,12 @@ class Waiting:
 
         Airflow enforces ``execution_timeout`` and calls ``on_kill``.
         """
-        pauses, logged = reconnect_pauses(), -1
+        patience, logged = runs.Patience(None, what=f"Flow {flow.id} cannot be watched", log=self.log), -1
         while True:
             try:
-                return flow.wait(timeout=timedelta(seconds=self.often)).status
+                return patience(lambda: flow.wait(timeout=timedelta(seconds=self.often))).status
             except WaitTimeout:
-                pauses = reconnect_pauses()
                 logged = self._show(flow, logged)
-            except TransportError as exc:
-                if not exc.retryable:
-                    raise
-                pause = next(pauses)
-                self.log.warning("Flow %s cannot be watched, retrying in %.1f s: %s", flow.id, pause, exc)
-                time.sleep(pause)
 
     def _show(self, flow: Flow, logged: int) -> int:
         """Show progress beyond the nodes that were logged, and what nodes report; how many have completed."""

@@ -11,14 +11,15 @@ from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled, GlideMQFlo
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.patience import looking_up
-from airflow_provider_glidemq.results import Result, check_result, check_size, collect
+from airflow_provider_glidemq.results import check_result, check_size
 from airflow_provider_glidemq.sensors.waiting import WaitingSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from glidemq_orchestrate import FlowState
+from glidemq_orchestrate import FlowState, runs
 from glidemq_orchestrate.errors import FlowNotFound, Superseded
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Flow, FlowProducer
+    from glidemq_orchestrate.runs import Result
 
 TERMINAL: Final = tuple(state.value for state in FlowState if state.is_terminal)
 
@@ -151,7 +152,7 @@ class GlideMQFlowSensor(WaitingSensor):
                 raise GlideMQFlowCancelled(flow.id, status.reason)
             raise GlideMQFlowFailed(flow.id, flow.outcome().failed)
         self.log.info("Flow %s is %s", flow.id, status.state.value)
-        found = collect(flow, self.result)
+        found = runs.collect(flow, self.result)
         if found is not None and self.do_xcom_push:
             check_size(flow.id, found)
         return found

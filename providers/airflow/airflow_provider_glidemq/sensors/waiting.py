@@ -14,7 +14,7 @@ from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
-from airflow_provider_glidemq.patience import Patience
+from airflow_provider_glidemq.patience import patience_for
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
+    from glidemq_orchestrate.runs import Patience
 
 
 BACKSTOP: Final = timedelta(seconds=60)
@@ -122,7 +123,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         is_again = not self.deferrable and self.reschedule
         if is_again and context["ti"].get_first_reschedule_date(context) is not None:
             self._is_waiting = True
-        return Patience(self.log, self._what()) if self._is_waiting and not self.silent_fail else None
+        return patience_for(self.log, self._what()) if self._is_waiting and not self.silent_fail else None
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
 from airflow_provider_glidemq.task_groups.flow import index_of
-from glidemq_orchestrate import NodeStatus
-from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate import JobState, NodeStatus
+from glidemq_orchestrate.runs import UPSTREAM
 
 SHOWN: Final = 10
-UPSTREAM: Final = "upstream failed: "
 _ENDED_BY_AIRFLOW: Final = "the Airflow task"  # in the reasons of triggers and of the reconciler
 _BLOCKED: Final = frozenset({JobState.WAITING_CHILDREN, JobState.FAILED, JobState.SKIPPED})
 

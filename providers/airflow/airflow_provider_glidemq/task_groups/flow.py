@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate import FlowNode, FlowSpec, Rule
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.expansion import expand
-from glidemq_orchestrate.flows.rules import Rule, verdict
+from glidemq_orchestrate.flows.rules import verdict
 
 Task = Mapping[str, Any]
 

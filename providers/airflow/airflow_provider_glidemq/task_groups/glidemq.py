@@ -17,8 +17,8 @@ from airflow_provider_glidemq.task_groups.flow import LAUNCH
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
 from airflow_provider_glidemq.task_groups.reading import GroupReader, attributes, defaults_of, rule_of
+from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
-from glidemq_orchestrate.flows.rules import Rule
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator

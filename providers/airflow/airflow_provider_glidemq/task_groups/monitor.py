@@ -11,7 +11,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, again_in_group, airflow_errors
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
-from airflow_provider_glidemq.patience import Patience, looking_up, patiently
+from airflow_provider_glidemq.patience import looking_up, patience_for
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
@@ -21,7 +21,7 @@ from airflow_provider_glidemq.version_compat import (
     AirflowException,
     AirflowSkipException,
 )
-from glidemq_orchestrate.foundation.log_text import in_text
+from glidemq_orchestrate import runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -139,7 +139,7 @@ class GlideMQNodeMonitor(BaseOperator):
         if event is None or "status" not in event:
             raise AirflowException(f"the trigger sent no usable event: {event!r}")
         if event["status"] == "skipped":
-            why = in_text(event["reason"])
+            why = runs.in_text(event["reason"])
             self.log.info("%s", why)  # Airflow logs none
             raise AirflowSkipException(why)
         if event["status"] != "completed":
@@ -149,7 +149,7 @@ class GlideMQNodeMonitor(BaseOperator):
             return None
         flow_id, nodes = event["flow_id"], event["nodes"]
         with airflow_errors():
-            results = patiently(lambda: self._results(flow_id, nodes), Patience(self.log, f"Flow {flow_id}"))
+            results = patience_for(self.log, f"Flow {flow_id}")(lambda: self._results(flow_id, nodes))
         check_size(event["flow_id"], results)
         return ordered(results) if self.is_expanded else results.get(self.node)
 

@@ -22,9 +22,9 @@ from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
 from airflow_provider_glidemq.task_groups.options import carried_over, options_of
 from airflow_provider_glidemq.templates import is_template
+from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.expansion import ARGUMENTS, FIELDS, NODE_FIELDS
-from glidemq_orchestrate.flows.rules import Rule
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.param import ParamsDict

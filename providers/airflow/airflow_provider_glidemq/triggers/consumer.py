@@ -18,9 +18,8 @@ from weakref import WeakKeyDictionary
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.triggers.events import start
 from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
-from glidemq_orchestrate import AsyncQueue, Context, Handlers, RetryLater, Worker
+from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Context, Handlers, RetryLater, Worker
 from glidemq_orchestrate.errors import ConfigurationError, JobNotFound
-from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.handlers.handler import Registered
 
 logger = logging.getLogger(__name__)

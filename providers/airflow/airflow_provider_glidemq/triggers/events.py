@@ -12,10 +12,17 @@ from typing import Any, Final, TypeVar
 
 from airflow_provider_glidemq.conditions import QueueState
 from airflow_provider_glidemq.triggers.poller import JobSubject, Poller, Subscription
-from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, AsyncQueue, Event, FlowStatus
+from glidemq_orchestrate import (
+    AsyncEventReader,
+    AsyncFlow,
+    AsyncFlowProducer,
+    AsyncQueue,
+    ConnectionSettings,
+    Event,
+    FlowStatus,
+)
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.states import ABSENT
-from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)

@@ -6,22 +6,22 @@ import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.ownership import NotOwned, owner_of, seconds_of
+from airflow_provider_glidemq.ownership import owner_of, seconds_of
 from airflow_provider_glidemq.triggers.progress import Quiet, Reporter, Telling
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
+from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import SharedClient
     from glidemq_orchestrate import AsyncFlow, FlowStatus
 
-RENEWALS: Final = 3  # of a lease, in the time that it lasts
 _ending: set[asyncio.Task[None]] = set()
 
 
@@ -156,7 +156,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         try:
             while True:
                 pauses = [quiet.seconds_left or 1.0]
-                pauses += [] if self.owner is None else [seconds_of(self.lapse) / RENEWALS]
+                pauses += [] if self.owner is None else [seconds_of(self.lapse) / runs.RENEWALS]
                 pauses += [reporter.seconds_left] if reporter is not None else []
                 status = await subscription.wait(min(pauses, default=None))
                 if status is not None:
@@ -198,7 +198,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         """Keep the flow wanted: a call each third of the lapse."""
         if self.owner is None:
             return
-        pause = seconds_of(self.lapse) / RENEWALS
+        pause = seconds_of(self.lapse) / runs.RENEWALS
         now = asyncio.get_running_loop().time()
         if self._renewed is None or self._renewed[0] != flow.generation or now - self._renewed[1] >= pause:
             with suppress(Superseded):  # the next look tells
@@ -284,7 +284,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
                 before = await client.cancel(self.flow_id, reason, self.generation, owner=self.owner)
-        except (Superseded, NotOwned) as exc:
+        except (Superseded, runs.NotOwned) as exc:
             self.log.info("Flow %s is not cancelled: %s", self.flow_id, exc)
         except GlideMQError:  # the reconciler, or the end of its lease, does it
             self.log.exception("Flow %s could not be cancelled", self.flow_id)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_provider_glidemq.patience import reconnect_pauses
 from airflow_provider_glidemq.task_groups.ends import Seen
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, TaskKey
 from airflow_provider_glidemq.triggers.tasks import ENDED, ask, states_in_run
+from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import NodeStatus

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate import Context, RetryLater, Unrecoverable
 from glidemq_orchestrate.errors import EncodeError
-from glidemq_orchestrate.wire.codec import Json, encode
+from glidemq_orchestrate.runs import Json
+from glidemq_orchestrate.wire.codec import encode
 
 MAX_BYTES: Final = 48 * 1024
 EVENT_BYTES: Final = 256 * 1024

@@ -11,8 +11,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.parameters import check_seconds
-from airflow_provider_glidemq.patience import reconnect_pauses
 from airflow_provider_glidemq.triggers.waiting import module
+from glidemq_orchestrate.runs import reconnect_pauses
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer

@@ -28,15 +28,8 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import WITHHELD
 from airflow_provider_glidemq.node_reports import NodeReports, in_block
-from airflow_provider_glidemq.ownership import (
-    DAY,
-    NotOwned,
-    check_owned,
-    name_of,
-    owner_of,
-    seconds_of,
-)
-from airflow_provider_glidemq.patience import Patience
+from airflow_provider_glidemq.ownership import DAY, name_of, owner_of, seconds_of
+from airflow_provider_glidemq.patience import patience_for
 from airflow_provider_glidemq.results import check_size, longest_map
 from airflow_provider_glidemq.task_groups.ends import (
     Seen,
@@ -47,13 +40,13 @@ from airflow_provider_glidemq.task_groups.ends import (
     to_start_over,
 )
 from airflow_provider_glidemq.task_groups.flow import ordered
-from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
+from airflow_provider_glidemq.triggers.glidemq import to_its_end
 from airflow_provider_glidemq.triggers.progress import Quiet, Reporter
 from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, TaskKey
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
+from glidemq_orchestrate import JobState
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
-from glidemq_orchestrate.foundation.log_text import in_text
-from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.runs import RENEWALS, NotOwned, check_owned, in_text
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.group_task import GroupTask
@@ -207,7 +200,7 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     async def _payload(self) -> dict[str, Any]:
         shared = await module("shared")
-        patience = Patience(self.log, f"Node {self.node}")
+        patience = patience_for(self.log, f"Node {self.node}")
         while True:
             try:
                 async with shared.shared_client(self.glidemq_conn_id) as client:

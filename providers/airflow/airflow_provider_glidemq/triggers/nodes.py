@@ -10,9 +10,8 @@ from functools import partial
 from airflow_provider_glidemq.task_groups.ends import is_over
 from airflow_provider_glidemq.task_groups.flow import is_node_of
 from airflow_provider_glidemq.triggers.shared import SharedClient
-from glidemq_orchestrate import AsyncFlow, NodeStatus
+from glidemq_orchestrate import AsyncFlow, JobState, NodeStatus
 from glidemq_orchestrate.errors import FlowEnded, NodeNotEnded, NodeNotFound, NodeNotRepeatable
-from glidemq_orchestrate.jobs.states import JobState
 
 logger = logging.getLogger(__name__)
 

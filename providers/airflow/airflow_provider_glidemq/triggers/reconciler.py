@@ -18,12 +18,13 @@ from functools import partial
 from typing import Final
 
 from airflow_provider_glidemq.attempt import began
-from airflow_provider_glidemq.ownership import NotOwned, check_owned, name_of
+from airflow_provider_glidemq.ownership import name_of
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, is_node_of
 from airflow_provider_glidemq.triggers.task_key import TaskKey
 from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_in_run, states_of
-from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowStatus
+from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError, StateError
+from glidemq_orchestrate.runs import NotOwned, adrive, cancel_owned, check_owned
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Reconciler:
         tasks = [task.removeprefix(f"{group}.") for task, state in states.items() if state != "success"]
         try:
             flow = await self._producer.get(status.id)
-            await _check_owned(flow, status)
+            check_owned(flow.id, _owner(status), await flow.owners())
             names = [
                 node.name
                 for node in await flow.nodes()
@@ -124,9 +125,8 @@ class Reconciler:
     async def _cancel(self, status: FlowStatus, state: str | None) -> None:
         reason = f"its Airflow task has ended (state: {state}), and nobody watched it"
         try:
-            flow = await self._producer.get(status.id)
-            await _check_owned(flow, status)
-            await flow.cancel(reason, generation=status.generation)
+            made = cancel_owned(self._producer, status.id, status.generation, reason, owner=_owner(status))
+            await adrive(made)
         except (StateError, NotOwned) as exc:  # it has ended, was begun anew, or is somebody else's
             logger.debug("flow %s is not cancelled: %s", status.id, exc)
         except GlideMQError as exc:
@@ -155,7 +155,9 @@ async def _each(looks: list[Callable[[], Awaitable[None]]]) -> None:
             failed = 0
 
 
-async def _check_owned(flow: AsyncFlow, status: FlowStatus) -> None:
+def _owner(status: FlowStatus) -> str:
+    """The task that has begun a flow, as its owner."""
     labels = status.labels
-    place = TaskKey(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))
-    check_owned(flow.id, name_of(place), await flow.owners())
+    return name_of(
+        TaskKey(labels["dag_id"], labels["task_id"], labels["run_id"], int(labels.get("map_index", "-1")))
+    )

@@ -14,13 +14,12 @@ from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
-from airflow_provider_glidemq.ownership import check_owned
 from airflow_provider_glidemq.patience import LookupFailed, looking_up
 from airflow_provider_glidemq.triggers.events import LINGER_SECONDS, QueueEvents, start
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
-from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowState, FlowStatus, Owner
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, ConnectionSettings, FlowState, FlowStatus, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, StateError
-from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.runs import adrive, cancel_owned, history_of
 
 T = TypeVar("T")
 
@@ -61,21 +60,19 @@ class SharedClient:
         """Cancel a flow, if this generation is its current one. Returns the state before.
 
         Raises:
-            NotOwned: It does not run for this owner.
+            NotOwned: It does not run for this owner alone.
         """
         async with self._gate:
-            flow = await self._producer.get(flow_id)
             if owner is not None:
-                check_owned(flow.id, owner, await flow.owners())
+                made = cancel_owned(self._producer, flow_id, generation, reason, owner=owner)
+                return (await adrive(made)).state
+            flow = await self._producer.get(flow_id)
             return await flow.cancel(reason, generation=generation)
 
     async def history(self, flow: AsyncFlow) -> Sequence[FlowStatus]:
         """The status of each generation of the flow, oldest first."""
         async with self._gate:
-            try:
-                return await flow.history()
-            except FlowNotFound:  # the record of an old one was removed at this moment
-                return [await flow.status()]
+            return await adrive(history_of(self._producer, flow.id))
 
     async def ask(self, call: Awaitable[T]) -> T:
         """Make any other call of a flow that was found here."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_glidemq.patience import Patience
+from airflow_provider_glidemq.patience import patience_for
 from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class WaitingTrigger(BaseTrigger):
     async def _watch_for_ever(self) -> dict[str, Any]:
         shared = await module("shared")
         await self._prepare()
-        patience = Patience(self.log, self.what)
+        patience = patience_for(self.log, self.what)
         while True:
             try:
                 async with shared.shared_client(self.glidemq_conn_id) as client:

@@ -18,7 +18,7 @@ from dagster_pipes import (
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.pipes import PIPES
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Json
 
 TRIED_NODES: Final = 10
 _EXTRAS: Final = "extras"

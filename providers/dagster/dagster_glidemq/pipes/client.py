@@ -18,7 +18,7 @@ from dagster_glidemq.pipes.run import Events, PipesRun
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.runs import JsonLike
 
 RETENTION: Final = timedelta(days=7)
 """How long a job and its result are kept: as long as its messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_glidemq.identity import Context
+from dagster_glidemq.private import reattach_module
 
 CLIENT_NAME = "PipesGlideMQClient"
 
@@ -21,9 +22,8 @@ def record_launch(context: Context, flow_id: str, url: str, *, goes_on: bool) ->
         url: Where a dashboard shows it; may be empty.
         goes_on: An earlier run has begun it.
     """
-    try:
-        from dagster._core.pipes import reattach  # noqa: PLC0415  not in Dagster 1.12
-    except ImportError:
+    reattach = reattach_module()
+    if reattach is None:
         return
     step: dg.OpExecutionContext = context.op_execution_context
     handle = reattach.find_latest_launch_handle(step, client_name=CLIENT_NAME) if goes_on else None

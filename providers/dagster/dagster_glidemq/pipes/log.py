@@ -11,11 +11,10 @@ from typing import Any, Final
 import dagster as dg
 from dagster_pipes import PipesMessage
 
-from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import messages as pipes
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate.foundation.log_text import in_text
 from glidemq_orchestrate.jobs.messages import JobMessage
+from glidemq_orchestrate.runs import Patience, in_text
 
 PAGE: Final = 100
 _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})

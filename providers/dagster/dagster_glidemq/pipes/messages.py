@@ -13,7 +13,7 @@ from dagster_pipes import (
     PipesMessage,
 )
 
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Json
 
 RESULT_FIELD: Final = "dagster_pipes"
 """Where a result that is an object may have a list of messages."""

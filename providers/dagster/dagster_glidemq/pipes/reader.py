@@ -12,11 +12,11 @@ from typing import Final
 import dagster as dg
 from dagster_pipes import PipesParams
 
-from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes.log import LiveLog, Told, pages
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.runs import Patience
 
 JOIN_SECONDS: Final = 30.0
 

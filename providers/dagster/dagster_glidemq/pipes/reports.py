@@ -11,15 +11,13 @@ from functools import partial
 
 from dagster_pipes import PipesMessage
 
-from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.pipes.log import LiveLog, pages
 from dagster_glidemq.pipes.reportable import Reportable
-from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import JobState, NodeStatus, Queue
 from glidemq_orchestrate.errors import Superseded
 from glidemq_orchestrate.jobs.messages import AcceptedAttempt
-from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.runs import Changes, Json, Patience
 
 
 class ReportsUnusable(Exception):

@@ -21,7 +21,6 @@ from dagster_pipes import PipesExtras
 
 from dagster_glidemq.errors import failure_from
 from dagster_glidemq.identity import Context, flow_id_for
-from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import bootstrap
 from dagster_glidemq.pipes.completed import CompletedInvocation
 from dagster_glidemq.pipes.launch import record_launch
@@ -31,9 +30,9 @@ from dagster_glidemq.pipes.reader import GlideMQMessageReader, queues_of
 from dagster_glidemq.pipes.reportable import Reportable
 from dagster_glidemq.pipes.reports import Reports, ReportsUnusable, about
 from dagster_glidemq.resource import GlideMQResource
-from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
+from glidemq_orchestrate.runs import Changes, Patience
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 T = TypeVar("T")

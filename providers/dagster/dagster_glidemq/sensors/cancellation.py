@@ -9,10 +9,10 @@ from typing import Final
 import dagster as dg
 
 from dagster_glidemq.flow_run import ROOT_LABEL, live_owners, run_of
-from dagster_glidemq.patience import Patience
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import Flow, FlowProducer
 from glidemq_orchestrate.errors import FlowNotFound, Superseded
+from glidemq_orchestrate.runs import Patience
 
 PATIENCE: Final = 30.0
 PAGE: Final = 100

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Unpack
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.patience import Patience
 from dagster_glidemq.sensors.tick import (
     BEGINNING,
     REQUESTS_A_TICK,
@@ -32,6 +31,7 @@ from dagster_glidemq.sensors.tick import (
 from glidemq_orchestrate import Event, EventReader, FlowProducer, FlowState, FlowStatus
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
 from glidemq_orchestrate.flows.spec import FlowId
+from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.wire.keys import check_queue_name
 
 ENDED: Final = (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)

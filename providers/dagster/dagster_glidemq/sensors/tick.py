@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, TypedDict
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.patience import Patience
 from glidemq_orchestrate import Event, EventReader, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.runs import Patience
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Requested = dg.RunRequest | dg.SkipReason | AssetEvent

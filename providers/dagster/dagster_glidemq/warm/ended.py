@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import dagster as dg
-from dagster._core.secrets.env_file import get_env_var_dict
 
+from dagster_glidemq.private import get_env_var_dict
 from dagster_glidemq.tags import JOB_TAG
 from glidemq_orchestrate.lifeline.environment import patched
 

@@ -12,23 +12,23 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import dagster as dg
-from dagster._cli.api import (
-    _execute_run_command_body,
-    _execute_step_command_body,
-    _resume_run_command_body,
-)
-from dagster._core.definitions.reconstruct import ReconstructableJob
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEventType, EngineEventData
-from dagster._core.execution import compute_logs
-from dagster._core.instance.config import DAGSTER_CONFIG_YAML_FILENAME
-from dagster._core.origin import JobPythonOrigin
-from dagster._core.secrets.env_file import get_env_var_dict
-from dagster._grpc.types import ExecuteStepArgs
-from dagster._utils.error import serializable_error_info_from_exc_info
-from dagster._utils.hosted_user_process import recon_job_from_origin
-from dagster._utils.interrupts import capture_interrupts
+from dagster import DagsterEventType, DagsterExecutionInterruptedError
 
+from dagster_glidemq.private import (
+    DAGSTER_CONFIG_YAML_FILENAME,
+    EngineEventData,
+    ExecuteStepArgs,
+    JobPythonOrigin,
+    ReconstructableJob,
+    capture_interrupts,
+    compute_logs,
+    execute_run,
+    execute_step,
+    get_env_var_dict,
+    import_commands,
+    recon_job_from_origin,
+    serializable_error_info_from_exc_info,
+)
 from dagster_glidemq.step_job import RunJob, StepJob, location_of, storage_of
 from dagster_glidemq.warm.attempt import StepAttempt
 from dagster_glidemq.warm.messages import INTERRUPTED, NotPrepared, Outdated
@@ -63,6 +63,7 @@ class Execution:
         # here it goes to the compute log only.
         if hasattr(compute_logs, "tail_to_stream"):
             compute_logs.tail_to_stream = _no_tail
+        import_commands()
         _run_nothing()
         self._read_env_file(os.getcwd())  # noqa: PTH109  as Dagster's own commands do
 
@@ -261,14 +262,15 @@ class Execution:
             known_state=job.unpacked_state(),
             should_verify_step=attempt.number == 0,  # of an earlier attempt there may be more events
         )
-        for _ in _execute_step_command_body(arguments, self._instance, run):
+        for _ in execute_step(arguments, self._instance, run):
             pass
         return 0
 
     def _whole_run(self, job: RunJob) -> int:
         self.cancel_instead()
-        body = _resume_run_command_body if job.resume else _execute_run_command_body
-        return body(job.run_id, self._instance, lambda event: self._heard(job.run_id, event), True)
+        return execute_run(
+            job.run_id, self._instance, lambda event: self._heard(job.run_id, event), resume=job.resume
+        )
 
     def cancel_instead(self) -> None:
         """Let a run that is to be terminated end as canceled where Dagster would end it as failed.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import Attempt
+from airflow_provider_glidemq.attempt import TaskAttempt
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL
@@ -38,7 +38,7 @@ async def flow(producer: AsyncFlowProducer) -> AsyncFlow:
     labels = {"orchestrator": "airflow", "dag_id": "d", "task_id": "etl.launch", "run_id": "r1"}
     labels |= {GROUP_LABEL: "etl", "try": "1"}
     run: Any = FakeRun()
-    labels |= Attempt.of(ti, run, 0).label(is_owned=True, group="etl")
+    labels |= TaskAttempt.of(ti, run, 0).label(is_owned=True, group="etl")
     nodes = [FlowNode("a", QUEUE, "j"), FlowNode("b[0]", QUEUE, "j", rule="all_done", after=["a"])]
     spec = FlowSpec("f", nodes, labels=labels)
     owner = owner_of(name_of(ti), 3600.0)

@@ -1,0 +1,155 @@
+"""A run of a flow for an orchestrator. Public for integrators: both providers stand on it.
+
+An orchestrator retries tasks, clears them, loses their processes and kills them. ``OrchestratedRun`` keeps a
+flow in step with all of that: an attempt submits it, goes on with it, repairs it or begins a generation,
+follows it over outages, and cancels only what its task has begun. Writing flows needs none of this.
+
+``attempt`` decides what an attempt does, without a server; ``course`` has the calls; ``following``,
+``ownership``, ``unserved``, ``results`` and ``patience`` are its parts, also for use on their own; ``steps``
+is how one copy of the code serves blocking clients and those on an event loop. ``in_text``, ``in_line`` and
+``in_block`` make text of workers safe for a log; ``Json`` and ``JsonLike`` are the types of data and results.
+Names are resolved on first use, so a file that is parsed often pays for few modules.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from glidemq_orchestrate.foundation.importing import importing as _importing
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.foundation.log_text import in_block, in_line, in_text
+    from glidemq_orchestrate.runs.attempt import (
+        Attempt,
+        Beginning,
+        CountedAttempt,
+        Decision,
+        OnExisting,
+        Origin,
+        Overtaken,
+        beginning,
+        decide,
+        derived_id,
+        is_overtaken,
+    )
+    from glidemq_orchestrate.runs.course import cancel_owned, history_of
+    from glidemq_orchestrate.runs.following import Changes
+    from glidemq_orchestrate.runs.ownership import (
+        MAX_LEASE,
+        RENEWALS,
+        NotOwned,
+        check_owned,
+        owner_of,
+        short_name,
+    )
+    from glidemq_orchestrate.runs.patience import NO_PATIENCE, Patience, reconnect_pauses
+    from glidemq_orchestrate.runs.results import (
+        UPSTREAM,
+        Result,
+        ResultMode,
+        ResultsTooLarge,
+        check_size,
+        collect,
+        is_cause,
+        json_size,
+        leaves_of,
+        log_failures,
+    )
+    from glidemq_orchestrate.runs.run import AsyncOrchestratedRun, OrchestratedRun
+    from glidemq_orchestrate.runs.steps import adrive, drive
+    from glidemq_orchestrate.wire.codec import Json, JsonLike
+
+_PUBLIC: Final = {
+    "foundation.log_text": ("in_block", "in_line", "in_text"),
+    "runs.attempt": (
+        "Attempt",
+        "Beginning",
+        "CountedAttempt",
+        "Decision",
+        "OnExisting",
+        "Origin",
+        "Overtaken",
+        "beginning",
+        "decide",
+        "derived_id",
+        "is_overtaken",
+    ),
+    "runs.course": ("cancel_owned", "history_of"),
+    "runs.following": ("Changes",),
+    "runs.ownership": ("MAX_LEASE", "RENEWALS", "NotOwned", "check_owned", "owner_of", "short_name"),
+    "runs.patience": ("NO_PATIENCE", "Patience", "reconnect_pauses"),
+    "runs.results": (
+        "UPSTREAM",
+        "Result",
+        "ResultMode",
+        "ResultsTooLarge",
+        "check_size",
+        "collect",
+        "is_cause",
+        "json_size",
+        "leaves_of",
+        "log_failures",
+    ),
+    "runs.run": ("AsyncOrchestratedRun", "OrchestratedRun"),
+    "runs.steps": ("adrive", "drive"),
+    "wire.codec": ("Json", "JsonLike"),
+}
+_HOMES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = [
+    "MAX_LEASE",
+    "NO_PATIENCE",
+    "RENEWALS",
+    "UPSTREAM",
+    "AsyncOrchestratedRun",
+    "Attempt",
+    "Beginning",
+    "Changes",
+    "CountedAttempt",
+    "Decision",
+    "Json",
+    "JsonLike",
+    "NotOwned",
+    "OnExisting",
+    "OrchestratedRun",
+    "Origin",
+    "Overtaken",
+    "Patience",
+    "Result",
+    "ResultMode",
+    "ResultsTooLarge",
+    "adrive",
+    "beginning",
+    "cancel_owned",
+    "check_owned",
+    "check_size",
+    "collect",
+    "decide",
+    "derived_id",
+    "drive",
+    "history_of",
+    "in_block",
+    "in_line",
+    "in_text",
+    "is_cause",
+    "is_overtaken",
+    "json_size",
+    "leaves_of",
+    "log_failures",
+    "owner_of",
+    "reconnect_pauses",
+    "short_name",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _importing():
+        found = globals()[name] = getattr(import_module(f"glidemq_orchestrate.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

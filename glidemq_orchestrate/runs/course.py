@@ -1,0 +1,285 @@
+"""The course of one attempt that runs a flow, as steps: begin, follow, end. No orchestrator, no driver.
+
+What a kill between two calls leaves behind: before the submission, nothing; after it, a flow that the next
+attempt finds by its id and goes on with. If none comes, the lease of its owner expires, and the flow is
+cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from glidemq_orchestrate.errors import (
+    FlowCancelled,
+    FlowFailed,
+    FlowNotFound,
+    GlideMQError,
+    Superseded,
+)
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.runs.attempt import (
+    Attempt,
+    Beginning,
+    Decision,
+    OnExisting,
+    Overtaken,
+    beginning,
+    is_overtaken,
+)
+from glidemq_orchestrate.runs.following import Batch, Changes, Follower
+from glidemq_orchestrate.runs.ownership import NotOwned, check_owned, joining
+from glidemq_orchestrate.runs.patience import NO_PATIENCE, Patience, TaskLog
+from glidemq_orchestrate.runs.steps import Steps
+from glidemq_orchestrate.runs.unserved import Unserved
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.flows.spec import FlowSpec, FlowStatus
+
+
+def _reason(exc: BaseException) -> str:
+    return str(exc) if isinstance(exc, GlideMQError) else f"its task has ended: {type(exc).__name__}"
+
+
+def history_of(producer: Any, flow_id: str, patience: Patience = NO_PATIENCE) -> Steps[Sequence[FlowStatus]]:
+    """The status of each generation, oldest first; nothing if there is no such flow."""
+    try:
+        flow = yield from patience.steps(lambda: producer.get(flow_id))
+    except FlowNotFound:
+        return ()
+    try:
+        found: Sequence[FlowStatus] = yield from patience.steps(flow.history)
+    except FlowNotFound:  # the record of an old one was removed at this moment
+        return ((yield from patience.steps(flow.status)),)
+    return found
+
+
+def cancel_owned(  # noqa: PLR0913  what is cancelled, for whom, and why
+    producer: Any,
+    flow_id: str,
+    generation: int | None,
+    reason: str,
+    *,
+    owner: str,
+    counts: Callable[[str], bool] = lambda _: True,
+    attempt: Attempt | None = None,
+    patience: Patience = NO_PATIENCE,
+) -> Steps[FlowStatus]:
+    """Cancel a generation that runs for this owner alone; returns its status before.
+
+    Args:
+        producer: A client.
+        flow_id: The flow.
+        generation: None: the current one.
+        reason: Why.
+        owner: The name of the owner.
+        counts: Whether another owner still wants the flow.
+        attempt: Of the task; one that was given up cancels nothing.
+        patience: How long the server may be away.
+
+    Raises:
+        NotOwned: A person, another client, or another owner has it; or a later attempt of the task.
+        Superseded: It is not the current generation any more.
+        FlowNotFound: There is no such flow.
+    """
+    flow = yield from patience.steps(lambda: producer.get(flow_id))
+    status: FlowStatus = yield from patience.steps(flow.status)
+    number = flow.generation if generation is None else generation
+    if number == flow.generation and not status.state.is_terminal:
+        check_owned(flow_id, owner, (yield from patience.steps(flow.owners)), counts)
+        if attempt is not None and attempt.is_replaced_in(status):
+            raise NotOwned(f"a later try of this task waits for flow {flow_id}")
+    yield from patience.steps(lambda: flow.cancel(reason, generation=number))
+    return status
+
+
+@dataclass(slots=True, kw_only=True)
+class RunSteps:
+    """What ``OrchestratedRun`` and ``AsyncOrchestratedRun`` have in common; see there."""
+
+    attempt: Attempt
+    flow_id: str
+    owner: Owner | None = None
+    on_existing: OnExisting | None = None
+    require_workers: bool = True
+    worker_timeout: timedelta | None = None
+    patience: Patience = field(default_factory=lambda: Patience(600.0, first_seconds=5.0))
+    last_patience: Patience = field(default_factory=lambda: Patience(30.0))
+    log: TaskLog = field(default_factory=lambda: logging.getLogger("glidemq_orchestrate.runs"))
+    counts: Callable[[str], bool] = lambda _: True
+    reason: Callable[[BaseException], str] = _reason
+    generation: int | None = field(init=False, default=None)
+    begun: Beginning | None = field(init=False, default=None)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the task owns what it has begun: such a flow does not outlive it."""
+        return self.owner is not None and (self.begun is None or self.begun.is_own)
+
+    def _owner_in(self, status: FlowStatus | None) -> Owner | None:
+        """The task as the owner of a generation; None: it owns nothing."""
+        if self.owner is None or not self.is_owned:
+            return None
+        is_begun_here = status is None or self.attempt.origin(status) is not None
+        return joining(self.owner, is_begun_here=is_begun_here)
+
+    def begin_steps(self, producer: Any, spec: FlowSpec) -> Steps[Any]:
+        """Submit the flow, go on with it, or begin a generation."""
+        history = yield from history_of(producer, self.flow_id, self.patience)
+        begun = self.begun = beginning(self.attempt, history, self.on_existing)
+        if begun.decision is Decision.YIELD and self.on_existing is None:
+            raise Overtaken(self.flow_id)
+        owner = self._owner_in(history[-1] if history and not begun.is_new else None)
+        flow = yield from self.patience.steps(
+            lambda: producer.submit(
+                spec,
+                flow_id=self.flow_id,
+                on_existing=begun.on_existing,
+                request=begun.request,
+                owner=owner,
+                require_workers=self.require_workers and begun.needs_workers,
+            )
+        )
+        self.generation = flow.generation
+        if begun.repairs:
+            yield from self.patience.steps(flow.retry_failed)
+        elif begun.decision is not Decision.JOIN and not begun.is_new:
+            status = yield from self.patience.steps(flow.status)
+            yield from self.note_steps(flow, status, is_shown=False)
+        return flow
+
+    def note_steps(self, flow: Any, status: FlowStatus, *, is_shown: bool) -> Steps[None]:
+        """Store with a generation that this attempt goes on with it, or has shown it."""
+        text = self.attempt.note(status, is_shown=is_shown)
+        if text is not None:
+            yield from self.patience.steps(lambda: flow.note(text))
+
+    def current_steps(self, producer: Any) -> Steps[Any]:
+        """Find the current generation, unless a later run of the task has begun it."""
+        history = yield from history_of(producer, self.flow_id, self.patience)
+        if is_overtaken(self.attempt, map(self.attempt.origin, history)):
+            raise Overtaken(self.flow_id)
+        owner = self._owner_in(history[-1] if history else None)
+        flow = yield from self.patience.steps(lambda: producer.get(self.flow_id, owner=owner))
+        self.generation = flow.generation
+        return flow
+
+    def cancel_steps(self, producer: Any, reason: str) -> Steps[FlowStatus | None]:
+        """Cancel the generation of this attempt, if it is its own."""
+        flow_id, generation = self.flow_id, self.generation
+        if generation is None:  # it may have begun while it was being submitted
+            if self.begun is None:
+                return None
+            flow = yield from self.last_patience.steps(lambda: producer.get(flow_id))
+            status = yield from self.last_patience.steps(flow.status)
+            if status.request != self.begun.request:
+                return None
+            generation = flow.generation
+        name = "" if self.owner is None or not self.is_owned else self.owner.name
+        return (
+            yield from cancel_owned(
+                producer,
+                flow_id,
+                generation,
+                reason,
+                owner=name,
+                counts=self.counts,
+                attempt=self.attempt,
+                patience=self.last_patience,
+            )
+        )
+
+    def end_steps(self, producer: Any, reason: str) -> Steps[None]:
+        """Cancel the flow because its task ends; never fails."""
+        try:
+            status = yield from self.cancel_steps(producer, reason)
+        except FlowNotFound:
+            return
+        except (Superseded, NotOwned) as exc:
+            self.log.info("Flow %s is not cancelled: %s", self.flow_id, exc)
+        except GlideMQError as exc:
+            self.log.warning("Flow %s could not be cancelled: %s", self.flow_id, exc)
+        else:
+            if status is not None and not status.state.is_terminal:
+                was = status.state.value
+                self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, was, reason)
+
+
+@dataclass(slots=True)
+class Course:
+    """What follows from the beginning of a run, over all generations.
+
+    Attributes:
+        run: The run.
+        producer: A client.
+        spec: The flow.
+        timeout: How long it may take; None: without limit.
+        on_begin: Called with the flow when it has begun.
+        look: Called at least once a second.
+        read: Reads results of nodes of a flow.
+    """
+
+    run: RunSteps
+    producer: Any
+    spec: FlowSpec
+    timeout: timedelta | None
+    on_begin: Callable[[Any], Any]
+    look: Callable[[], Any]
+    read: Callable[[Any, Sequence[str]], Any]
+    _flow: Any = None
+    _parts: tuple[Follower, Unserved] | None = None
+    _last: FlowStatus | None = None
+
+    def advance(self) -> Steps[Changes | None]:
+        """The next changes; None when the flow has completed.
+
+        Raises:
+            FlowFailed, FlowCancelled, WaitTimeout, WorkersMissing, Overtaken: As ``OrchestratedRun.changes``.
+        """
+        run = self.run
+        if self._parts is None:
+            flow = yield from run.begin_steps(self.producer, self.spec)
+            yield partial(self.on_begin, flow)
+            self._parts = self._follow(flow)
+        while self._last is None:
+            try:
+                found = yield from self._step(*self._parts)
+            except Superseded as exc:
+                flow = yield from run.current_steps(self.producer)
+                run.log.info("%s, which this task waits for now", exc)
+                self._parts = self._follow(flow)
+            else:
+                if found is not None:
+                    self._last = found.status if self._parts[0].is_over else None
+                    return found
+        yield from self._raise_unless_completed(self._last)
+        return None
+
+    def close(self) -> Steps[None]:
+        """End the following."""
+        if self._parts is not None:
+            yield self._parts[0].close
+
+    def _follow(self, flow: Any) -> tuple[Follower, Unserved]:
+        run, self._flow = self.run, flow
+        follower = Follower(flow, run.patience, self.timeout, partial(self.read, flow))
+        limit = run.worker_timeout
+        return follower, Unserved(self.producer, flow, limit=limit, log=run.log, patience=run.patience)
+
+    def _step(self, follower: Follower, unserved: Unserved) -> Steps[Changes | None]:
+        batch: Batch = yield from follower.batch()
+        yield self.look
+        yield from unserved.check(batch)
+        return (yield from follower.changes(batch))
+
+    def _raise_unless_completed(self, status: FlowStatus) -> Steps[None]:
+        if status.state is FlowState.CANCELLED:
+            raise FlowCancelled(self._flow.id, status.reason)
+        if status.state is not FlowState.COMPLETED:
+            outcome = yield from self.run.patience.steps(self._flow.outcome)
+            raise FlowFailed(self._flow.id, outcome.failed)

@@ -1,0 +1,198 @@
+"""OrchestratedRun and AsyncOrchestratedRun: one attempt of a task of an orchestrator that runs a flow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from glidemq_orchestrate.errors import GlideMQError, WaitTimeout, WorkersMissing
+from glidemq_orchestrate.runs.course import Course, RunSteps
+from glidemq_orchestrate.runs.following import Changes
+from glidemq_orchestrate.runs.steps import adrive, drive
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.clients.flows import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
+    from glidemq_orchestrate.flows.spec import FlowSpec, FlowStatus
+    from glidemq_orchestrate.wire.codec import Json
+
+
+class OrchestratedRun(RunSteps):
+    """One attempt of a task of an orchestrator that runs a flow. For integrators: both providers use it.
+
+    Make one for each attempt, and one more in each process that goes on with it. ``changes`` does all; the
+    other methods are for orchestrators that wait in another process than the one that submits.
+
+    An attempt submits the flow, repairs what an earlier one began, begins a generation, waits for what others
+    have begun, or yields to a later attempt: see ``Decision``. It is cancelled with its task only if the task
+    owns it, and nobody else does: see ``cancel``.
+
+    Args:
+        attempt: The attempt, as the orchestrator knows it; see ``CountedAttempt``.
+        flow_id: The flow: the same for all attempts of the task. See ``derived_id``.
+        owner: For whom the flow runs; None: the task ends nothing, and its end leaves the flow running. See
+            ``owner_of``.
+        on_existing: What to do with a flow of this id, whoever began it; None: as the attempt decides.
+        require_workers: Whether live workers must serve all queues and have all handlers at the beginning.
+        worker_timeout: How long no live worker may serve what is to run; then the flow is cancelled. None:
+            without limit, but with a warning.
+        patience: How long the server may be away.
+        last_patience: How long it may be when the flow is cancelled.
+        log: The log of the task.
+        counts: Whether another owner of the flow still wants it, so that it is not cancelled.
+        reason: Why a flow is cancelled whose task ends with this exception.
+
+    Example:
+        .. code-block:: python
+
+            task = derived_id("mine", run_id, task_id)
+            attempt = CountedAttempt("mine", task, run=clears, number=try_number)
+            run = OrchestratedRun(attempt=attempt, flow_id=task, owner=owner_of(f"mine {run_id}", LEASE))
+            with FlowProducer(url) as producer:
+                for change in run.changes(producer, spec):
+                    show(change.status)
+    """
+
+    __slots__ = ()
+
+    def changes(
+        self,
+        producer: FlowProducer,
+        spec: FlowSpec,
+        *,
+        timeout: timedelta | None = None,
+        on_begin: Callable[[Flow], object] = lambda _: None,
+        look: Callable[[], object] = lambda: None,
+    ) -> Iterator[Changes]:
+        """Begin, and yield as nodes end. A flow that did not complete is raised after the last yield.
+
+        Generations that others begin are followed. Ending the iteration early cancels the flow.
+
+        Args:
+            producer: A client.
+            spec: The flow.
+            timeout: Time after which the flow is cancelled; None: no limit.
+            on_begin: Called with the flow when it has begun.
+            look: Called at least once a second; what it raises ends the iteration and cancels the flow.
+
+        Raises:
+            FlowFailed, FlowCancelled: It ended so.
+            WaitTimeout, WorkersMissing: It did not end in time, or nobody ran it; it was cancelled.
+            Overtaken: A later run of the task has begun it.
+            GlideMQError: Anything else; a flow that runs goes on, and the next attempt finds it.
+        """
+
+        def read(flow: Flow, names: Sequence[str]) -> Mapping[str, Json]:
+            return self.patience(lambda: flow.results(names)) if names else {}
+
+        course = Course(self, producer, spec, timeout, on_begin, look, read)
+        try:
+            while (change := drive(course.advance())) is not None:
+                yield change
+        except (WaitTimeout, WorkersMissing) as exc:
+            self.end(producer, self.reason(exc))
+            raise
+        except GlideMQError:
+            raise  # if it still runs, the next attempt goes on with it
+        except BaseException as exc:
+            self.end(producer, self.reason(exc))
+            raise
+        finally:
+            drive(course.close())
+
+    def begin(self, producer: FlowProducer, spec: FlowSpec) -> Flow:
+        """Submit the flow, go on with it, or begin a generation. Safe to repeat.
+
+        Raises:
+            Overtaken: A later run of the task has begun it.
+            GlideMQError: As ``FlowProducer.submit``.
+        """
+        return drive(self.begin_steps(producer, spec))  # type: ignore[no-any-return]
+
+    def current(self, producer: FlowProducer) -> Flow:
+        """The current generation, whoever began it.
+
+        Raises:
+            Overtaken: A later run of the task has begun it.
+            FlowNotFound: The flow no longer exists.
+        """
+        return drive(self.current_steps(producer))  # type: ignore[no-any-return]
+
+    def cancel(self, producer: FlowProducer, reason: str) -> FlowStatus | None:
+        """Cancel the generation that this attempt has begun or found; returns the status before.
+
+        None: it was not submitted yet. For several processes of one attempt, set ``generation``.
+
+        Raises:
+            NotOwned: A person, another client, or another owner has it; or a later attempt waits for it.
+            Superseded: It is not the current generation any more.
+            FlowNotFound: There is no such flow.
+        """
+        return drive(self.cancel_steps(producer, reason))
+
+    def end(self, producer: FlowProducer, reason: str) -> None:
+        """``cancel`` for a task that ends anyway: what goes wrong is logged."""
+        drive(self.end_steps(producer, reason))
+
+    def shown(self, flow: Flow, status: FlowStatus) -> None:
+        """Note that the task has succeeded with a generation, as it was then."""
+        drive(self.note_steps(flow, status, is_shown=True))
+
+
+class AsyncOrchestratedRun(RunSteps):
+    """``OrchestratedRun`` for clients on an event loop; same arguments, same errors."""
+
+    __slots__ = ()
+
+    async def changes(
+        self,
+        producer: AsyncFlowProducer,
+        spec: FlowSpec,
+        *,
+        timeout: timedelta | None = None,  # noqa: ASYNC109  as in OrchestratedRun
+        on_begin: Callable[[AsyncFlow], object] = lambda _: None,
+        look: Callable[[], object] = lambda: None,
+    ) -> AsyncIterator[Changes]:
+        """Begin, and yield as nodes end. A flow that did not complete is raised after the last yield.
+
+        As ``OrchestratedRun.changes``; ``on_begin`` and ``look`` may be coroutine functions. Await the
+        ``results`` of a change. Close the iterator to end early: a loop that is left does not.
+        """
+
+        async def read(flow: AsyncFlow, names: Sequence[str]) -> Mapping[str, Json]:
+            return await adrive(self.patience.steps(lambda: flow.results(names))) if names else {}
+
+        course = Course(self, producer, spec, timeout, on_begin, look, read)
+        try:
+            while (change := await adrive(course.advance())) is not None:
+                yield change
+        except (WaitTimeout, WorkersMissing) as exc:
+            await self.end(producer, self.reason(exc))
+            raise
+        except GlideMQError:
+            raise
+        except BaseException as exc:
+            await self.end(producer, self.reason(exc))
+            raise
+        finally:
+            await adrive(course.close())
+
+    async def begin(self, producer: AsyncFlowProducer, spec: FlowSpec) -> AsyncFlow:
+        """Submit the flow, go on with it, or begin a generation. As in ``OrchestratedRun``."""
+        return await adrive(self.begin_steps(producer, spec))
+
+    async def current(self, producer: AsyncFlowProducer) -> AsyncFlow:
+        """The current generation, whoever began it. As in ``OrchestratedRun``."""
+        return await adrive(self.current_steps(producer))
+
+    async def cancel(self, producer: AsyncFlowProducer, reason: str) -> FlowStatus | None:
+        """Cancel the generation that this attempt has begun or found. As in ``OrchestratedRun``."""
+        return await adrive(self.cancel_steps(producer, reason))
+
+    async def end(self, producer: AsyncFlowProducer, reason: str) -> None:
+        """``cancel`` for a task that ends anyway: what goes wrong is logged."""
+        await adrive(self.end_steps(producer, reason))
+
+    async def shown(self, flow: AsyncFlow, status: FlowStatus) -> None:
+        """Note that the task has succeeded with a generation, as it was then."""
+        await adrive(self.note_steps(flow, status, is_shown=True))
