@@ -87,7 +87,7 @@ def layers(nodes: int) -> FlowSpec:
     for at in range(nodes):
         row, place = divmod(at, WIDTH)
         before = [f"n{(row - 1) * WIDTH + (place + step) % WIDTH}" for step in (0, 1)] if row else []
-        made.append(FlowNode(f"n{at}", QUEUE, "nothing", data={"at": at}, after=before))
+        made.append(FlowNode(f"n{at}", queue=QUEUE, job="nothing", data={"at": at}, after=before))
     return FlowSpec("layers", made)
 
 

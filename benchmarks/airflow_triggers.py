@@ -88,8 +88,10 @@ def submit(url: str, count: int, seconds: float) -> float:
         for number in range(count):
             delay = begin + spread.random() * seconds - time.time()
             options = JobOptions(delay=timedelta(seconds=max(delay, 0.001)))
-            nodes = [FlowNode("n0", QUEUE, "nothing", options=options)]
-            nodes += [FlowNode(f"n{at}", QUEUE, "nothing", after=[f"n{at - 1}"]) for at in range(1, 5)]
+            nodes = [FlowNode("n0", queue=QUEUE, job="nothing", options=options)]
+            nodes += [
+                FlowNode(f"n{at}", queue=QUEUE, job="nothing", after=[f"n{at - 1}"]) for at in range(1, 5)
+            ]
             flows.submit(FlowSpec("five", nodes), flow_id=f"f{number}")
     return begin
 

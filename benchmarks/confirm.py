@@ -135,7 +135,9 @@ def in_bulk(settings: ConnectionSettings) -> float:
 
 def submitted(settings: ConnectionSettings) -> float:
     """Nodes per second of a flow, submitted at once."""
-    nodes = [FlowNode(f"n{n}", "flow", "work", after=[f"n{n - 1}"] if n else []) for n in range(NODES)]
+    nodes = [
+        FlowNode(f"n{n}", queue="flow", job="work", after=[f"n{n - 1}"] if n else []) for n in range(NODES)
+    ]
     with FlowProducer(settings) as flows:
         flows.list()
         began = time.monotonic()

@@ -32,7 +32,8 @@ def nothing_of_a_node(ctx: Context) -> None:
 def flow_of(count: int) -> FlowSpec:
     """So many nodes that depend on nothing."""
     return FlowSpec(
-        f"nothing {count}", [FlowNode(f"nothing_{number}", NODES, "nothing") for number in range(count)]
+        f"nothing {count}",
+        [FlowNode(f"nothing_{number}", queue=NODES, job="nothing") for number in range(count)],
     )
 
 

@@ -102,7 +102,7 @@ def submitter(url: str, number: str, of: str, flows: str, folder: str) -> None:
 def flow(shape: str) -> FlowSpec:
     """A flow of about 100 nodes."""
     return FlowSpec(
-        shape, [FlowNode(name, QUEUE, "work", after=after) for name, after in nodes_of(shape, SIZE)]
+        shape, [FlowNode(name, queue=QUEUE, job="work", after=after) for name, after in nodes_of(shape, SIZE)]
     )
 
 
@@ -173,7 +173,10 @@ def _adding(
             write("called", job_id, called)
             return
         flow_id = f"{seed}-{count}"
-        nodes = [FlowNode(FIRST, QUEUE, "work"), FlowNode(THEN, QUEUE, "work", after=[FIRST])]
+        nodes = [
+            FlowNode(FIRST, queue=QUEUE, job="work"),
+            FlowNode(THEN, queue=QUEUE, job="work", after=[FIRST]),
+        ]
         await flows.submit(FlowSpec("two", nodes), flow_id=flow_id)
         write("due", f"{flow_id}~{FIRST}", intended)
         write("called", f"{flow_id}~{FIRST}", called)

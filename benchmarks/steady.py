@@ -74,7 +74,9 @@ def async_worker(url: str) -> None:
     @handlers.handler("grow")
     async def grow(ctx: Context) -> None:
         assert ctx.flow is not None
-        await ctx.flow.map_over_async(FlowNode("item", QUEUE, "work", DATA), range(5), before=["end"])
+        await ctx.flow.map_over_async(
+            FlowNode("item", queue=QUEUE, job="work", data=DATA), range(5), before=["end"]
+        )
 
     _serve(url, handlers)
 
@@ -92,7 +94,7 @@ def threads_worker(url: str) -> None:
     @handlers.handler("grow")
     def grow(ctx: Context) -> None:
         assert ctx.flow is not None
-        ctx.flow.map_over(FlowNode("item", QUEUE, "work", DATA), range(5), before=["end"])
+        ctx.flow.map_over(FlowNode("item", queue=QUEUE, job="work", data=DATA), range(5), before=["end"])
 
     _serve(url, handlers)
 
@@ -138,55 +140,70 @@ def _serve(url: str, handlers: Handlers, *, queue: str = QUEUE, concurrency: int
 
 def fan_out() -> FlowSpec:
     """One node, ten after it, one after those."""
-    middle = [FlowNode(f"n{at}", QUEUE, "work", DATA, ["begin"]) for at in range(10)]
-    end = FlowNode("end", QUEUE, "work", DATA, [node.name for node in middle])
-    return _spec("fan-out", FlowNode("begin", QUEUE, "work", DATA), *middle, end)
+    middle = [FlowNode(f"n{at}", queue=QUEUE, job="work", data=DATA, after=["begin"]) for at in range(10)]
+    end = FlowNode("end", queue=QUEUE, job="work", data=DATA, after=[node.name for node in middle])
+    return _spec("fan-out", FlowNode("begin", queue=QUEUE, job="work", data=DATA), *middle, end)
 
 
 def in_a_chain() -> FlowSpec:
     """Eight nodes, each after the one before."""
     return _spec(
-        "chain", *(FlowNode(f"n{at}", QUEUE, "work", DATA, [f"n{at - 1}"] if at else []) for at in range(8))
+        "chain",
+        *(
+            FlowNode(f"n{at}", queue=QUEUE, job="work", data=DATA, after=[f"n{at - 1}"] if at else [])
+            for at in range(8)
+        ),
     )
 
 
 def retried() -> FlowSpec:
     """Four nodes that fail once or twice, and one after them."""
     nodes = [
-        FlowNode(f"n{at}", QUEUE, "work", DATA | {"fails": 1 + at % 2}, options=TWICE) for at in range(4)
+        FlowNode(f"n{at}", queue=QUEUE, job="work", data=DATA | {"fails": 1 + at % 2}, options=TWICE)
+        for at in range(4)
     ]
-    return _spec("retried", *nodes, FlowNode("end", QUEUE, "work", DATA, [node.name for node in nodes]))
+    return _spec(
+        "retried",
+        *nodes,
+        FlowNode("end", queue=QUEUE, job="work", data=DATA, after=[node.name for node in nodes]),
+    )
 
 
 def failing() -> FlowSpec:
     """A node that always fails: what depends on it fails too, but for one that may run after all."""
     return _spec(
         "failing",
-        FlowNode("bad", QUEUE, "work", DATA | {"fails": 99}, options=JobOptions(attempts=2)),
-        FlowNode("next", QUEUE, "work", DATA, ["bad"]),
-        FlowNode("after that", QUEUE, "work", DATA, ["next"]),
-        FlowNode("anyway", QUEUE, "work", DATA, [Dependency("bad", on_failure="ignore")]),
+        FlowNode("bad", queue=QUEUE, job="work", data=DATA | {"fails": 99}, options=JobOptions(attempts=2)),
+        FlowNode("next", queue=QUEUE, job="work", data=DATA, after=["bad"]),
+        FlowNode("after that", queue=QUEUE, job="work", data=DATA, after=["next"]),
+        FlowNode(
+            "anyway", queue=QUEUE, job="work", data=DATA, after=[Dependency("bad", on_failure="ignore")]
+        ),
     )
 
 
 def cancelled() -> FlowSpec:
     """Slow nodes in two layers, cancelled while the first runs."""
-    first = [FlowNode(f"n{at}", QUEUE, "slow", DATA) for at in range(3)]
-    second = [FlowNode(f"m{at}", QUEUE, "work", DATA, ["n0", "n1"]) for at in range(5)]
+    first = [FlowNode(f"n{at}", queue=QUEUE, job="slow", data=DATA) for at in range(3)]
+    second = [FlowNode(f"m{at}", queue=QUEUE, job="work", data=DATA, after=["n0", "n1"]) for at in range(5)]
     return _spec("cancelled", *first, *second)
 
 
 def growing() -> FlowSpec:
     """A node that adds five more before the end."""
-    return _spec("growing", FlowNode("grow", QUEUE, "grow"), FlowNode("end", QUEUE, "work", DATA, ["grow"]))
+    return _spec(
+        "growing",
+        FlowNode("grow", queue=QUEUE, job="grow"),
+        FlowNode("end", queue=QUEUE, job="work", data=DATA, after=["grow"]),
+    )
 
 
 def elsewhere() -> FlowSpec:
     """Nodes of another queue, whose handlers run in processes."""
     return _spec(
         "elsewhere",
-        FlowNode("a", f"{QUEUE}-apart", "apart"),
-        FlowNode("b", QUEUE, "work", DATA, ["a"]),
+        FlowNode("a", queue=f"{QUEUE}-apart", job="apart"),
+        FlowNode("b", queue=QUEUE, job="work", data=DATA, after=["a"]),
     )
 
 
@@ -251,7 +268,7 @@ class Client:
         options[1] = JobOptions(remove_on_complete=KEPT, ordering=Ordering(f"key{number % 50}"))
         options[2] = JobOptions(remove_on_complete=KEPT, priority=1 + number % 5)
         options[3] = JobOptions(remove_on_complete=100, attempts=TWICE.attempts, backoff=TWICE.backoff)
-        jobs = [NewJob("work", DATA | {"fails": int(at == 3)}, one) for at, one in enumerate(options)]
+        jobs = [NewJob("work", DATA | {"fails": int(at == 3)}, options=one) for at, one in enumerate(options)]
         added = await self._queue.add_many(jobs)
         self.ends["plain jobs"] += len(added)
 

@@ -52,7 +52,11 @@ def serve(url: str, count: int) -> None:
 def flow(shape: str, count: int) -> FlowSpec:
     """One of the flows of the comparison, with this many nodes."""
     return FlowSpec(
-        shape, [FlowNode(name, QUEUE, "work", DATA, after) for name, after in nodes_of(shape, count)]
+        shape,
+        [
+            FlowNode(name, queue=QUEUE, job="work", data=DATA, after=after)
+            for name, after in nodes_of(shape, count)
+        ],
     )
 
 

@@ -63,7 +63,10 @@ class Producer:
 
 def flow_spec(shape: str, size: int) -> FlowSpec:
     """A flow whose joins read the results of all their dependencies."""
-    nodes = [FlowNode(name, QUEUE, _job(after), DATA, after) for name, after in nodes_of(shape, size)]
+    nodes = [
+        FlowNode(name, queue=QUEUE, job=_job(after), data=DATA, after=after)
+        for name, after in nodes_of(shape, size)
+    ]
     return FlowSpec(f"{shape}-{size}", nodes)
 
 

@@ -32,7 +32,7 @@ REPORT = dg.AssetKey(["orders", "report"])
 def call(name: str, function: str, *after: str, inputs: Any = (), **arguments: Any) -> FlowNode:
     """A node that calls a function of ``orders_steps``."""
     data: Any = {"callable": f"orders_steps:{function}", "arguments": arguments, "inputs": list(inputs)}
-    return FlowNode(name, QUEUE, "python", data, after=after, options=JobOptions(attempts=3))
+    return FlowNode(name, queue=QUEUE, job="python", data=data, after=after, options=JobOptions(attempts=3))
 
 
 def build(day: str) -> FlowSpec:

@@ -48,7 +48,7 @@ def publish(  # noqa: PLR0913, PLR0917  a message
     for option in ("priority", "lifo"):
         if getattr(options, option):
             raise InvalidJob(f"{option} is not for broadcasts: subscriptions never see such messages")
-    job_id = yield from queue_ops.add_job(queue, queue_ops.NewJob(subject, data, options), now_ms)
+    job_id = yield from queue_ops.add_job(queue, queue_ops.NewJob(subject, data, options=options), now_ms)
     for _ in range(SLICES if most is not None else 0):
         if not (yield from ask(calls.trim(queue, most or 0, now_ms))):
             break

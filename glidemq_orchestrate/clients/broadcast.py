@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from glidemq_orchestrate.broadcasts import ops
 from glidemq_orchestrate.broadcasts import subscriptions as listing
 from glidemq_orchestrate.broadcasts.subscriptions import MessageState, SubscriptionInfo
@@ -12,7 +14,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import JobId
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -28,14 +30,28 @@ class BroadcastOperations:
         self._keys, self._clock, self._max = keys, clock, max_messages
 
     def publish(
-        self, subject: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS
+        self,
+        subject: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        **keywords: Unpack[OptionKeywords],
     ) -> Op[JobId]:
         """Publish one message; ``subject`` is dot-separated and names the handler.
+
+        Args:
+            subject: Such as ``orders.new``.
+            data: JSON, at most 1 MiB encoded.
+            options: Attempts, own id, time to live, and so on.
+            keywords: The same one by one, in place of those in ``options``. See ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: Nothing was published. Priority and LIFO are refused.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
         """
+        return self._publish(subject, data, with_keywords(options, keywords))
+
+    def _publish(self, subject: str, data: JsonLike, options: JobOptions) -> Op[JobId]:
         now_ms = self._clock.now_ms()
         return (yield from ops.publish(self._keys, subject, data, options, now_ms, self._max))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     FlowTooLarge,
     GlideMQError,
     InvalidFlow,
@@ -259,6 +260,12 @@ def _check_spec(spec: FlowSpec) -> None:
         raise FlowTooLarge(f"flow {spec.name} has {len(spec.nodes):,} nodes; the limit is {MAX_NODES:,}")
     for node in spec.nodes:
         _check_node(node)
+    for node in spec.nodes:
+        if node.queue == "":
+            raise ConfigurationError(
+                f"node {node.name} has no queue name, of 1 to 256 characters. "
+                "Fix: give the node a queue, or the flow"
+            )
     for queue in {node.queue for node in spec.nodes}:
         check_queue_name(queue)
     check_unique([node.name for node in spec.nodes])

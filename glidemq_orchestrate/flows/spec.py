@@ -6,10 +6,10 @@ Independent of keys, servers and clocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NewType
+from typing import TYPE_CHECKING, Any, Final, NewType, Unpack
 
 from glidemq_orchestrate.errors import ConfigurationError, FailedNode, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.forms.forms import FlowForms
@@ -17,7 +17,13 @@ from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, Fallback, JobOptions
+from glidemq_orchestrate.jobs.options import (
+    DEFAULT_OPTIONS,
+    Fallback,
+    JobOptions,
+    OptionKeywords,
+    with_keywords,
+)
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.codec import Json, JsonLike
 
@@ -28,20 +34,21 @@ FlowId = NewType("FlowId", str)
 SILENT: Final = timedelta(seconds=12)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class FlowNode:
     """One node of a flow; it becomes one job.
 
     Attributes:
         name: Unique in the flow, 1 to 256 characters, no control characters.
-        queue: Where the job waits for a worker.
-        job: The handler's name.
+        queue: Where the job waits for a worker; that of the flow when left out.
+        job: The handler's name; the name of the node when left out.
         data: What the handler gets as ``ctx.data``: JSON, at most 1 MiB encoded.
         after: Names of the nodes that must end first, or ``Dependency`` with what the failure of that node
             means to this one. The results of those that complete are ``ctx.inputs``.
         options: Attempts, backoff, timeout, delay, priority, time to live, ordering key. All but the
             attempts count from the moment the node may run. Options that remove jobs have no effect: a flow
-            keeps its nodes.
+            keeps its nodes. Each may also be given as a keyword, and then replaces that of ``options``:
+            ``FlowNode("clean", attempts=3, timeout=60)``.
         rule: When this node runs, by how its dependencies end; see ``Rule``.
         on_failure: What the failure of this node means to dependents that do not set it themselves; see
             ``OnFailure``. Only with ``ignore`` it does not fail the flow.
@@ -59,9 +66,30 @@ class FlowNode:
     on_failure: OnFailure | str = OnFailure.FAIL
     queue_timeout: Duration | None = None
 
-    def __post_init__(self) -> None:
-        """Take seconds for what they are; all else is checked with the flow."""
-        object.__setattr__(self, "queue_timeout", _span(self.queue_timeout))
+    def __init__(  # noqa: PLR0913  what a node has; most have defaults
+        self,
+        name: str,
+        *,
+        queue: str = "",
+        job: str | None = None,
+        data: JsonLike = None,
+        after: Sequence[str] = (),
+        options: JobOptions = DEFAULT_OPTIONS,
+        rule: Rule | str = Rule.ALL_SUCCESS,
+        on_failure: OnFailure | str = OnFailure.FAIL,
+        queue_timeout: Duration | None = None,
+        **keywords: Unpack[OptionKeywords],
+    ) -> None:
+        put = object.__setattr__
+        put(self, "name", name)
+        put(self, "queue", queue)
+        put(self, "job", name if job is None else job)
+        put(self, "data", data)
+        put(self, "after", after)
+        put(self, "options", with_keywords(options, keywords))
+        put(self, "rule", rule)
+        put(self, "on_failure", on_failure)
+        put(self, "queue_timeout", _span(queue_timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +99,7 @@ class FlowSpec(FlowForms):
     Attributes:
         name: The name of the flow in lists; not its id.
         nodes: 1 to 100,000 nodes.
+        queue: Of the nodes that have none of their own.
         labels: Short strings to find the flow by, such as the DAG and run it came from: at most 32, keys and
             values of 1 to 256 characters. An orchestrator adds some of its own.
         retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
@@ -85,6 +114,7 @@ class FlowSpec(FlowForms):
 
     name: str
     nodes: Sequence[FlowNode]
+    queue: str = field(default="", kw_only=True)
     labels: Mapping[str, str] = field(default_factory=dict)
     retention: Duration | None = None
     deadline: Duration | None = None
@@ -96,14 +126,15 @@ class FlowSpec(FlowForms):
         """Take seconds for what they are; all else is checked by ``check_flow``."""
         for name in ("retention", "deadline", "queue_timeout"):
             object.__setattr__(self, name, _span(getattr(self, name)))
+        object.__setattr__(self, "nodes", _in_queue(self.nodes, self.queue))
 
     @classmethod
     @explained(InvalidFlow)
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
         """Build from the form of a flow file.
 
-        That is ``{"name", "labels", "retention", "deadline", "fail_fast", "priority", "queue_timeout",
-        "nodes": [{"name", "queue", "job", "data", "after", "options", "rule", "on_failure",
+        That is ``{"name", "queue", "labels", "retention", "deadline", "fail_fast", "priority",
+        "queue_timeout", "nodes": [{"name", "queue", "job", "data", "after", "options", "rule", "on_failure",
         "queue_timeout"}]}``. Durations are seconds, ISO 8601 (``PT5M``) or short (``5m``); ``options`` has
         the fields of ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
 
@@ -117,6 +148,7 @@ class FlowSpec(FlowForms):
         file = read(wire)
         return cls(
             file.name,
+            queue=file.queue,
             labels=file.labels,
             retention=file.retention,
             deadline=file.deadline,
@@ -127,7 +159,7 @@ class FlowSpec(FlowForms):
                 FlowNode(
                     name=node.name,
                     queue=node.queue,
-                    job=node.job,
+                    job=node.job if "job" in node.model_fields_set else None,
                     data=node.data,
                     after=[one if isinstance(one, str) else Dependency(**dict(one)) for one in node.after],
                     options=_options(node.options, f"nodes.{at}.options"),
@@ -263,6 +295,16 @@ def _span(value: Duration | None) -> Duration | None:
         return optional_duration("", value)
     except ConfigurationError:
         return value
+
+
+def _in_queue(nodes: Sequence[FlowNode], queue: str) -> Sequence[FlowNode]:
+    """The nodes, in the queue of the flow where they have none; what are no nodes, ``check_flow`` refuses."""
+    if not queue or not isinstance(nodes, Sequence):
+        return nodes
+    return [
+        replace(node, queue=queue) if isinstance(node, FlowNode) and not node.queue else node
+        for node in nodes
+    ]
 
 
 def _options(wire: OptionsFile, place: str) -> JobOptions:

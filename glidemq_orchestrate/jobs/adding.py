@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import (
@@ -22,7 +22,13 @@ from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.bounds import milli
 from glidemq_orchestrate.jobs.calls import EncodedJob
 from glidemq_orchestrate.jobs.job import Job, JobId
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, JobRef
+from glidemq_orchestrate.jobs.options import (
+    DEFAULT_OPTIONS,
+    JobOptions,
+    JobRef,
+    OptionKeywords,
+    with_keywords,
+)
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function
 from glidemq_orchestrate.wire.codec import Json, JsonLike, decode, encode, pack
@@ -133,13 +139,32 @@ def _ids(first: str, length: int) -> Iterable[str | None]:
     return map(str, range(start, start + length))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class NewJob:
-    """A job to add: the handler that runs it, its data (JSON, at most 1 MiB encoded) and its options."""
+    """A job to add.
+
+    Attributes:
+        name: The handler that runs it.
+        data: JSON, at most 1 MiB encoded.
+        options: How it is run. Each option may also be given as a keyword, and then replaces that of
+            ``options``: ``NewJob("clean", attempts=3)``.
+    """
 
     name: str
     data: JsonLike = None
     options: JobOptions = DEFAULT_OPTIONS
+
+    def __init__(
+        self,
+        name: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        **keywords: Unpack[OptionKeywords],
+    ) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "options", with_keywords(options, keywords))
 
 
 def traced(new: NewJob, traceparent: str) -> NewJob:

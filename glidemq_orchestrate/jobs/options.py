@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, seconds
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.backoff import Backoff
 from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
 from glidemq_orchestrate.jobs.deduplication import Deduplication, deduplication_wire
@@ -226,3 +228,49 @@ class JobOptions:
 
 
 DEFAULT_OPTIONS: Final = JobOptions()
+
+
+class AwaitedKeywords(TypedDict, total=False):
+    """The options of a job as keywords, but for its ``timeout``; see ``JobOptions``."""
+
+    attempts: int
+    backoff: Backoff | None
+    delay: Duration
+    job_id: str | None
+    priority: int
+    lifo: bool
+    ttl: Duration | None
+    ordering: Ordering | None
+    cost: float | None
+    deduplication: Deduplication | None
+    lock_duration: Duration | None
+    remove_on_complete: Retention
+    remove_on_fail: Retention
+    fallbacks: Sequence[Fallback]
+    must_pass: bool
+    parent: JobRef | None
+    traceparent: str | None
+
+
+class OptionKeywords(AwaitedKeywords, total=False):
+    """The options of a job as keywords; see ``JobOptions``."""
+
+    timeout: Duration | None
+
+
+def with_keywords(options: JobOptions, keywords: Mapping[str, Any]) -> JobOptions:
+    """The options with some replaced.
+
+    Raises:
+        InvalidJob: A keyword is not the name of an option, or its value is not valid.
+    """
+    if not keywords:
+        return options
+    if not isinstance(options, JobOptions):
+        raise InvalidJob(f"options must be JobOptions, got {type(options).__name__}")
+    known = [part.name for part in fields(JobOptions)]
+    for name in keywords:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise InvalidJob(f"there is no option {described(name)}; did you mean {near!r}?")
+    return replace(options, **keywords)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
 from glidemq_orchestrate.foundation.names import JOB_NAME, described
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.schedules.cron import Cron
 from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, is_utf8
 from glidemq_orchestrate.wire.stored import moment
@@ -139,21 +139,35 @@ class Schedule:
         return len(wire.get("pattern", "").split()) == 6 or any(name in wire for name in _OURS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class JobTemplate:
     """The job that a scheduler adds.
 
     Attributes:
         name: The handler's name; the name of the scheduler when left out.
         data: JSON, at most 1 MiB encoded; an object with ``logical_time``. When left out, jobs get ``{}``.
-        options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here.
+        options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here. Each may
+            also be given as a keyword: ``JobTemplate("clean", attempts=3)``.
     """
 
     name: str | None = None
     data: JsonLike = None
     options: JobOptions = DEFAULT_OPTIONS
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        **keywords: Unpack[OptionKeywords],
+    ) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "options", with_keywords(options, keywords))
+        self._check()
+
+    def _check(self) -> None:
         """Refuse options that would be ignored."""
         check_fields(self, InvalidJob, without=("name", "data"))
         if self.options.delay or self.options.job_id is not None:

@@ -79,8 +79,8 @@ class Step:
             for name, policy in zip(self.after, self.policies or (None,) * len(self.after), strict=True)
         ]
         return FlowNode(
-            self.name, self.queue, self.handler, self._payload(flow_id), after, rule=self.rule,
-            on_failure=self.on_failure,
+            self.name, queue=self.queue, job=self.handler, data=self._payload(flow_id), after=after,
+            rule=self.rule, on_failure=self.on_failure,
             options=JobOptions(
                 attempts=self.attempts,
                 backoff=Backoff("fixed", timedelta(milliseconds=50)) if self.attempts > 1 else None,

@@ -14,7 +14,7 @@ def test_a_job_that_was_met_revoked_is_failed_too_late_when_its_flow_was_retried
     url: str, *, is_retried: bool
 ) -> None:
     with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
-        flow = flows.submit(FlowSpec("f", [FlowNode("a", "q", "work")]), flow_id="f")
+        flow = flows.submit(FlowSpec("f", [FlowNode("a", queue="q", job="work")]), flow_id="f")
         place = node.place(1_000)
         assert place
         flow.cancel("late")
@@ -28,7 +28,10 @@ def test_a_job_that_was_met_revoked_is_failed_too_late_when_its_flow_was_retried
 
 def test_a_job_that_had_ended_is_known_by_the_reply_to_a_report(url: str) -> None:
     with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
-        flows.submit(FlowSpec("f", [FlowNode("a", "q", "work"), FlowNode("b", "q", "work")]), flow_id="f")
+        flows.submit(
+            FlowSpec("f", [FlowNode("a", queue="q", job="work"), FlowNode("b", queue="q", job="work")]),
+            flow_id="f",
+        )
         entries = [place for _ in "ab" if (place := node.place(1_000))]
         (first, second) = (node.activate(*place) for place in entries)
         assert isinstance(first, Taken)

@@ -22,7 +22,7 @@ from tests.server.lua.keyspace import changes
 
 REFUSED: Final = (ConfigurationError, InvalidFlow, InvalidJob, CodecError, StateError)
 MOMENT: Final = timedelta(milliseconds=1)
-NODE: Final = gmo.FlowNode("c", "idle", "work", DATA)
+NODE: Final = gmo.FlowNode("c", queue="idle", job="work", data=DATA)
 GOOD: Final[dict[str, Any]] = {
     "after": None,
     "before": None,
@@ -184,7 +184,11 @@ def good_arguments(client: str, name: str, method: Callable[..., Any]) -> dict[s
     """Arguments with which a method works; KeyError for a parameter that is new."""
     kind = client.removeprefix("later_").replace("later", "queue")
     parameters = inspect.signature(method).parameters
-    return {part: GOOD_OF.get((kind, name, part), GOOD[part]) for part in parameters}
+    return {
+        part: GOOD_OF.get((kind, name, part), GOOD[part])
+        for part, about in parameters.items()
+        if about.kind is not inspect.Parameter.VAR_KEYWORD
+    }
 
 
 @st.composite

@@ -21,7 +21,7 @@ from tests.fuzz.secret import PASSWORD, PAYLOAD, refuse
 URL: Final = f"valkey://u:{PASSWORD}@h"
 SECOND: Final = timedelta(seconds=1)
 DATA: Final = {"token": PAYLOAD}
-NODE: Final = gmo.FlowNode("a", "etl", "work", DATA)
+NODE: Final = gmo.FlowNode("a", queue="etl", job="work", data=DATA)
 FLOW: Final = gmo.FlowSpec("nightly", [NODE])
 
 
@@ -183,18 +183,21 @@ MADE: Final[dict[str, Made]] = {
     "Dependency": Made(
         gmo.Dependency,
         {"name": "a", "on_failure": "skip"},
-        lambda made: _use_nodes([NODE, gmo.FlowNode("b", "etl", "work", after=[made])]),
+        lambda made: _use_nodes([NODE, gmo.FlowNode("b", queue="etl", job="work", after=[made])]),
     ),
     "from_dict": Made(gmo.FlowSpec.from_dict, {"wire": FLOW.to_dict()}, _use_flow, shows=True),
     "map_over": Made(
         gmo.map_over,
-        {"template": NODE, "items": [1, PAYLOAD], "collect": gmo.FlowNode("all", "etl", "work")},
+        {"template": NODE, "items": [1, PAYLOAD], "collect": gmo.FlowNode("all", queue="etl", job="work")},
         _use_nodes,
         shows=True,
     ),
     "nested": Made(gmo.nested, {"flow": FLOW, "name": "inner", "after": ()}, _use_nodes, shows=True),
     "chord": Made(
-        gmo.chord, {"header": [NODE], "body": gmo.FlowNode("b", "etl", "work")}, _use_nodes, shows=True
+        gmo.chord,
+        {"header": [NODE], "body": gmo.FlowNode("b", queue="etl", job="work")},
+        _use_nodes,
+        shows=True,
     ),
     "EventFilter": Made(gmo.EventFilter, {"kinds": ["completed"], "jobs": ["1"], "flows": None}),
     "ConnectionSettings": Made(

@@ -185,7 +185,10 @@ class Setting:
 
     def _store_flow(self, damage: Damage) -> None:
         raw = self.here.raw
-        nodes = [FlowNode("a", "good", "work", DATA), FlowNode("b", "good", "work", after=["a"])]
+        nodes = [
+            FlowNode("a", queue="good", job="work", data=DATA),
+            FlowNode("b", queue="good", job="work", after=["a"]),
+        ]
         self.flows.submit(FlowSpec("odd", nodes), flow_id="odd")
         raw.hset(P + b"gmo:flow:odd:nodes", "b", damage.row)
         for key, fields in ((P + b"gmo:flow:odd", damage.flow), (P + b"job:odd~a", damage.node)):

@@ -110,8 +110,14 @@ def world() -> Iterator[World]:
 def _populate(url: str) -> None:
     handlers = Handlers()
     handlers.handler("work")(work)
-    nodes = [FlowNode("a", "etl", "work", DATA), FlowNode("b", "etl", "work", DATA, after=["a"])]
-    open_nodes = [FlowNode("a", "idle", "work", DATA), FlowNode("b", "idle", "work", after=["a"])]
+    nodes = [
+        FlowNode("a", queue="etl", job="work", data=DATA),
+        FlowNode("b", queue="etl", job="work", data=DATA, after=["a"]),
+    ]
+    open_nodes = [
+        FlowNode("a", queue="idle", job="work", data=DATA),
+        FlowNode("b", queue="idle", job="work", after=["a"]),
+    ]
     with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedulers("etl", url) as schedulers:
         queue.set_dead_letter_queue("dead")
         running = RunningWorker(Worker(url, queues=["etl"], handlers=handlers))

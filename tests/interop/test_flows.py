@@ -60,10 +60,10 @@ def test_fact_31_a_diamond_of_ours_runs_in_order_on_node_workers(node: Node, url
     spec = FlowSpec(
         "diamond",
         [
-            FlowNode("A", "q", "A"),
-            FlowNode("B", "q", "B", after=["A"]),
-            FlowNode("C", "q", "C", after=["A"]),
-            FlowNode("D", "q", "D", after=["B", "C"]),
+            FlowNode("A", queue="q", job="A"),
+            FlowNode("B", queue="q", job="B", after=["A"]),
+            FlowNode("C", queue="q", job="C", after=["A"]),
+            FlowNode("D", queue="q", job="D", after=["B", "C"]),
         ],
     )
     with FlowProducer(url) as flows:
@@ -102,9 +102,9 @@ def test_fact_33_edges_across_queues_are_kept_by_our_flows(
     spec = FlowSpec(
         "across",
         [
-            FlowNode("A", "q", "w"),
-            FlowNode("B", "q", "w", after=["A"]),
-            FlowNode("C", "q2", "w", after=["B"]),
+            FlowNode("A", queue="q", job="w"),
+            FlowNode("B", queue="q", job="w", after=["A"]),
+            FlowNode("C", queue="q2", job="w", after=["B"]),
         ],
     )
     with FlowProducer(url) as flows:

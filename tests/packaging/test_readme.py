@@ -106,8 +106,8 @@ def test_the_growing_flow_runs_as_printed() -> None:
         with FlowProducer(server.url) as flows:
             assert len(flows.submit(names["spec"], flow_id="a").result(timeout=MINUTE)) == 14
             split, total = (
-                FlowNode("split", "etl", "split"),
-                FlowNode("total", "etl", "total", after=["split"]),
+                FlowNode("split", queue="etl", job="split"),
+                FlowNode("total", queue="etl", job="total", after=["split"]),
             )
             results = flows.submit(FlowSpec("growing", [split, total]), flow_id="b").result(timeout=MINUTE)
         assert results["total"] == ["item[0]", "item[1]", "item[2]", "split"]

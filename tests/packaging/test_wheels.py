@@ -56,9 +56,8 @@ def test_the_core_wheel_works_without_extras(wheels: dict[str, Path], tmp_path: 
         timeout=240,
     )  # fmt: skip
 
-    code = (
-        "from glidemq_orchestrate import *; print(check_flow(FlowSpec('f', [FlowNode('a', 'q', 'j')])).home)"
-    )
+    spec = "FlowSpec('f', [FlowNode('a', queue='q', job='j')])"
+    code = f"from glidemq_orchestrate import *; print(check_flow({spec}).home)"
     imported = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     command = subprocess.run(
         [tmp_path / "venv" / "bin" / "glidemq", "server", "--port", "1"],

@@ -62,9 +62,9 @@ def flows(shape: Shape, queues: Sequence[str], *, every: int = 1, edges: bool = 
             [
                 FlowNode(
                     _NAMES[number],
-                    queues[number % len(queues)],
-                    "work",
-                    {"end": end[number]},
+                    queue=queues[number % len(queues)],
+                    job="work",
+                    data={"end": end[number]},
                     after=[Dependency(_NAMES[other], edge) for other in shape[number]],
                     rule=rule[number],
                     on_failure=policy[number],

@@ -20,10 +20,18 @@ if TYPE_CHECKING:
 
 # a(b) -> m(c), which fails at first;  a, m -> end(b);  side(c) is skipped, which after(b) does not mind
 NODES = [
-    FlowNode("m", "c", JOB, node_data(first=1), after=["a"], options=JobOptions(attempts=2)),
-    FlowNode("end", "b", JOB, node_data("failed"), after=["a", "m"], options=JobOptions(lifo=True)),
-    FlowNode("side", "c", JOB, node_data("skipped"), options=JobOptions(delay=timedelta(milliseconds=50))),
-    FlowNode("after", "b", JOB, node_data(ms=900), after=["side"], rule="none_failed"),
+    FlowNode("m", queue="c", job=JOB, data=node_data(first=1), after=["a"], options=JobOptions(attempts=2)),
+    FlowNode(
+        "end", queue="b", job=JOB, data=node_data("failed"), after=["a", "m"], options=JobOptions(lifo=True)
+    ),
+    FlowNode(
+        "side",
+        queue="c",
+        job=JOB,
+        data=node_data("skipped"),
+        options=JobOptions(delay=timedelta(milliseconds=50)),
+    ),
+    FlowNode("after", queue="b", job=JOB, data=node_data(ms=900), after=["side"], rule="none_failed"),
 ]
 # The tasks of processes that die, and what users do.
 VICTIMS: dict[str, tuple[str, ...]] = {
@@ -44,7 +52,10 @@ def plan(path: Path, *steps: str) -> Plan:
     """The flow, and what a user does with it: while it runs, or after it has ended."""
     moments = {"cancel": 400, "extend": 450}
     doing = tuple((moments.get(step, 4_000), step) for step in steps)
-    nodes = [FlowNode("a", "b", JOB, node_data(grows=path == "staged")), *NODES]  # added nodes need one slot
+    nodes = [
+        FlowNode("a", queue="b", job=JOB, data=node_data(grows=path == "staged")),
+        *NODES,
+    ]  # added nodes need one slot
     return Plan(path, FlowSpec("crash", nodes), workers=1, steps=doing, heals=True)
 
 

@@ -12,7 +12,7 @@ LONG = timedelta(seconds=60)
 
 
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, kw.pop("queue", "etl"), kw.pop("job", "work"), after=list(after), **kw)
+    return FlowNode(name, queue=kw.pop("queue", "etl"), job=kw.pop("job", "work"), after=list(after), **kw)
 
 
 class Work:

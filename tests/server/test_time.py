@@ -178,7 +178,9 @@ def test_flows_are_shown_by_the_time_of_the_server(
 ) -> None:
     wall.off_ns = HOUR_NS
     with FlowProducer(url) as flows:
-        flow = flows.submit(FlowSpec("n", [FlowNode("a", "etl", "work")]), flow_id="n", require_workers=False)
+        flow = flows.submit(
+            FlowSpec("n", [FlowNode("a", queue="etl", job="work")]), flow_id="n", require_workers=False
+        )
         now_ms = server_ms(redis_client)
         for now in (flows.now(), flow.now()):
             assert abs(now.timestamp() * 1000 - now_ms) < 5_000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def node(name: str, *after: str, queue: str = "etl", **options: Any) -> FlowNode:
-    return FlowNode(name, queue, "work", after=list(after), options=JobOptions(**options))
+    return FlowNode(name, queue=queue, job="work", after=list(after), options=JobOptions(**options))
 
 
 DIAMOND = FlowSpec("n", [node("a"), node("b", "a"), node("c", "a", queue="spark"), node("d", "b", "c")])

@@ -102,7 +102,7 @@ def test_a_flow_completes_after_a_kill_and_its_table_is_right_once(  # noqa: PLR
 
     def node(name: str, step: str, after: list[str], **arguments: Any) -> FlowNode:
         data: Any = {"callable": f"fault_steps:{step}", "arguments": {"folder": folder, **arguments}}
-        return FlowNode(name, "spark", "spark.python", data, after)
+        return FlowNode(name, queue="spark", job="spark.python", data=data, after=after)
 
     parts = [node(f"part{n}", "part", [], number=n, marker=marker) for n in range(PARTS)]
     names = [one.name for one in parts]

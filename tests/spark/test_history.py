@@ -310,14 +310,14 @@ def test_ended_flows_become_history_once_each(
         return "done"
 
     run_worker(["etl"], {"work": work}, url=url)
-    nodes = [FlowNode("a", "etl", "work")]
-    nodes += [FlowNode("b", "etl", "work", after=["a"], options=JobOptions(attempts=2))]
-    nodes += [FlowNode("c", "etl", "work", after=["b"])]
+    nodes = [FlowNode("a", queue="etl", job="work")]
+    nodes += [FlowNode("b", queue="etl", job="work", after=["a"], options=JobOptions(attempts=2))]
+    nodes += [FlowNode("c", queue="etl", job="work", after=["b"])]
     location, long = str(tmp_path / "history"), timedelta(seconds=240)
     with FlowProducer(url) as flows:
         for number in range(3):
             flows.submit(FlowSpec("nightly", nodes), flow_id=f"f{number}").result(timeout=long)
-        open_ = flows.submit(FlowSpec("open", [FlowNode("x", "nobody", "work")]), flow_id="open")
+        open_ = flows.submit(FlowSpec("open", [FlowNode("x", queue="nobody", job="work")]), flow_id="open")
         first: Any = flows.submit(build(location), flow_id="h1").result(timeout=long)
         # Begun anew, and one more; the rest is read again, as it lies within the overlap.
         flows.submit(FlowSpec("nightly", nodes), flow_id="f0", on_existing="restart").result(timeout=long)

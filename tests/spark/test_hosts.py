@@ -65,7 +65,7 @@ STEPS = """
         logging.getLogger("mine").debug("not told")
         ctx.progress({"part": 1})
         ctx.check_owner()
-        ctx.flow.add_nodes([FlowNode("more", "spark", "other")], before=["last"])
+        ctx.flow.add_nodes([FlowNode("more", queue="spark", job="other")], before=["last"])
         return ctx.inputs
 
     def checks(spark, ctx):
@@ -274,7 +274,7 @@ class TestOneHost:
         assert run(shared, one) == {"before": [1]}
         assert one.recorder.lines == ["by hand", "WARNING by logging"]
         assert {"part": 1} in one.recorder.reported
-        assert added == [([FlowNode("more", "spark", "other")], ("last",))]
+        assert added == [([FlowNode("more", queue="spark", job="other")], ("last",))]
         (record,) = [record for record in caplog.records if record.name == "mine"]
         assert (record.getMessage(), record.levelno) == ("by logging", logging.WARNING)
         assert record.__dict__["action"] == "tried"

@@ -443,11 +443,19 @@ class TestWorkers:
     ) -> None:
         run_worker(["spark"], warm_handlers, allow_import=["iceberg_steps"], concurrency=4)
         nodes = [
-            FlowNode(f"d{n}", "spark", "spark.python", step("orders", day=f"2026-01-0{n}", rows=n))
+            FlowNode(
+                f"d{n}", queue="spark", job="spark.python", data=step("orders", day=f"2026-01-0{n}", rows=n)
+            )
             for n in range(1, 6)
         ]
         nodes.append(
-            FlowNode("total", "spark", "spark.python", step("total"), after=[one.name for one in nodes])
+            FlowNode(
+                "total",
+                queue="spark",
+                job="spark.python",
+                data=step("total"),
+                after=[one.name for one in nodes],
+            )
         )
         with FlowProducer(url) as flows:
             results = flows.submit(FlowSpec("days", nodes)).wait(timeout=timedelta(seconds=120)).results

@@ -148,10 +148,10 @@ def test_a_step_of_a_worker_knows_what_came_before_it(
     folder = str(tmp_path / "table")
     data: Any = {"callable": "published_steps:table", "arguments": {"rows": 9, "folder": folder}}
     reads: Any = {"callable": "published_steps:newest", "arguments": {"folder": folder}}
-    nodes = [FlowNode("t", "spark", "spark.python", data)]
+    nodes = [FlowNode("t", queue="spark", job="spark.python", data=data)]
     looks_away: Any = {"callable": "published_steps:looks_away"}
-    nodes += [FlowNode("m", "spark", "spark.python", looks_away, after=["t"])]
-    nodes += [FlowNode("n", "spark", "spark.python", reads, after=["m"])]
+    nodes += [FlowNode("m", queue="spark", job="spark.python", data=looks_away, after=["t"])]
+    nodes += [FlowNode("n", queue="spark", job="spark.python", data=reads, after=["m"])]
     run_worker(["spark"], warm_handlers, url=url, allow_import=["published_steps"])
     with FlowProducer(url) as flows:
         results: Any = flows.submit(FlowSpec("p", nodes)).result(timeout=timedelta(seconds=120))
@@ -329,7 +329,7 @@ def queue(url: str) -> Any:
 
 def step(name: str, after: list[str] | None = None, **arguments: Any) -> FlowNode:
     data: Any = {"callable": f"published_steps:{name}", "arguments": arguments}
-    return FlowNode(name, "spark", "spark.python", data, after=after or [])
+    return FlowNode(name, queue="spark", job="spark.python", data=data, after=after or [])
 
 
 @pytest.mark.usefixtures("_spark_environment")
@@ -363,7 +363,7 @@ class TestWorkers:
         nodes = []
         for number in range(6):
             node = step("days", day=f"d{number}", rows=number + 1, folder=str(tmp_path))
-            nodes.append(FlowNode(f"day{number}", node.queue, node.job, node.data))
+            nodes.append(FlowNode(f"day{number}", queue=node.queue, job=node.job, data=node.data))
         with FlowProducer(url) as flows:
             flows.submit(FlowSpec("days", nodes)).wait(timeout=timedelta(seconds=90))
         eventually(lambda: len(versions(tmp_path)) == 6)

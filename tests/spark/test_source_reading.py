@@ -95,7 +95,11 @@ def test_the_table_of_jobs_has_each_state_as_the_client_tells_it(
     broken = queue.add("a")
     redis_client.hset(f"glide:{{etl}}:job:{broken}", "data", "{no json")
     with FlowProducer(url=url) as flows:
-        flows.submit(FlowSpec("f", [FlowNode("n", "etl", "a"), FlowNode("m", "etl", "a", after=["n"])]))
+        flows.submit(
+            FlowSpec(
+                "f", [FlowNode("n", queue="etl", job="a"), FlowNode("m", queue="etl", job="a", after=["n"])]
+            )
+        )
 
     frame = read("jobs")
     assert [field.metadata["comment"] for field in frame.schema] == [one.meaning for one in TABLES["jobs"]]
@@ -209,9 +213,9 @@ def test_flows_and_nodes_are_tables_with_their_generations(
     read: Read, url: str, run_worker: RunWorker, pushing: Callable[[str], None]
 ) -> None:
     nodes = [
-        FlowNode("load", "etl", "a"),
-        FlowNode("check", "bi", "b", after=["load"], options=JobOptions(attempts=2)),
-        FlowNode("report", "bi", "a", after=["check"]),
+        FlowNode("load", queue="etl", job="a"),
+        FlowNode("check", queue="bi", job="b", after=["load"], options=JobOptions(attempts=2)),
+        FlowNode("report", queue="bi", job="a", after=["check"]),
     ]
     run_worker(["etl", "bi"], {"a": a, "b": b})
     with FlowProducer(url=url) as producer:
@@ -219,7 +223,7 @@ def test_flows_and_nodes_are_tables_with_their_generations(
         flow.wait(timeout=ATTEMPTS)
         flow.restart()
         flow.wait(timeout=ATTEMPTS)
-        waiting = producer.submit(FlowSpec("w", [FlowNode("only", "unserved", "a")]), flow_id="w")
+        waiting = producer.submit(FlowSpec("w", [FlowNode("only", queue="unserved", job="a")]), flow_id="w")
         status = flow.status()
 
         [row] = read("flows", state="failed").collect()
@@ -279,7 +283,9 @@ def test_names_with_odd_characters_and_a_prefix_of_ones_own_are_read(spark: Spar
     odd = 'e*t[l]? "ü" \\ \U0001f600,x'
     with Queue(odd, url=url, prefix="my*pre") as queue, FlowProducer(url=url, prefix="my*pre") as flows:
         queue.add("a")
-        flows.submit(FlowSpec("f", [FlowNode("n", odd, "a"), FlowNode("m", odd, "a", after=["n"])]))
+        flows.submit(
+            FlowSpec("f", [FlowNode("n", queue=odd, job="a"), FlowNode("m", queue=odd, job="a", after=["n"])])
+        )
     spark.dataSource.register(GlideMQDataSource)
     for more in ({}, {"queue": odd}):
         reading = spark.read.format("glidemq").options(url=url, prefix="my*pre", table="jobs", **more)
@@ -335,7 +341,11 @@ def test_a_cluster_is_read_and_written(spark: SparkSession, tmp_path: Path) -> N
         assert frame.groupBy("queue").count().orderBy("queue").collect() == [("bi", 1), ("etl", 500)]
         with FlowProducer(url=cluster.url) as flows:  # in several slots, so clients carry it
             flow = flows.submit(
-                FlowSpec("f", [FlowNode("n", "etl", "a"), FlowNode("m", "bi", "a", after=["n"])]), flow_id="f"
+                FlowSpec(
+                    "f",
+                    [FlowNode("n", queue="etl", job="a"), FlowNode("m", queue="bi", job="a", after=["n"])],
+                ),
+                flow_id="f",
             )
             told = {node.name: (node.job_id, node.state, list(node.after)) for node in flow.nodes()}
         nodes = spark.read.format("glidemq").options(**place, table="nodes").load()

@@ -169,8 +169,13 @@ def test_statements_are_nodes_that_read_and_publish_tables(
         "tables": {"halves": {"node": "half"}},
     }
     nodes = [
-        FlowNode("half", "spark", JOB_NAME, {**half, "publish": {"location": str(tmp_path / "halves")}}),
-        FlowNode("total", "spark", JOB_NAME, total, after=["half"]),
+        FlowNode(
+            "half",
+            queue="spark",
+            job=JOB_NAME,
+            data={**half, "publish": {"location": str(tmp_path / "halves")}},
+        ),
+        FlowNode("total", queue="spark", job=JOB_NAME, data=total, after=["half"]),
     ]
     with FlowProducer(url) as flows:
         results: Any = flows.submit(FlowSpec("sql", nodes)).wait(timeout=timedelta(seconds=60)).results

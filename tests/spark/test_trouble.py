@@ -266,7 +266,13 @@ def test_jobs_of_a_worker_outlive_its_jvm(
     run_worker(["spark"], steps.handlers, allow_import=[module])
     names = [("waits", "one"), ("waits", "two"), ("leaves", "exits")]
     nodes = [
-        FlowNode(name, "spark", "spark.python", {"callable": f"{module}:{step}"}, on_failure="ignore")
+        FlowNode(
+            name,
+            queue="spark",
+            job="spark.python",
+            data={"callable": f"{module}:{step}"},
+            on_failure="ignore",
+        )
         for step, name in names
     ]
     with FlowProducer(url) as flows:

@@ -65,8 +65,8 @@ def test_what_has_ended_is_added_and_a_cleared_task_adds_nothing_twice(
 
 def ended(flows: FlowProducer, flow_id: str) -> None:
     """Run a flow of three nodes to its end."""
-    nodes = [FlowNode(f"clean[{number}]", "system", "echo", number) for number in range(2)]
-    nodes += [FlowNode("report", "system", "echo", after=[node.name for node in nodes])]
+    nodes = [FlowNode(f"clean[{number}]", queue="system", job="echo", data=number) for number in range(2)]
+    nodes += [FlowNode("report", queue="system", job="echo", after=[node.name for node in nodes])]
     flows.submit(FlowSpec("night", nodes), flow_id=flow_id).result(timeout=MINUTE)
 
 

@@ -29,6 +29,7 @@ from glidemq_orchestrate import (
     Job,
     JobOptions,
     JobState,
+    JobTemplate,
     NewJob,
     NodeChange,
     NodeStatus,
@@ -142,7 +143,13 @@ def mistakes(url: str) -> None:
     """Each line is an error; an ignore that is not needed is one too."""
     FlowNode("a", queue="q", job="j", after=[1])  # type: ignore[list-item]
     FlowNode("a", queue="q", job="j", data={1, 2})  # type: ignore[arg-type]
-    FlowNode("a", "q", "j", options={"attempts": 3})  # type: ignore[arg-type]
+    FlowNode("a", queue="q", job="j", options={"attempts": 3})  # type: ignore[arg-type]
+    FlowNode("a", "q")  # type: ignore[call-arg]
+    FlowNode("a", attemps=3)  # type: ignore[call-arg]
+    FlowNode("a", attempts="3")  # type: ignore[arg-type]
+    JobTemplate("a", lifo=1)  # type: ignore[arg-type]
+    Queue("q", url).add("a", delay="soon")  # type: ignore[arg-type]
+    Queue("q", url).add_and_wait("a", retries=3)  # type: ignore[call-arg]
     JobOptions(timeout="5")  # type: ignore[arg-type]
     Backoff("slow")  # type: ignore[arg-type]
     Worker(url)  # type: ignore[call-arg]

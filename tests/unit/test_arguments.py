@@ -40,7 +40,7 @@ from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 URL = "valkey://h"
-NODE = FlowNode("a", "etl", "work")
+NODE = FlowNode("a", queue="etl", job="work")
 HUGE = 10**5000  # has no repr
 SECRET = "hunter2"
 
@@ -73,7 +73,7 @@ class Pet:
         (lambda: check_flow(FlowSpec("x", 5)), InvalidFlow, "nodes must be Sequence.FlowNode., got int"),  # type: ignore[arg-type]
         (lambda: check_flow(5), InvalidFlow, "a flow must be a FlowSpec, got int"),  # type: ignore[arg-type]
         (
-            lambda: check_flow(FlowSpec("x", [NODE, FlowNode("b", "etl", "work", options=3)])),  # type: ignore[arg-type]
+            lambda: check_flow(FlowSpec("x", [NODE, FlowNode("b", queue="etl", job="work", options=3)])),  # type: ignore[arg-type]
             InvalidFlow,
             "node number 1: options must be JobOptions, got int",
         ),
@@ -165,7 +165,11 @@ def test_a_traceback_of_a_refused_flow_shows_no_data() -> None:
 
 def test_an_error_of_the_encoder_does_not_hold_the_payload() -> None:
     with pytest.raises(EncodeError, match="not JSON") as refused:
-        check_flow(FlowSpec("x", [FlowNode("a", "etl", "work", {"password": SECRET, "half": "\ud83d"})]))
+        check_flow(
+            FlowSpec(
+                "x", [FlowNode("a", queue="etl", job="work", data={"password": SECRET, "half": "\ud83d"})]
+            )
+        )
     assert refused.value.__cause__ is None
 
 

@@ -51,7 +51,7 @@ from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError
 import asyncio
 
 url = "valkey://127.0.0.1:1"
-spec = g.FlowSpec("n", [g.FlowNode("a", "etl", "work")])
+spec = g.FlowSpec("n", [g.FlowNode("a", queue="etl", job="work")])
 job = g.JobTemplate("a")
 ways = {
     "client": lambda: g.Queue("etl", url).counts(),

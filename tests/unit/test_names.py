@@ -44,15 +44,15 @@ T = 1_700_000_000_000
 
 
 def flow(name: str = "f", node: str = "a", queue: str = "q", job: str = "j", **labels: str) -> Any:
-    return check_flow(FlowSpec(name, [FlowNode(node, queue, job)], labels=labels))
+    return check_flow(FlowSpec(name, [FlowNode(node, queue=queue, job=job)], labels=labels))
 
 
 def add(name: str) -> Any:
-    return next(queue_ops.add_job(KEYS, NewJob(name, None, JobOptions()), T))
+    return next(queue_ops.add_job(KEYS, NewJob(name, None, options=JobOptions()), T))
 
 
 def add_many(name: str) -> Any:
-    return next(queue_ops.add_many(KEYS, [NewJob(name, None, JobOptions())], T))
+    return next(queue_ops.add_many(KEYS, [NewJob(name, None, options=JobOptions())], T))
 
 
 def schedule(name: str) -> Any:

@@ -82,7 +82,7 @@ def test_importing_the_package_imports_one_module_of_ours() -> None:
 def test_writing_down_a_flow_imports_few_of_our_modules() -> None:
     code = (
         "from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions\n"
-        "FlowSpec('f', [FlowNode('a', 'q', 'j', options=JobOptions(attempts=3))])"
+        "FlowSpec('f', [FlowNode('a', queue='q', job='j', options=JobOptions(attempts=3))])"
     )
     assert len(ours(modules_after(code))) <= 30
 
@@ -97,7 +97,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_making_a_flow_and_a_client_imports_no_driver() -> None:
     code = (
         "import sys; from glidemq_orchestrate import *\n"
-        "FlowSpec('f', [FlowNode('a', 'q', 'j')]); FlowProducer('valkey://h'); Queue('q', 'valkey://h')\n"
+        "FlowSpec('f', [FlowNode('a', queue='q', job='j')]); FlowProducer('valkey://h'); Queue('q', 'valkey://h')\n"
         "Worker('valkey://h', queues=['q']); EventReader('q', 'valkey://h')\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Unpack
 
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
@@ -11,7 +12,7 @@ from glidemq_orchestrate.foundation.durations import Duration, duration, millise
 from glidemq_orchestrate.jobs import adding as ops
 from glidemq_orchestrate.jobs.adding import NewJob, traced
 from glidemq_orchestrate.jobs.job import Job, JobId
-from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.queues import waits
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import Json, JsonLike
@@ -20,23 +21,36 @@ from glidemq_orchestrate.wire.codec import Json, JsonLike
 class AddingOperations(QueueOperationsBase):
     """Operations that add jobs, wait for one, and read one."""
 
-    def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> Op[JobId]:
+    def add(
+        self,
+        name: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        **keywords: Unpack[OptionKeywords],
+    ) -> Op[JobId]:
         """Add one job; it is visible to workers when this returns, and as durable as ``confirm`` demands.
 
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
             options: Attempts, delay, priority, own id, and so on.
+            keywords: The same one by one, in place of those in ``options``: ``attempts=3, delay=10``. See
+                ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
-            InvalidJob: The name is empty, or the id in the options is taken; nothing was added.
+            InvalidJob: The name is empty, an option is not valid, or the id in the options is taken; nothing
+                was added.
             JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
             NotConfirmed: The job was added, but what ``confirm`` asks for was not reached in time.
         """
-        with telemetry.adding(self._keys.queue, name) as trace:
-            new = traced(NewJob(name, data, options), trace)
+        return self._add(NewJob(name, data, options=options, **keywords))
+
+    def _add(self, new: NewJob) -> Op[JobId]:
+        with telemetry.adding(self._keys.queue, new.name) as trace:
+            new = traced(new, trace)
             return (yield from ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     def add_many(self, jobs: Iterable[NewJob]) -> Op[list[JobId | None]]:
@@ -65,6 +79,7 @@ class AddingOperations(QueueOperationsBase):
         *,
         options: JobOptions = DEFAULT_OPTIONS,
         timeout: Duration = 30,
+        **keywords: Unpack[AwaitedKeywords],
     ) -> Op[Op[Json]]:
         """Add one job and wait until it has ended; returns its result.
 
@@ -72,7 +87,9 @@ class AddingOperations(QueueOperationsBase):
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
             options: As for ``add``, but without any that remove the job before it can be read.
-            timeout: Longest time to wait, to the millisecond. The job continues after a time-out.
+            timeout: Longest time to wait, to the millisecond. The job continues after a time-out. The time
+                limit of the job itself is ``options=JobOptions(timeout=...)``.
+            keywords: Other options, in place of those in ``options``.
 
         Raises:
             JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` states which.
@@ -80,7 +97,9 @@ class AddingOperations(QueueOperationsBase):
             JobNotFound: It was removed.
             InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
         """
-        return self._add_and_wait(NewJob(name, data, options), milliseconds(duration("timeout", timeout)))
+        return self._add_and_wait(
+            NewJob(name, data, options=options, **keywords), milliseconds(duration("timeout", timeout))
+        )
 
     def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Json]]:
         adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)

@@ -110,10 +110,10 @@ class NodeFile(_Strict):
 
     name: str = Field(json_schema_extra=_NAME)
     """Unique in the flow; no control characters."""
-    queue: str = Field(json_schema_extra={"minLength": 1})
-    """Where the job waits for a worker."""
-    job: str = Field(json_schema_extra={"minLength": 1})
-    """The handler's name."""
+    queue: str = Field(default_factory=str, json_schema_extra={"minLength": 1})
+    """Where the job waits for a worker; that of the flow when left out."""
+    job: str = Field(default_factory=str, json_schema_extra={"minLength": 1})
+    """The handler's name; the name of the node when left out."""
     data: Any = None
     """What the handler gets as ctx.data: at most 1 MiB of JSON."""
     after: list[str | DependencyFile] = []
@@ -135,6 +135,8 @@ class FlowFile(_Strict):
     """Where an editor finds this schema; otherwise ignored."""
     name: str = Field(json_schema_extra={"minLength": 1})
     """The name of the flow in lists; not its id."""
+    queue: str = Field(default_factory=str, json_schema_extra={"minLength": 1})
+    """Of the nodes that have none of their own."""
     nodes: list[NodeFile] = Field(json_schema_extra={"minItems": 1})
     """In any order, without cycles."""
     labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 32})

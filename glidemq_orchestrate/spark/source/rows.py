@@ -90,7 +90,7 @@ class RowJobs:
             data: Json = values if not self.data else values[self.data]
             if is_text and data is not None:
                 data = self._parsed(str(data), digest)
-            yield NewJob(self.name, data, self._options_of(values, digest))
+            yield NewJob(self.name, data, options=self._options_of(values, digest))
 
     def _digest(self, write_id: str, values: Mapping[str, Json]) -> str:
         identity = [values[name] for name in self.key] if self.key else values

@@ -143,7 +143,7 @@ def job_spec(parts: Mapping[str, Any], options: object, retention: object) -> Fl
     if not isinstance(retention, timedelta | None):
         raise TypeError(f"retention must be a duration or seconds, got {retention!r}")
     queue, job = (str(parts[name]) if type(parts[name]) is int else parts[name] for name in ("queue", "job"))
-    node = FlowNode(parts.get("name", str(job)[:MAX_NAME]), queue, job, parts["data"])
+    node = FlowNode(parts.get("name", str(job)[:MAX_NAME]), queue=queue, job=job, data=parts["data"])
     if isinstance(options, Mapping):
         wire = {"name": node.name, "queue": "q", "job": "j", "options": options}
         options = FlowSpec.from_dict({"name": "job", "nodes": [wire]}).nodes[0].options

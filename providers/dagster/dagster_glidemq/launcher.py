@@ -157,7 +157,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
             remove_on_complete=KEEP,
             remove_on_fail=KEEP,
         )
-        self._queues.add(place.queue, NewJob(RUN_JOB, job.payload(), options))
+        self._queues.add(place.queue, NewJob(RUN_JOB, job.payload(), options=options))
 
     def terminate(self, run_id: str) -> bool:
         """Revoke the job of a run and those of its steps; True if there was anything to end. Repeatable.

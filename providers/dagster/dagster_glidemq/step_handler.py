@@ -107,7 +107,7 @@ class GlideMQStepHandler(StepHandler):
         if self._storage is None:
             self._storage = storage_of(step_handler_context.instance)
         payload = step.payload(self._storage, self._grace)
-        self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options))
+        self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options=options))
         self._sight.add(step.place.queue, step.job_id)
 
     def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:

@@ -56,10 +56,12 @@ def possible_nodes(plan: Plan) -> dict[str, FlowNode]:
         assert isinstance(node.data, dict)
         if node.data["grows"]:
             name = f"{node.name}-x"
-            nodes[name] = FlowNode(name, node.queue, JOB, node_data(), after=[node.name])
+            nodes[name] = FlowNode(name, queue=node.queue, job=JOB, data=node_data(), after=[node.name])
     first = plan.spec.nodes[0]
     if any(what == "extend" for _, what in plan.steps):
-        nodes[ADDED] = FlowNode(ADDED, first.queue, JOB, node_data(), after=[first.name], rule="all_done")
+        nodes[ADDED] = FlowNode(
+            ADDED, queue=first.queue, job=JOB, data=node_data(), after=[first.name], rule="all_done"
+        )
     return nodes
 
 

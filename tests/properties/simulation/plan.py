@@ -220,9 +220,9 @@ def _draw_nodes(choices: Choices, path: Path) -> list[FlowNode]:
         nodes.append(
             FlowNode(
                 f"n{number}",
-                choices.pick(QUEUES[path]),
-                JOB,
-                data,
+                queue=choices.pick(QUEUES[path]),
+                job=JOB,
+                data=data,
                 after=after,
                 options=_draw_options(choices, path, first),
                 rule=choices.pick(_RULES),

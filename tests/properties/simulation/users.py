@@ -137,7 +137,9 @@ class Users:
             yield from generations.restart(ref, "", clock)
         else:
             first = self.plan.spec.nodes[0]
-            added = FlowNode(ADDED, first.queue, JOB, node_data(), after=[first.name], rule="all_done")
+            added = FlowNode(
+                ADDED, queue=first.queue, job=JOB, data=node_data(), after=[first.name], rule="all_done"
+            )
             try:
                 yield from on.extend(ref, [added], clock)
             except (FlowEnded, FlowIncomplete):  # nothing can be added now

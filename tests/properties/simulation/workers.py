@@ -249,7 +249,7 @@ class SimulatedWorker:
         error: Exception | None = None
         end = "completed" if self.heals and data["end"] == "failed" and self.ledger.round else data["end"]
         if data["grows"] and attempt.flow_id and not attempt.options.portable:
-            added = FlowNode(f"{attempt.node}-x", attempt.queue, JOB, node_data())
+            added = FlowNode(f"{attempt.node}-x", queue=attempt.queue, job=JOB, data=node_data())
             try:
                 yield from growth.add_nodes(PREFIX, attempt, [added], (), self.scheduler)
             except GlideMQError as exc:

@@ -32,9 +32,9 @@ NOTING = [f"{HERE}:Noting"]
 SLOWLY = FlowSpec(
     "s",
     [
-        FlowNode("a", QUEUE, "echo"),
-        FlowNode("b", QUEUE, "wait", after=["a"]),
-        FlowNode("c", QUEUE, "echo", after=["b"]),
+        FlowNode("a", queue=QUEUE, job="echo"),
+        FlowNode("b", queue=QUEUE, job="wait", after=["a"]),
+        FlowNode("c", queue=QUEUE, job="echo", after=["b"]),
     ],
 )
 

@@ -27,7 +27,7 @@ class TestFlows:
         with DAG("d", schedule=None):
             flows: list[Any] = [
                 one("{{ ds }}"),
-                FlowSpec("s", [FlowNode("only", QUEUE, "echo", "{{ ds }}!")]),
+                FlowSpec("s", [FlowNode("only", queue=QUEUE, job="echo", data="{{ ds }}!")]),
                 str(tmp_path / "one.yaml"),
             ]
             mapped = GlideMQFlowOperator.partial(task_id="t", deferrable=False).expand(flow=flows)

@@ -134,7 +134,7 @@ def test_an_acknowledgement_removes_no_other_message(valkey: Valkey, queue: Queu
     assert queue.get_job("order-17")
     assert acknowledge([late, early]) == 1, "one of the events has it"
     with FlowProducer(valkey.url, prefix=valkey.prefix) as flows:
-        flow = flows.submit(FlowSpec("f", [FlowNode("order", QUEUE, "order")]))
+        flow = flows.submit(FlowSpec("f", [FlowNode("order", queue=QUEUE, job="order")]))
         node, other = flow.node("order").job_id, queue.add("order", 1)
         with pytest.raises(JobStateConflict):
             acknowledge([event(node, other, at=datetime.now(UTC) + timedelta(minutes=1))])

@@ -118,7 +118,7 @@ def test_a_dag_with_a_flow_pays_for_its_check_and_no_more() -> None:
     seen = _imported(
         "from airflow.sdk import DAG; from glidemq_orchestrate import FlowNode, FlowSpec; "
         "from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator as O; "
-        "spec = FlowSpec('x', [FlowNode('a', 'q', 'j', '{{ ds }}')]); dag = DAG('d'); "
+        "spec = FlowSpec('x', [FlowNode('a', queue='q', job='j', data='{{ ds }}')]); dag = DAG('d'); "
         "O(task_id='t', flow=spec, dag=dag); "
         "O(task_id='u', flow={'name': 'x', 'nodes': [{'name': 'a', 'queue': 'q', 'job': 'j'}]}, dag=dag); "
         "dag.resolve_template_files()"

@@ -57,7 +57,7 @@ async def begun(
         "map_index": str(index),
     }
     labels |= {"try": "1"} | TaskAttempt.of(ti, FakeRun(), 0).label(is_owned=is_owned)  # type: ignore[arg-type]
-    spec = FlowSpec("n", [FlowNode("n", QUEUE, "nobody", data=more.pop("data", 1))], labels=labels)
+    spec = FlowSpec("n", [FlowNode("n", queue=QUEUE, job="nobody", data=more.pop("data", 1))], labels=labels)
     more = {"owner": owner_of(name_of(ti), 3600.0) if is_owned else None} | more
     return await producer.submit(spec, flow_id=flow_id_for("d", task, run, index), **more)
 
@@ -115,7 +115,9 @@ async def test_what_does_not_end_with_its_task_is_left_alone(
 ) -> None:
     airflow["t", -1, "r1"] = airflow["t", -1, "r2"] = "failed"
     not_cancelled = await begun(producer, "r1", is_owned=False)
-    spec = FlowSpec("n", [FlowNode("n", QUEUE, "nobody")], labels={"orchestrator": "airflow", "run_id": "r2"})
+    spec = FlowSpec(
+        "n", [FlowNode("n", queue=QUEUE, job="nobody")], labels={"orchestrator": "airflow", "run_id": "r2"}
+    )
     of_somebody = await producer.submit(spec, flow_id="f")
     await Reconciler(producer, set).look()
     assert await states(not_cancelled, of_somebody) == ["running", "running"]
@@ -128,7 +130,7 @@ async def test_what_a_person_sets_running_again_is_theirs(
 ) -> None:
     """Its task has failed, or was marked successful first."""
     flow = await begun(producer, "r1")
-    await flow.extend([FlowNode("m", QUEUE, "nobody", after=["n"])])
+    await flow.extend([FlowNode("m", queue=QUEUE, job="nobody", after=["n"])])
     airflow["t", -1, "r1"] = state
     await flow.cancel_node("n", "no such month")
     async with asyncio.timeout(20):

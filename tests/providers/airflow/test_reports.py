@@ -182,8 +182,14 @@ def reports(lines: Iterable[str], *, progress: bool = False) -> list[str]:
     return [line for line in shown if progress or "] done 1" not in line]
 
 
-SECRET = FlowNode("secret", "talk", "hush", {"pw": ["is v4rs3cretXYZ"]}, after=["a"])
-SPEC = FlowSpec("t", [FlowNode("a", "talk", "talk", 3), FlowNode("b", "talk", "talk", 70, after=["a"])])
+SECRET = FlowNode("secret", queue="talk", job="hush", data={"pw": ["is v4rs3cretXYZ"]}, after=["a"])
+SPEC = FlowSpec(
+    "t",
+    [
+        FlowNode("a", queue="talk", job="talk", data=3),
+        FlowNode("b", queue="talk", job="talk", data=70, after=["a"]),
+    ],
+)
 
 
 async def test_a_trigger_shows_lines_as_they_come(
@@ -293,7 +299,7 @@ def test_what_airflow_masks_is_not_shown_where_it_is_not_known(
     mask_secret("v4rs3cretXYZ")
     given: dict[str, Any] = {
         "task_id": "t",
-        "flow": FlowSpec("t", [FlowNode("a", "talk", "talk", 2), SECRET]),
+        "flow": FlowSpec("t", [FlowNode("a", queue="talk", job="talk", data=2), SECRET]),
         "show_logs": True,
         "require_workers": False,
     }
@@ -326,8 +332,8 @@ async def test_a_trigger_whose_deadline_has_passed_looks_once_more(
     valkey: Valkey, talking: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    stuck = FlowNode("b", "nobody", "talk", after=["a"])
-    submit(valkey, FlowSpec("t", [FlowNode("a", "talk", "talk", 0), stuck]), "f")
+    stuck = FlowNode("b", queue="nobody", job="talk", after=["a"])
+    submit(valkey, FlowSpec("t", [FlowNode("a", queue="talk", job="talk", data=0), stuck]), "f")
     deadline = time.time() + 2
     trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=60.0, show_logs=True, deadline=deadline)
     monkeypatch.setattr(trigger.log, "info", lambda text, *args: lines.append(text % args))
@@ -352,7 +358,7 @@ def test_a_time_out_of_a_task_that_waits_itself_is_the_same_as_of_one_that_is_de
     recording_callbacks.events.clear()
     made = GlideMQFlowOperator(
         task_id="t",
-        flow=FlowSpec("t", [FlowNode("a", "talk", "talk", 1)]),
+        flow=FlowSpec("t", [FlowNode("a", queue="talk", job="talk", data=1)]),
         deferrable=False,
         show_logs=True,
         callbacks=[f"{recording_callbacks.__name__}:Noting"],

@@ -57,8 +57,15 @@ class TestRendering:
         spec = FlowSpec(
             "n-{{ ds }}",
             [
-                FlowNode("a-{{ ds }}", "q-{{ ds }}", "j-{{ ds }}", {"d": ["{{ ds }}", ("{{ params.n }}",)]}),
-                FlowNode("b", "q", "j", after=[Dependency("a-{{ ds }}", "ignore")], options=options),
+                FlowNode(
+                    "a-{{ ds }}",
+                    queue="q-{{ ds }}",
+                    job="j-{{ ds }}",
+                    data={"d": ["{{ ds }}", ("{{ params.n }}",)]},
+                ),
+                FlowNode(
+                    "b", queue="q", job="j", after=[Dependency("a-{{ ds }}", "ignore")], options=options
+                ),
             ],
             labels={"day": "{{ ds_nodash }}"},
             retention=timedelta(days=1),
@@ -68,11 +75,11 @@ class TestRendering:
         assert found == FlowSpec(
             f"n-{day}",
             [
-                FlowNode(f"a-{day}", f"q-{day}", f"j-{day}", {"d": [day, ("3",)]}),
+                FlowNode(f"a-{day}", queue=f"q-{day}", job=f"j-{day}", data={"d": [day, ("3",)]}),
                 FlowNode(
                     "b",
-                    "q",
-                    "j",
+                    queue="q",
+                    job="j",
                     after=[f"a-{day}"],
                     options=JobOptions(
                         ordering=Ordering(f"k-{day}"), fallbacks=(Fallback(f"m-{day}", "p", {"x": ["3"]}),)
@@ -91,7 +98,7 @@ class TestRendering:
         data: Any = {"texts": ODD, "numbers": [1, 2.5, None, True]}
         flow: Any = one(data)
         if form == "spec":
-            flow = FlowSpec("one", [FlowNode("only", QUEUE, "echo", data)])
+            flow = FlowSpec("one", [FlowNode("only", queue=QUEUE, job="echo", data=data)])
         if form == "file":
             (tmp_path / "f.json").write_text(json.dumps(one(data)))
             flow = str(tmp_path / "f.json")
@@ -99,7 +106,7 @@ class TestRendering:
         assert (found.nodes[0].data if form == "spec" else found["nodes"][0]["data"]) == data
 
     def test_of_a_flow_without_templates_copies_nothing(self) -> None:
-        spec = FlowSpec("x", [FlowNode("a", "q", "j", {"x": [1, "y"]})])
+        spec = FlowSpec("x", [FlowNode("a", queue="q", job="j", data={"x": [1, "y"]})])
         assert rendered(spec) is spec
 
     @pytest.mark.parametrize("form", ["spec", "dict"])
@@ -111,7 +118,7 @@ class TestRendering:
             options = JobOptions(ordering=Ordering("{{ params.n }}"))
             flow = FlowSpec(
                 "{{ ds_nodash }}",
-                [FlowNode("only", QUEUE, "echo", data, options=options)],
+                [FlowNode("only", queue=QUEUE, job="echo", data=data, options=options)],
                 labels={"n": "{{ params.n }}"},
             )
         found = rendered(flow, native=True)
@@ -241,7 +248,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 def flow_of(nodes: list[tuple[str, list[str]]], *, as_spec: bool) -> Any:
     if as_spec:
-        return FlowSpec("x", [FlowNode(name, "q", "j", after=after) for name, after in nodes])
+        return FlowSpec("x", [FlowNode(name, queue="q", job="j", after=after) for name, after in nodes])
     return {
         "name": "x",
         "nodes": [{"name": name, "queue": "q", "job": "j", "after": after} for name, after in nodes],
@@ -283,7 +290,9 @@ class TestRefusedWhenTheDagIsParsed:
                 task_id="t", flow={**one(**node), "labels": {"x": "{{ ds }}"}, "deadline": "{{ ds }}"}
             )
             GlideMQFlowOperator(task_id="u", flow="{{ params.n }}")
-            spec = FlowSpec("x", [FlowNode("a", "q-{{ ds }}", "j", rule="{{ ds }}", on_failure="{{ ds }}")])
+            spec = FlowSpec(
+                "x", [FlowNode("a", queue="q-{{ ds }}", job="j", rule="{{ ds }}", on_failure="{{ ds }}")]
+            )
             GlideMQFlowOperator(task_id="v", flow=spec)
 
     def test_not_what_another_task_gives(self) -> None:
@@ -301,7 +310,7 @@ class TestRefusedWhenTheDagIsParsed:
             ({"flow": one(after="only")}, "after"),
             ({"flow": {**one(), "color": 1}}, "color"),
             ({"flow": one(options={"attempts": "many"})}, "attempts"),
-            ({"flow": FlowSpec("x", [FlowNode("a", "q", 5)])}, "job"),  # type: ignore[arg-type]
+            ({"flow": FlowSpec("x", [FlowNode("a", queue="q", job=5)])}, "job"),  # type: ignore[arg-type]
             ({"flow": FlowSpec("x", ["a"])}, "nodes must be"),  # type: ignore[list-item]
             ({"flow": "neither"}, "neither a flow file"),
             ({"flow": "a-b:c"}, "no such function"),

@@ -277,7 +277,9 @@ async def test_readers_of_queues_that_nobody_watches_any_more_are_dropped(
         for number in range(3):
             queue = f"{QUEUE}-{number}"
             with valkey.producer() as producer:
-                producer.submit(FlowSpec("f", [FlowNode("n", queue, "echo")]), flow_id=queue).cancel("enough")
+                producer.submit(
+                    FlowSpec("f", [FlowNode("n", queue=queue, job="echo")]), flow_id=queue
+                ).cancel("enough")
             assert (await fired(GlideMQFlowTrigger(flow_id=queue)))["status"] == "cancelled"
             await until(lambda queue=queue: client._queues[queue].is_over)  # type: ignore[misc]
         assert len(client._queues) == 1

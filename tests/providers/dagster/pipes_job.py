@@ -12,9 +12,9 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 FLOW = FlowSpec(
     "etl",
     [
-        FlowNode("a", "etl", "step", {"asset": "a"}),
-        FlowNode("b", "etl", "step", {"asset": "b"}, after=["a"]),
-        FlowNode("c", "etl", "step", {"asset": "c"}, after=["a"]),
+        FlowNode("a", queue="etl", job="step", data={"asset": "a"}),
+        FlowNode("b", queue="etl", job="step", data={"asset": "b"}, after=["a"]),
+        FlowNode("c", queue="etl", job="step", data={"asset": "c"}, after=["a"]),
     ],
 )
 

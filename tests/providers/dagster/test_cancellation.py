@@ -9,7 +9,7 @@ from dagster_glidemq import GlideMQResource, build_glidemq_cancellation_sensor, 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.runs import OrchestratedRun
 
-SPEC = FlowSpec("etl", [FlowNode("extract", "etl", "step")])
+SPEC = FlowSpec("etl", [FlowNode("extract", queue="etl", job="step")])
 
 
 @pytest.fixture

@@ -42,9 +42,9 @@ def steps(run_worker: RunWorker) -> Steps:
 FLOW = FlowSpec(
     "checked",
     [
-        FlowNode("load", "etl", "step"),
-        FlowNode("check", "etl", "step", after=["load"]),
-        FlowNode("report", "etl", "step", after=["check"]),
+        FlowNode("load", queue="etl", job="step"),
+        FlowNode("check", queue="etl", job="step", after=["load"]),
+        FlowNode("report", queue="etl", job="step", after=["check"]),
     ],
 )
 

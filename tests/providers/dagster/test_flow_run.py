@@ -22,7 +22,10 @@ from glidemq_orchestrate.runs import patience, unserved
 RunWorker = Callable[..., Any]
 TWO = FlowSpec(
     "two",
-    [FlowNode("first", "etl", "step"), FlowNode("second", "etl", "step", after=["first"])],
+    [
+        FlowNode("first", queue="etl", job="step"),
+        FlowNode("second", queue="etl", job="step", after=["first"]),
+    ],
 )
 
 
@@ -378,7 +381,7 @@ class TestChanged:
                 names.remove(str(ctx.node))
                 raise ValueError("broken")
             if ctx.node == "load":
-                ctx.flow.add_nodes([FlowNode("more", "etl", "step")], before=["report"])  # type: ignore[union-attr]
+                ctx.flow.add_nodes([FlowNode("more", queue="etl", job="step")], before=["report"])  # type: ignore[union-attr]
             return str(ctx.node)
 
         run_worker(["etl"], {"step": step})
@@ -393,8 +396,8 @@ class TestChanged:
             return FlowSpec(
                 "grows",
                 [
-                    FlowNode("load", "etl", "step"),
-                    FlowNode("report", "etl", "step", after=["load"], options=options),
+                    FlowNode("load", queue="etl", job="step"),
+                    FlowNode("report", queue="etl", job="step", after=["load"], options=options),
                 ],
             )
 

@@ -90,7 +90,7 @@ def test_a_flow_that_only_node_workers_serve_ends_by_the_ticks(
         name="told", queue="etl", kinds=["flow.completed"], start="earliest", job=target
     )
     ticks, told = Ticks(sensor(start="earliest"), glidemq, instance), Ticks(of_events, glidemq, instance)
-    nodes = [FlowNode("a", "etl", "step"), FlowNode("b", "etl", "step", after=["a"])]
+    nodes = [FlowNode("a", queue="etl", job="step"), FlowNode("b", queue="etl", job="step", after=["a"])]
     flow = flows.submit(FlowSpec("node", nodes), flow_id="node")
     node = NodeWorker(redis_client, now=int(time.time() * 1000))
     for each in (told, ticks):

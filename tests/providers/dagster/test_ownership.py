@@ -23,7 +23,11 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 RunWorker = Callable[..., Any]
 SPEC = FlowSpec(
-    "etl", [FlowNode("extract", "etl", "step"), FlowNode("load", "etl", "step", after=["extract"])]
+    "etl",
+    [
+        FlowNode("extract", queue="etl", job="step"),
+        FlowNode("load", queue="etl", job="step", after=["extract"]),
+    ],
 )
 
 

@@ -20,8 +20,8 @@ def of_day(_: object, day: str) -> FlowSpec:
     return FlowSpec(
         "daily",
         [
-            FlowNode("load", "etl", "step", data={"day": day, "rows": len(day)}),
-            FlowNode("check", "etl", "step", data={"day": day}, after=[Dependency("load", "skip")]),
+            FlowNode("load", queue="etl", job="step", data={"day": day, "rows": len(day)}),
+            FlowNode("check", queue="etl", job="step", data={"day": day}, after=[Dependency("load", "skip")]),
         ],
     )
 

@@ -163,7 +163,7 @@ def test_a_job_that_no_worker_starts_fails_with_that_reason(url: str, instance: 
 
 def test_what_cannot_be_run_is_refused(pipes: PipesGlideMQClient) -> None:
     context: Any = None
-    spec = FlowSpec("f", [FlowNode("a", "etl", "clean")])
+    spec = FlowSpec("f", [FlowNode("a", queue="etl", job="clean")])
     odd: Any
     for odd, complaint in (
         ({}, "give a job and its queue, or a flow"),

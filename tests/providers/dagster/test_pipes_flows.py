@@ -99,7 +99,9 @@ def test_jobs_at_the_same_time_in_one_worker_report_apart(
             both.wait()
 
     run_worker(["etl"], {"step": work}, concurrency=2)
-    spec = FlowSpec("two", [FlowNode(name, "etl", "step", {"asset": name}) for name in ("a", "b")])
+    spec = FlowSpec(
+        "two", [FlowNode(name, queue="etl", job="step", data={"asset": name}) for name in ("a", "b")]
+    )
     result = run(pipes, instance, lambda c, p: p.run(context=c, flow=spec).get_results(), "a", "b")
     assert result.success
     assert {asset: found["own"] for asset, found in materialized(result).items()} == {"a": "a", "b": "b"}
@@ -123,7 +125,9 @@ def test_results_come_as_nodes_complete(
             go_on.set()
 
     run_worker(["etl"], {"step": work})
-    spec = FlowSpec("two", [FlowNode("a", "etl", "step"), FlowNode("b", "etl", "step", after=["a"])])
+    spec = FlowSpec(
+        "two", [FlowNode("a", queue="etl", job="step"), FlowNode("b", queue="etl", job="step", after=["a"])]
+    )
     result = run(pipes, instance, body, "a", "b")
     assert result.success
     assert set(materialized(result)) == {"a", "b"}
@@ -132,7 +136,9 @@ def test_results_come_as_nodes_complete(
 def test_two_nodes_that_report_one_asset_are_an_error(
     pipes: PipesGlideMQClient, instance: dg.DagsterInstance, work: Work
 ) -> None:
-    spec = FlowSpec("two", [FlowNode(name, "etl", "step", {"asset": "a"}) for name in ("x", "y")])
+    spec = FlowSpec(
+        "two", [FlowNode(name, queue="etl", job="step", data={"asset": "a"}) for name in ("x", "y")]
+    )
     result = run(pipes, instance, lambda c, p: p.run(context=c, flow=spec).get_results(), "a", "b")
     assert "nodes x and y both report asset a" in failure_of(result).description
 
@@ -141,7 +147,11 @@ def test_ending_the_stream_early_cancels_the_flow(
     pipes: PipesGlideMQClient, instance: dg.DagsterInstance, work: Work, url: str
 ) -> None:
     spec = FlowSpec(
-        "two", [FlowNode("a", "etl", "step", {"asset": "a"}), FlowNode("b", "etl", "nobody", after=["a"])]
+        "two",
+        [
+            FlowNode("a", queue="etl", job="step", data={"asset": "a"}),
+            FlowNode("b", queue="etl", job="nobody", after=["a"]),
+        ],
     )
 
     def body(context: Any, pipes: PipesGlideMQClient) -> Iterator[Any]:

@@ -80,8 +80,8 @@ def test_a_step_that_died_and_is_tried_again_shows_each_line_once(
     def etl(context: dg.OpExecutionContext) -> None:
         client = PipesGlideMQClient(url=url, require_workers=False, poll_interval_seconds=0.1)
         nodes = [
-            FlowNode("a", "etl", "step", {"name": "a"}),
-            FlowNode("b", "etl", "step", {"name": "b"}, after=["a"]),
+            FlowNode("a", queue="etl", job="step", data={"name": "a"}),
+            FlowNode("b", queue="etl", job="step", data={"name": "b"}, after=["a"]),
         ]
         for _ in client.stream(context=context, flow=FlowSpec("etl", nodes)):
             if context.retry_number == 0:

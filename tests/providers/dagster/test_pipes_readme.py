@@ -26,7 +26,7 @@ def test_the_examples_run(
     steps: dict[str, Any] = {}
     exec(worker, steps)
     run_worker(["etl"], steps["handlers"])
-    nodes = [FlowNode("a", "etl", "clean"), FlowNode("b", "etl", "clean", after=["a"])]
+    nodes = [FlowNode("a", queue="etl", job="clean"), FlowNode("b", queue="etl", job="clean", after=["a"])]
     names: dict[str, Any] = {"spec": FlowSpec("nightly", nodes)}
     exec(asset, names)
     result = names["defs"].resolve_implicit_global_asset_job_def().execute_in_process(instance=instance)

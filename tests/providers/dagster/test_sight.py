@@ -31,7 +31,7 @@ class Counting(Queues):
 def added(queues: Queues, count: int) -> list[str]:
     ids = [f"step{number}" for number in range(count)]
     for job_id in ids:
-        queues.add(QUEUE, NewJob("step", None, JobOptions(job_id=job_id)))
+        queues.add(QUEUE, NewJob("step", None, options=JobOptions(job_id=job_id)))
     return ids
 
 

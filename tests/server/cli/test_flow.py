@@ -31,7 +31,7 @@ Glidemq = Callable[..., Any]
 
 
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, "etl", "work", after=list(after), **kw)
+    return FlowNode(name, queue="etl", job="work", after=list(after), **kw)
 
 
 def fan(name: str = "nightly", **kw: Any) -> FlowSpec:
@@ -192,8 +192,8 @@ class TestEnded:
 
     def test_lines_say_what_waits_why_and_until_when(self, glidemq: Glidemq, flows: FlowProducer) -> None:
         later = JobOptions(delay=timedelta(minutes=5))
-        nodes = [FlowNode(f"late-{i}", "etl", "work", options=later) for i in range(4)]
-        flows.submit(FlowSpec("n", [*nodes, FlowNode("lost", "nobody", "work")]), flow_id="n1")
+        nodes = [FlowNode(f"late-{i}", queue="etl", job="work", options=later) for i in range(4)]
+        flows.submit(FlowSpec("n", [*nodes, FlowNode("lost", queue="nobody", job="work")]), flow_id="n1")
         lines = glidemq("flow", "watch", "n1", "--lines", "--timeout", "0.3").stdout.splitlines()
         waits = [line.split("  ")[1:] for line in lines if "  waits  " in line]
         (first, how, why), lost = waits

@@ -34,7 +34,10 @@ def spoilt(queue: Queue, flows: FlowProducer, redis_client: Any) -> None:
     for _ in range(2):
         queue.add("work", 1)
     flows.submit(
-        FlowSpec("n", [FlowNode("a", "etl", "w"), FlowNode("b", "etl", "w", after=["a"])]), flow_id="x"
+        FlowSpec(
+            "n", [FlowNode("a", queue="etl", job="w"), FlowNode("b", queue="etl", job="w", after=["a"])]
+        ),
+        flow_id="x",
     )
     job = {"name": ODD, "state": "here", "data": b"\xff", "failedReason": ODD, "progress": ODD}
     redis_client.hset("glide:{etl}:job:1", mapping=job)

@@ -135,7 +135,9 @@ def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("glidemq_orchestrate.cli.process.threading", SimpleNamespace(Event=lambda: ended))
     with Queue("etl", url) as queue, FlowProducer(url) as flows:
         queue.add("j")
-        flow = flows.submit(FlowSpec("x", [FlowNode("a", "etl", "j")]), flow_id="f1", require_workers=False)
+        flow = flows.submit(
+            FlowSpec("x", [FlowNode("a", queue="etl", job="j")]), flow_id="f1", require_workers=False
+        )
         flow.cancel()
     return url
 
@@ -172,7 +174,9 @@ def test_names_and_reasons_from_outside_are_printed_harmless(
     with Queue("etl", world) as queue, FlowProducer(world) as flows:
         queue.add(HOSTILE)
         queue.add_log(queue.add("j"), HOSTILE)
-        spec = FlowSpec(HOSTILE, [FlowNode("n\x9b", "etl", HOSTILE, HOSTILE)], labels={"k": HOSTILE})
+        spec = FlowSpec(
+            HOSTILE, [FlowNode("n\x9b", queue="etl", job=HOSTILE, data=HOSTILE)], labels={"k": HOSTILE}
+        )
         flows.submit(spec, flow_id="f2", require_workers=False).cancel(HOSTILE)
     with Schedulers("etl", world) as schedulers:
         schedulers.upsert(HOSTILE, Schedule(every=timedelta(hours=1)))

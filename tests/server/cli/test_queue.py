@@ -38,7 +38,7 @@ def shell(url: str) -> Shell:
 
 def test_queues_are_listed_and_shown(shell: Shell, queue: Queue) -> None:
     assert shell.json("queue", "list") == []
-    queue.add_many([NewJob("a"), NewJob("b", None, JobOptions(delay=timedelta(hours=1)))])
+    queue.add_many([NewJob("a"), NewJob("b", None, options=JobOptions(delay=timedelta(hours=1)))])
     (row,) = shell.json("queue", "list")
     assert (row["queue"], row["counts"]["waiting"], row["counts"]["delayed"]) == ("etl", 1, 1)
     shown = shell.json("queue", "show", "etl")
@@ -71,7 +71,9 @@ def test_nothing_is_deleted_without_a_yes(shell: Shell, queue: Queue) -> None:
 
 
 def test_a_queue_is_drained_cleaned_retried_and_obliterated(shell: Shell, queue: Queue, url: str) -> None:
-    queue.add_many([NewJob("a"), NewJob("b", None, JobOptions(delay=timedelta(hours=1))), NewJob("c")])
+    queue.add_many(
+        [NewJob("a"), NewJob("b", None, options=JobOptions(delay=timedelta(hours=1))), NewJob("c")]
+    )
     queue.revoke("3")
     assert shell.json("queue", "drain", "etl", "--delayed", "--yes") == {"deleted": 2}
     assert shell.json("queue", "retry", "etl") == {"retried": 1}

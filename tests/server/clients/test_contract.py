@@ -72,7 +72,11 @@ def is_a_workers(key: str) -> bool:
 
 def flow(*after: str, job: str = "work") -> FlowSpec:
     return FlowSpec(
-        "nightly", [FlowNode("a", "etl", job), FlowNode("b", "etl", job, {"x": 1}, after=["a", *after])]
+        "nightly",
+        [
+            FlowNode("a", queue="etl", job=job),
+            FlowNode("b", queue="etl", job=job, data={"x": 1}, after=["a", *after]),
+        ],
     )
 
 
@@ -235,7 +239,9 @@ class TestFlows:
         with pytest.raises(FlowConflict, match="flow id f belongs to another flow"):
             clients.do(flows.submit(flow(job="other"), flow_id="f"))
         with pytest.raises(FlowConflict):  # another home
-            clients.do(flows.submit(FlowSpec("nightly", [FlowNode("a", "elsewhere", "work")]), flow_id="f"))
+            clients.do(
+                flows.submit(FlowSpec("nightly", [FlowNode("a", queue="elsewhere", job="work")]), flow_id="f")
+            )
         assert dump() == before
 
     def test_an_unknown_flow_is_reported(self, clients: Clients) -> None:
@@ -281,7 +287,7 @@ class TestFlows:
         assert clients.do(found.status()).state is FlowState.RUNNING
 
     def test_labels_come_back(self, clients: Clients) -> None:
-        spec = FlowSpec("n", [FlowNode("a", "etl", "work")], labels={"dag": "täglich", "try": "1"})
+        spec = FlowSpec("n", [FlowNode("a", queue="etl", job="work")], labels={"dag": "täglich", "try": "1"})
         found = clients.do(clients.flows().submit(spec))
         assert clients.do(found.status()).labels == {"dag": "täglich", "try": "1"}
 

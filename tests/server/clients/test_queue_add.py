@@ -117,10 +117,10 @@ class TestAdd:
         with refused:
             clients.do(queue.add("a", options=child))
         with refused:
-            clients.do(queue.add_many([NewJob("a", 1, child)]))
+            clients.do(queue.add_many([NewJob("a", 1, options=child)]))
         assert dump() == {}
-        mine = NewJob("parent", 1, JobOptions(job_id="gone"))
-        assert len(clients.do(queue.add_many([mine, NewJob("a", 1, child)]))) == 2
+        mine = NewJob("parent", 1, options=JobOptions(job_id="gone"))
+        assert len(clients.do(queue.add_many([mine, NewJob("a", 1, options=child)]))) == 2
 
     def test_packed_data_is_read_by_everyone(self, clients: Clients, redis_client: Any) -> None:
         data = {"text": "è" * 100}
@@ -181,15 +181,15 @@ class TestDeduplication:
 MIXED = [
     NewJob("a", {"n": 1}),
     NewJob("a", {"n": 2}),
-    NewJob("b", None, JobOptions(attempts=3)),
-    NewJob("b", "è", JobOptions(priority=7)),
-    NewJob("c", [1.5], JobOptions(delay=SECOND, priority=2, ttl=SECOND)),
-    NewJob("c", 1, JobOptions(lifo=True, cost=0.5, lock_duration=SECOND)),
-    NewJob("d", 1, JobOptions(job_id="own")),
-    NewJob("d", 1, JobOptions(job_id="50", remove_on_complete=Keep(5))),
-    NewJob("d", 1, JobOptions(ordering=Ordering("k"))),
-    NewJob("d", 1, JobOptions(deduplication=Deduplication("x"))),
-    NewJob("d", 1, JobOptions(parent=JobRef("etl", "own"))),
+    NewJob("b", None, options=JobOptions(attempts=3)),
+    NewJob("b", "è", options=JobOptions(priority=7)),
+    NewJob("c", [1.5], options=JobOptions(delay=SECOND, priority=2, ttl=SECOND)),
+    NewJob("c", 1, options=JobOptions(lifo=True, cost=0.5, lock_duration=SECOND)),
+    NewJob("d", 1, options=JobOptions(job_id="own")),
+    NewJob("d", 1, options=JobOptions(job_id="50", remove_on_complete=Keep(5))),
+    NewJob("d", 1, options=JobOptions(ordering=Ordering("k"))),
+    NewJob("d", 1, options=JobOptions(deduplication=Deduplication("x"))),
+    NewJob("d", 1, options=JobOptions(parent=JobRef("etl", "own"))),
     NewJob("a", {"n": 3}),
 ]
 
@@ -230,8 +230,10 @@ class TestAddMany:
     def test_what_was_there_before_is_none(self, clients: Clients, redis_client: Any) -> None:
         queue = clients.queue()
         once = JobOptions(deduplication=Deduplication("d"))
-        jobs = [NewJob("a", n, JobOptions(job_id=f"own-{n % 2}")) for n in range(4)]
-        found = clients.do(queue.add_many([*jobs, NewJob("b", 1, once), NewJob("b", 2, once)]))
+        jobs = [NewJob("a", n, options=JobOptions(job_id=f"own-{n % 2}")) for n in range(4)]
+        found = clients.do(
+            queue.add_many([*jobs, NewJob("b", 1, options=once), NewJob("b", 2, options=once)])
+        )
         assert found[:4] == ["own-0", "own-1", None, None]
         assert found[5] is None
         assert redis_client.xlen(f"{P}stream") == 3

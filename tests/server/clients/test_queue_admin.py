@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 HOUR = timedelta(hours=1)
 P = "glide:{etl}:"
-A_FLOW = FlowSpec("n", [FlowNode("a", "etl", "a"), FlowNode("b", "etl", "b", after=["a"])])
+A_FLOW = FlowSpec(
+    "n", [FlowNode("a", queue="etl", job="a"), FlowNode("b", queue="etl", job="b", after=["a"])]
+)
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ class TestClean:
 
 class TestDrain:
     def fill(self, queue: Queue, node: Node) -> None:
-        queue.add_many([NewJob("o", n, JobOptions(ordering=Ordering("k"))) for n in range(3)])
+        queue.add_many([NewJob("o", n, options=JobOptions(ordering=Ordering("k"))) for n in range(3)])
         node.begin("1")
         node.park("2")
         queue.add("p", options=JobOptions(priority=3))
@@ -128,9 +130,9 @@ class TestDrain:
         queue.add_many(
             [
                 NewJob("a"),
-                NewJob("l", None, JobOptions(lifo=True)),
-                NewJob("p", None, JobOptions(priority=3)),
-                NewJob("d", None, JobOptions(delay=HOUR)),
+                NewJob("l", None, options=JobOptions(lifo=True)),
+                NewJob("p", None, options=JobOptions(priority=3)),
+                NewJob("d", None, options=JobOptions(delay=HOUR)),
             ]
         )
         node.flow("up", ["down"])
@@ -154,14 +156,14 @@ class TestDrain:
 
     def test_many_jobs_are_deleted_and_their_number_is_emitted(self, queue: Queue, redis_client: Any) -> None:
         lifo = JobOptions(lifo=True)
-        queue.add_many([NewJob("a")] * 150 + [NewJob("a", None, lifo)] * 150)
+        queue.add_many([NewJob("a")] * 150 + [NewJob("a", None, options=lifo)] * 150)
         assert queue.drain() == 300
         assert sum(int(count) for event, count in events(redis_client) if event == "drained") == 300
         assert set(redis_client.keys(f"{P}*")) <= {f"{P}id", f"{P}events", f"{P}stream"}
 
     def test_an_ordering_key_goes_on_after_it_was_drained(self, queue: Queue, node: Node) -> None:
         ordered = JobOptions(ordering=Ordering("k"))
-        queue.add_many([NewJob("o", n, ordered) for n in range(3)])
+        queue.add_many([NewJob("o", n, options=ordered) for n in range(3)])
         assert queue.drain() == 3
         node.begin(queue.add("o", options=ordered))
 
@@ -253,7 +255,7 @@ class TestLimits:
         self, clients: Clients, queue: Queue, node: Node
     ) -> None:
         mine = clients.queue()
-        queue.add_many([NewJob("o", n, JobOptions(ordering=Ordering("k", 1))) for n in range(2)])
+        queue.add_many([NewJob("o", n, options=JobOptions(ordering=Ordering("k", 1))) for n in range(2)])
         node.begin("1")
         node.park("2")
         until = clients.do(mine.rate_limit_group("k", HOUR))

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 HOUR = timedelta(hours=1)
 P = "glide:{etl}:"
-A_FLOW = FlowSpec("n", [FlowNode("a", "etl", "a"), FlowNode("b", "etl", "b", after=["a"])])
+A_FLOW = FlowSpec(
+    "n", [FlowNode("a", queue="etl", job="a"), FlowNode("b", queue="etl", job="b", after=["a"])]
+)
 
 
 @pytest.fixture
@@ -198,7 +200,7 @@ class TestRevoke:
 
     def test_a_parked_job_fails_and_the_next_of_its_key_goes_on(self, queue: Queue, node: Node) -> None:
         first, second, third = queue.add_many(
-            [NewJob("o", n, JobOptions(ordering=Ordering("k"))) for n in range(3)]
+            [NewJob("o", n, options=JobOptions(ordering=Ordering("k"))) for n in range(3)]
         )
         node.begin(str(first))
         node.park(str(second))

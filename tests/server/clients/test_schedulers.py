@@ -170,7 +170,7 @@ class TestUpsert:
         stage.schedulers.upsert(
             "c",
             Schedule(cron="*/5 * * * *", time_zone="Europe/Rome", start=start, limit=3),
-            JobTemplate("n", {"x": 1}, JobOptions(attempts=2)),
+            JobTemplate("n", {"x": 1}, options=JobOptions(attempts=2)),
         )
         assert stage.client.hget(NODE, "c") == (
             '{"pattern":"*/5 * * * *","tz":"Europe/Rome","startDate":1900000000000,"limit":3,'

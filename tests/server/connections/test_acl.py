@@ -124,16 +124,19 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
 def test_flows_and_supervision_are_allowed(guarded: Guarded, url: str, run_worker: RunWorker) -> None:
     def work(ctx: Any) -> Any:
         if ctx.node == "grow":
-            ctx.flow.add_nodes([FlowNode("added", "etl", "work")])
+            ctx.flow.add_nodes([FlowNode("added", queue="etl", job="work")])
         if ctx.node == "broken" and not ctx.data:
             raise ValueError("boom")
         return dict(ctx.inputs)
 
     with FlowProducer(url) as flows:
-        nodes = [FlowNode("grow", "etl", "work"), FlowNode("b", "etl2", "work", after=["grow"])]
+        nodes = [
+            FlowNode("grow", queue="etl", job="work"),
+            FlowNode("b", queue="etl2", job="work", after=["grow"]),
+        ]
         fine = flows.submit(FlowSpec("n", nodes, retention=HOUR), flow_id="fine")
-        broken = flows.submit(FlowSpec("n", [FlowNode("broken", "etl", "work")]), flow_id="broken")
-        waiting = flows.submit(FlowSpec("n", [FlowNode("x", "nobody", "work")]), flow_id="waiting")
+        broken = flows.submit(FlowSpec("n", [FlowNode("broken", queue="etl", job="work")]), flow_id="broken")
+        waiting = flows.submit(FlowSpec("n", [FlowNode("x", queue="nobody", job="work")]), flow_id="waiting")
         run_worker(["etl", "etl2"], {"work": work}, url=url, lock_duration=SECOND)
         assert set(fine.result(timeout=LONG)) == {"grow", "b", "added"}
         assert broken.wait(timeout=LONG).status.state is FlowState.FAILED
@@ -148,7 +151,7 @@ def test_flows_and_supervision_are_allowed(guarded: Guarded, url: str, run_worke
 
 def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_worker: RunWorker) -> None:
     driver, clock = SyncDriver(ConnectionSettings(url)), SystemClock()
-    nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl2", "work", after=["a"])]
+    nodes = [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl2", job="work", after=["a"])]
     ref = driver.run(
         submission.submit(
             "glide", check_flow(FlowSpec("n", nodes)), "f", "attach", clock, reach=Reach(has_functions=False)

@@ -69,7 +69,7 @@ def url(primaries: Primaries) -> str:
 
 
 def node(name: str, *after: str, queue: str = "b") -> FlowNode:
-    return FlowNode(name, queue, "work", {"n": name}, after=list(after))
+    return FlowNode(name, queue=queue, job="work", data={"n": name}, after=list(after))
 
 
 # a(b) -> m(c), n(q) -> end(b);  side(q)

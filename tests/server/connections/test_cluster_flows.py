@@ -39,7 +39,7 @@ def url(primaries: Primaries) -> str:
 
 
 def node(name: str, *after: str, queue: str = "b", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue, "work", {"n": name}, after=list(after), **kw)
+    return FlowNode(name, queue=queue, job="work", data={"n": name}, after=list(after), **kw)
 
 
 DIAMOND = [node("a"), node("m", "a", queue=NEAR), node("n", "a"), node("end", "m", "n", queue=NEAR)]

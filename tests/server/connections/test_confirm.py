@@ -35,7 +35,7 @@ from tests.server.connections.topologies import Pair, cut_off, running_pair, sto
 
 HOUR_MS = 3_600_000
 LIMIT = 0.3  # seconds; a replica that is cut off does not get it in any time
-NODES = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 1}"] if n else []) for n in range(300)]
+NODES = [FlowNode(f"n{n}", queue="etl", job="work", after=[f"n{n - 1}"] if n else []) for n in range(300)]
 SPEC = FlowSpec("n", NODES)
 
 

@@ -27,10 +27,10 @@ QUEUES = ("b", "c", "q")  # one for each primary
 ACROSS = FlowSpec(
     "n",
     [
-        FlowNode("a", "b", "work"),
-        FlowNode("m", "c", "work", after=["a"]),
-        FlowNode("n", "q", "work", after=["a"]),
-        FlowNode("end", "b", "work", after=["m", "n"]),
+        FlowNode("a", queue="b", job="work"),
+        FlowNode("m", queue="c", job="work", after=["a"]),
+        FlowNode("n", queue="q", job="work", after=["a"]),
+        FlowNode("end", queue="b", job="work", after=["m", "n"]),
     ],
 )
 
@@ -67,7 +67,7 @@ def test_what_its_own_replica_confirmed_survives_the_primary_and_nothing_else_is
 ) -> None:
     primary = primaries.owner("b")
     sure = ConnectionSettings(primaries.url, confirm="replicas:1", confirm_timeout=0.3)
-    chain = FlowSpec("n", [FlowNode(f"n{n}", "b", "work") for n in range(100)])
+    chain = FlowSpec("n", [FlowNode(f"n{n}", queue="b", job="work") for n in range(100)])
     with (
         Queue("b", sure) as queue,
         Queue("c", sure) as other,

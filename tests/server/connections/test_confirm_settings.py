@@ -32,7 +32,7 @@ from tests.server.connections.topologies import Server
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(milliseconds=50)
-NODE = FlowNode("a", "etl", "work")
+NODE = FlowNode("a", queue="etl", job="work")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def settings(server: Server, confirm: str, *, limit: float) -> ConnectionSetting
 def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionSettings, kind: str) -> None:
     clients = Clients(never, kind)  # type: ignore[arg-type]  # settings stand for an URL
     do, queue, flows = clients.do, clients.queue(), clients.flows()
-    node, spec = FlowNode("b", "etl", "work"), FlowSpec("n", [NODE])
+    node, spec = FlowNode("b", queue="etl", job="work"), FlowSpec("n", [NODE])
     writes: list[Callable[[], Any]] = [
         lambda: queue.add("work", options=JobOptions(job_id="a")),
         lambda: queue.add_many([NewJob("work"), NewJob("other")]),
@@ -129,7 +129,7 @@ def test_a_worker_without_the_replicas_still_adds_nodes_and_runs_jobs_but_confir
 
     def work(ctx: Any) -> int:
         try:
-            ctx.flow.add_nodes([FlowNode("more", "etl", "rest")])
+            ctx.flow.add_nodes([FlowNode("more", queue="etl", job="rest")])
         except NotConfirmed as exc:
             raised.append(str(exc))
         return 1

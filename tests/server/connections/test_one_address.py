@@ -38,7 +38,9 @@ from tests.server.connections.topologies import Server
 
 SECOND = timedelta(seconds=1)
 LONG = timedelta(seconds=30)
-SPEC = FlowSpec("n", [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"])])
+SPEC = FlowSpec(
+    "n", [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work", after=["a"])]
+)
 
 
 class Front:
@@ -163,7 +165,7 @@ def test_a_worker_keeps_its_leases_through_a_failover(front: Front, run_worker: 
     run_worker(["etl"], {"work": work}, url=front.url, concurrency=4, lock_duration=SECOND)
     run_worker(["etl"], {"work": work}, url=front.url, concurrency=1, lock_duration=SECOND)
     with FlowProducer(front.url) as flows:
-        nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(4)]
+        nodes = [FlowNode(f"n{n}", queue="etl", job="work") for n in range(4)]
         flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
         for _ in nodes:
             assert begun.acquire(timeout=10)

@@ -78,7 +78,7 @@ def work(ctx: Any) -> Any:
     if ctx.name == "bad":
         raise ValueError
     if ctx.node == "grow":
-        ctx.flow.add_nodes([FlowNode("added", "etl", "work")])
+        ctx.flow.add_nodes([FlowNode("added", queue="etl", job="work")])
     return ctx.data
 
 
@@ -96,20 +96,23 @@ def test_a_producer_and_a_worker_need_no_more(
         later = str(queue.add("work", options=JobOptions(delay=LONG, lifo=True)))
         queue.revoke(later)
         queue.remove(later)
-        nodes = [FlowNode("grow", "etl", "work"), FlowNode("b", odd, "work", after=["grow"])]
+        nodes = [
+            FlowNode("grow", queue="etl", job="work"),
+            FlowNode("b", queue=odd, job="work", after=["grow"]),
+        ]
         spec = FlowSpec("n", nodes, labels={"a": "b"}, retention=LONG, deadline=LONG)
         fine = flows.submit(spec, flow_id="fine")
         assert set(fine.result(timeout=LONG)) == {"grow", "b", "added"}
         assert flows.submit(spec, flow_id="fine").status().state is FlowState.COMPLETED
         fine.restart()
         assert fine.wait(timeout=LONG).status.state is FlowState.COMPLETED
-        broken = flows.submit(FlowSpec("n", [FlowNode("x", "etl", "bad")]), flow_id="broken")
+        broken = flows.submit(FlowSpec("n", [FlowNode("x", queue="etl", job="bad")]), flow_id="broken")
         assert broken.wait(timeout=LONG).status.state is FlowState.FAILED
         broken.retry_failed()
         assert broken.wait(timeout=LONG).status.state is FlowState.FAILED
-        long = FlowNode("x", "etl", "work", options=JobOptions(delay=LONG))
+        long = FlowNode("x", queue="etl", job="work", options=JobOptions(delay=LONG))
         waiting = flows.submit(FlowSpec("n", [long]), flow_id="waiting")
-        waiting.extend([FlowNode("y", "etl", "work", after=["x"])])
+        waiting.extend([FlowNode("y", queue="etl", job="work", after=["x"])])
         waiting.cancel("enough")
         assert waiting.wait(timeout=LONG).status.state is FlowState.CANCELLED
         schedulers.upsert("often", Schedule(every=SECOND, limit=1), JobTemplate("work"))
@@ -119,7 +122,7 @@ def test_a_producer_and_a_worker_need_no_more(
 
 def test_an_observer_watches_a_flow_that_is_late(roles: Guarded) -> None:
     with FlowProducer(roles.url_of("producer")) as flows:
-        spec = FlowSpec("n", [FlowNode("a", "etl", "work")], deadline=timedelta(milliseconds=1))
+        spec = FlowSpec("n", [FlowNode("a", queue="etl", job="work")], deadline=timedelta(milliseconds=1))
         flows.submit(spec, flow_id="late")
     with FlowProducer(roles.url_of("observer")) as flows:
         watched = flows.get("late").watch(timeout=timedelta(seconds=1.5))
@@ -131,7 +134,9 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
     url = roles.url_of("producer")
     with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedulers("etl", url) as schedulers:
         running = run_worker(["etl"], {"work": work}, url=roles.url)
-        flows.submit(FlowSpec("n", [FlowNode("a", "etl", "work")]), flow_id="f").result(timeout=LONG)
+        flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="work")]), flow_id="f").result(
+            timeout=LONG
+        )
         running.stop()
         job_id = str(queue.add("work", 1))
         schedulers.upsert("often", Schedule(every=LONG), JobTemplate("work"))
@@ -165,7 +170,7 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
         assert queues.queues() == ["etl"]
         assert roles.denied() == []
 
-        spec = FlowSpec("n", [FlowNode("a", "etl", "work")])
+        spec = FlowSpec("n", [FlowNode("a", queue="etl", job="work")])
         for change in (
             lambda: queue.add("work"),
             lambda: queue.add_many([NewJob("work")]),
@@ -239,7 +244,10 @@ def test_other_queues_are_out_of_reach(few: Guarded, role: str) -> None:
         refused(lambda: queue.get_job("1"))
         refused(lambda: queue.add("work"))
         refused(lambda: news.publish("x", 1))
-        spec = FlowSpec("n", [FlowNode("a", "etl", "work"), FlowNode("b", "other", "work", after=["a"])])
+        spec = FlowSpec(
+            "n",
+            [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="other", job="work", after=["a"])],
+        )
         refused(lambda: flows.submit(spec, flow_id="f"))
     with redis.Redis(port=few.port, username=role, password=SECRET, driver_info=None) as client:
         refused(lambda: client.get("elsewhere"))
@@ -255,13 +263,18 @@ def test_a_worker_carries_nothing_into_a_queue_that_it_may_not_touch(
     few.set_user("producer", acl.role_rule("producer", queues=["etl", "other"]))
     url = few.url_of("producer")
     with FlowProducer(url) as flows, Queue("etl", url) as queue:
-        nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "other", "work", after=["a"])]
+        nodes = [
+            FlowNode("a", queue="etl", job="work"),
+            FlowNode("b", queue="other", job="work", after=["a"]),
+        ]
         across = flows.submit(FlowSpec("n", nodes), flow_id="across")
         before = {key: value for key, value in _dump(few.admin).items() if "{other}" in key}
         assert before
         run_worker(["etl"], {"work": lambda ctx: ctx.data}, url=few.url, lock_duration=SECOND)
         eventually(lambda: any("{other}" in key for key in few.denied()), timeout=30)
-        inside = flows.submit(FlowSpec("n", [FlowNode("a", "etl", "work", data=1)]), flow_id="inside")
+        inside = flows.submit(
+            FlowSpec("n", [FlowNode("a", queue="etl", job="work", data=1)]), flow_id="inside"
+        )
         assert inside.result(timeout=LONG) == {"a": 1}
         assert queue.add_and_wait("work", 2, timeout=LONG) == 2
         assert {key: value for key, value in _dump(few.admin).items() if "{other}" in key} == before

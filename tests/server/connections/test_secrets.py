@@ -98,7 +98,10 @@ def test_a_worker_shows_no_password_and_no_payload(
         guarded.admin.rpush("glide:{etl}:log:1", PAYLOAD)
         guarded.admin.hset("glide:{etl}:job:broken", mapping={"data": f"{{{PAYLOAD}", "name": "good"})
         guarded.admin.xadd("glide:{etl}:stream", {"jobId": "broken"})
-        nodes = [FlowNode("a", "etl", "good", data=PAYLOAD), FlowNode("b", "etl", "bad", after=["a"])]
+        nodes = [
+            FlowNode("a", queue="etl", job="good", data=PAYLOAD),
+            FlowNode("b", queue="etl", job="bad", after=["a"]),
+        ]
         flows.submit(FlowSpec("n", nodes), flow_id=f"f{len(options)}").wait(timeout=LONG)
 
         running = [

@@ -147,7 +147,9 @@ def test_a_worker_and_its_clients_outlive_the_primary(
     eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
     with Queue("etl", pair.url) as queue, FlowProducer(pair.url) as flows:
         ids = queue.add_many([NewJob("work", n) for n in range(100)])
-        nodes = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 1}"] if n else []) for n in range(20)]
+        nodes = [
+            FlowNode(f"n{n}", queue="etl", job="work", after=[f"n{n - 1}"] if n else []) for n in range(20)
+        ]
         flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
         pair.replicated()
         running = run_worker(["etl"], {"work": work}, url=pair.url, concurrency=4, lock_duration=SECOND)

@@ -92,7 +92,10 @@ def test_a_cluster_is_found_by_its_tls_ports(guarded: Guarded, tmp_path: Path, r
                 threading.Event().wait(0.02)
         settings = guarded.settings(url=f"valkeys+cluster://localhost:{port}")
         run_worker(["etl", "other"], {"work": lambda ctx: 1}, url=settings)
-        nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "other", "work", after=["a"])]
+        nodes = [
+            FlowNode("a", queue="etl", job="work"),
+            FlowNode("b", queue="other", job="work", after=["a"]),
+        ]
         with FlowProducer(settings) as flows:
             assert flows.submit(FlowSpec("n", nodes), flow_id="f").result(timeout=LONG) == {"a": 1, "b": 1}
 

@@ -104,7 +104,7 @@ def _start_sentinel(
 
 def test_a_flow_runs_behind_sentinels_with_tls(guarded: Guarded, run_worker: RunWorker) -> None:
     run_worker(["etl"], {"work": lambda ctx: ctx.node}, url=guarded.settings)
-    nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"])]
+    nodes = [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work", after=["a"])]
     with FlowProducer(guarded.settings) as flows:
         assert flows.submit(FlowSpec("n", nodes), flow_id="f").result(timeout=LONG) == {"a": "a", "b": "b"}
     found = {finding.check: finding for finding in examine(guarded.settings)}

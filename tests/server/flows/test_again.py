@@ -146,7 +146,7 @@ class TestRestarts:
         ran: list[str] = []
 
         def grow(ctx: Any) -> None:
-            template = FlowNode("part", "etl", "part")
+            template = FlowNode("part", queue="etl", job="part")
             ctx.flow.map_over(template, list(range(sizes[len(ran) > 0])), before=["end"])
 
         def part(ctx: Any) -> str:
@@ -193,7 +193,7 @@ def test_an_approval_of_the_last_run_does_not_count(  # noqa: PLR0917  fixtures
             raise Unrecoverable("later")
 
     run_worker(["etl"], {"approve": approve})
-    spec = check_flow(FlowSpec("n", [FlowNode("a", "etl", "approve")]))
+    spec = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="approve")]))
     hand.run(submission.submit("glide", spec, "f", "attach", SystemClock(), reach=reach))
     flow = flows.get("f")
     for _ in range(2):
@@ -217,7 +217,7 @@ def test_a_wait_that_the_last_run_asked_for_does_not_delay_the_next(  # noqa: PL
 
     runs: list[str] = []
     options = JobOptions(delay=timedelta(milliseconds=delay_ms))
-    spec = check_flow(FlowSpec("n", [FlowNode("a", "etl", "fail", options=options)]))
+    spec = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="fail", options=options)]))
     hand.run(submission.submit("glide", spec, "f", "attach", SystemClock(), reach=reach))
     flow = flows.get("f")
     for _ in range(2):

@@ -34,9 +34,9 @@ Change = Callable[[list[FlowNode]], list[FlowNode]]
 
 def nodes() -> list[FlowNode]:
     return [
-        FlowNode("load", "etl", "work", data={"b": 1, "a": 2}),
-        FlowNode("check", "etl", "work", after=["load"], options=JobOptions(attempts=2)),
-        FlowNode("send", "etl", "work", after=["load", "check"]),
+        FlowNode("load", queue="etl", job="work", data={"b": 1, "a": 2}),
+        FlowNode("check", queue="etl", job="work", after=["load"], options=JobOptions(attempts=2)),
+        FlowNode("send", queue="etl", job="work", after=["load", "check"]),
     ]
 
 
@@ -59,9 +59,13 @@ CHANGES: list[tuple[Change, dict[str, tuple[str, ...]]]] = [
         {"send": ("policies",)},
     ),
     (lambda nodes: nodes[:2], {"send": ("gone",)}),
-    (lambda nodes: [*nodes, FlowNode("more", "etl", "work")], {"more": ("new",)}),
+    (lambda nodes: [*nodes, FlowNode("more", queue="etl", job="work")], {"more": ("new",)}),
     (
-        lambda nodes: [replace(nodes[0], job="other", data=7), *nodes[1:2], FlowNode("more", "etl", "work")],
+        lambda nodes: [
+            replace(nodes[0], job="other", data=7),
+            *nodes[1:2],
+            FlowNode("more", queue="etl", job="work"),
+        ],
         {"more": ("new",), "send": ("gone",), "load": ("job", "data")},
     ),
 ]
@@ -110,35 +114,37 @@ def test_another_home_queue_is_found(submit: Callable[..., None]) -> None:
 
 
 def test_of_many_the_first_are_named(submit: Callable[..., None]) -> None:
-    submit([FlowNode(f"n{at:03}", "etl", "work", data=at) for at in range(300)])
+    submit([FlowNode(f"n{at:03}", queue="etl", job="work", data=at) for at in range(300)])
     with pytest.raises(FlowConflict, match=r"n004 \(data\), \.\.\.$") as caught:
-        submit([FlowNode(f"n{at:03}", "etl", "work", data=-at - 1) for at in range(300)])
+        submit([FlowNode(f"n{at:03}", queue="etl", job="work", data=-at - 1) for at in range(300)])
     assert list(caught.value.differences) == [f"n{at:03}" for at in range(20)]
 
 
 def test_payloads_are_not_shown(submit: Callable[..., None]) -> None:
-    submit([FlowNode("a", "etl", "work", data="hunter2")])
+    submit([FlowNode("a", queue="etl", job="work", data="hunter2")])
     with pytest.raises(FlowConflict) as caught:
-        submit([FlowNode("a", "etl", "work", data="hunter3")])
+        submit([FlowNode("a", queue="etl", job="work", data="hunter3")])
     assert "hunter" not in repr(caught.value)
 
 
 def test_nodes_that_a_handler_added_are_not_compared(flows: FlowProducer, run_worker: RunWorker) -> None:
     def grow(ctx: Any) -> None:
-        ctx.add_nodes([FlowNode("child", "etl", "work")])
+        ctx.add_nodes([FlowNode("child", queue="etl", job="work")])
 
     run_worker(["etl"], {"grow": grow, "work": lambda _: None})
-    flows.submit(FlowSpec("n", [FlowNode("a", "etl", "grow")]), flow_id="f").wait(timeout=LONG)
+    flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="grow")]), flow_id="f").wait(timeout=LONG)
     with pytest.raises(FlowConflict) as caught:
-        flows.submit(FlowSpec("n", [FlowNode("a", "etl", "grow", data=1)]), flow_id="f")
+        flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="grow", data=1)]), flow_id="f")
     assert caught.value.differences == {"a": ("data",)}
 
 
 def test_a_job_that_is_gone_is_not_compared(submit: Callable[..., None], redis_client: Any) -> None:
-    submit([FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work")])
+    submit([FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work")])
     redis_client.delete("glide:{etl}:job:f~a")
     with pytest.raises(FlowConflict) as caught:
-        submit([FlowNode("a", "etl", "work", data=1), FlowNode("b", "etl", "work", data=1)])
+        submit(
+            [FlowNode("a", queue="etl", job="work", data=1), FlowNode("b", queue="etl", job="work", data=1)]
+        )
     assert caught.value.differences == {"b": ("data",)}
 
 
@@ -155,10 +161,10 @@ def test_a_job_that_is_gone_is_not_compared(submit: Callable[..., None], redis_c
 def test_a_job_that_cannot_be_read_is_a_conflict_too(
     submit: Callable[..., None], redis_client: Any, field: str, text: str
 ) -> None:
-    submit([FlowNode("a", "etl", "work")])
+    submit([FlowNode("a", queue="etl", job="work")])
     redis_client.hset("glide:{etl}:job:f~a", field, text)
     with pytest.raises(FlowConflict, match="flow id f belongs to another flow"):
-        submit([FlowNode("a", "etl", "work", data={"a": 1, "b": 2})])
+        submit([FlowNode("a", queue="etl", job="work", data={"a": 1, "b": 2})])
 
 
 def test_the_error_crosses_processes_whole() -> None:

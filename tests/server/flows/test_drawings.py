@@ -38,7 +38,9 @@ def texts(found: dict[str, Any]) -> list[str]:
 
 
 def test_odd_names_are_drawn_as_they_are() -> None:
-    nodes = [FlowNode(name, "etl", "work", after=ODD[max(0, at - 1) : at]) for at, name in enumerate(ODD)]
+    nodes = [
+        FlowNode(name, queue="etl", job="work", after=ODD[max(0, at - 1) : at]) for at, name in enumerate(ODD)
+    ]
     found = drawn(FlowSpec('my "flow" \\', nodes).to_dot())
     assert texts(found) == ODD
     assert [(edge["tail"], edge["head"]) for edge in found["edges"]] == [
@@ -48,7 +50,9 @@ def test_odd_names_are_drawn_as_they_are() -> None:
 
 @pytest.mark.parametrize(("fold", "boxes", "edges"), [(10, 3, 2), (None, 22, 40)])
 def test_a_fan_out_is_drawn_folded_or_not(fold: int | None, boxes: int, edges: int) -> None:
-    items = [FlowNode(f"item[{n}]", "etl", "work", after=["split"]) for n in range(20)]
-    end = FlowNode("end", "etl", "work", after=[one.name for one in items])
-    found = drawn(FlowSpec("fan", [FlowNode("split", "etl", "work"), *items, end]).to_dot(fold=fold))
+    items = [FlowNode(f"item[{n}]", queue="etl", job="work", after=["split"]) for n in range(20)]
+    end = FlowNode("end", queue="etl", job="work", after=[one.name for one in items])
+    found = drawn(
+        FlowSpec("fan", [FlowNode("split", queue="etl", job="work"), *items, end]).to_dot(fold=fold)
+    )
     assert (len(found["objects"]), len(found["edges"])) == (boxes, edges)

@@ -217,7 +217,7 @@ class TestCarryingOver:
 
         def grow(ctx: Any) -> None:
             ran.append("grow")
-            ctx.flow.map_over(FlowNode("part", "etl", "part"), [1, 2], before=["end"])
+            ctx.flow.map_over(FlowNode("part", queue="etl", job="part"), [1, 2], before=["end"])
 
         def part(ctx: Context) -> str:
             ran.append(str(ctx.node))

@@ -27,7 +27,7 @@ LONG = timedelta(seconds=30)
 
 
 def node(name: str, *after: str, queue: str = "etl", data: Any = None) -> FlowNode:
-    return FlowNode(name, queue, "work", data, after=after)
+    return FlowNode(name, queue=queue, job="work", data=data, after=after)
 
 
 class TestByANode:
@@ -79,7 +79,7 @@ class TestByANode:
                 if ctx.attempt == 1:
                     raise ValueError
 
-        split = FlowNode("split", "etl", "work", options=JobOptions(attempts=2))
+        split = FlowNode("split", queue="etl", job="work", options=JobOptions(attempts=2))
         flow = flows.submit(FlowSpec("n", [split]), flow_id="f")
         run_worker(["etl"], {"work": work})
         assert set(flow.result(timeout=LONG)) == {"split", "by attempt 2"}

@@ -57,7 +57,7 @@ def timed(url: str, clock: Hours) -> Iterator[FlowProducer]:
 
 
 def spec(name: str = "n", nodes: int = 1, queue: str = "etl", **kw: Any) -> FlowSpec:
-    return FlowSpec(name, [FlowNode(f"n{n}", queue, "work") for n in range(nodes)], **kw)
+    return FlowSpec(name, [FlowNode(f"n{n}", queue=queue, job="work") for n in range(nodes)], **kw)
 
 
 def ids(found: Any) -> list[str]:
@@ -246,7 +246,7 @@ class TestRetention:
         with pytest.raises(FlowExpired):
             timed.submit(spec(retention=DAY), flow_id="f", on_existing="retry_failed")
         with pytest.raises(FlowExpired):
-            again.extend([FlowNode("more", "etl", "work")])
+            again.extend([FlowNode("more", queue="etl", job="work")])
         with pytest.raises(FlowConflict):
             timed.submit(spec("another"), flow_id="f")
         assert again.cancel() is FlowState.CANCELLED
@@ -276,7 +276,7 @@ class TestRetention:
         sweep(hand, clock)
         known = spec().nodes[0]
         with pytest.raises(FlowExpired, match="retention"):
-            flow.extend([FlowNode("more", "etl", "work", after=[known.name])])
+            flow.extend([FlowNode("more", queue="etl", job="work", after=[known.name])])
 
     def test_a_tombstone_lives_as_long_as_it_is_set_to(
         self, hand: Hand, timed: FlowProducer, clock: Hours, eventually: Eventually

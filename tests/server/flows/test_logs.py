@@ -20,9 +20,9 @@ LONG = timedelta(seconds=30)
 SPEC = FlowSpec(
     "logs",
     [
-        FlowNode("few", "etl", "log", 3),
-        FlowNode("many", "other", "log", 50),
-        FlowNode("no", "etl", "log", 0, after=["few"]),
+        FlowNode("few", queue="etl", job="log", data=3),
+        FlowNode("many", queue="other", job="log", data=50),
+        FlowNode("no", queue="etl", job="log", data=0, after=["few"]),
     ],
 )
 
@@ -71,7 +71,7 @@ def test_what_is_not_there_is_refused(clients: Clients) -> None:
 
 
 def test_more_nodes_than_a_trip_holds(clients: Clients) -> None:
-    nodes = [FlowNode(f"n{number}", "etl", "log", 1) for number in range(450)]
+    nodes = [FlowNode(f"n{number}", queue="etl", job="log", data=1) for number in range(450)]
     flow = clients.do(clients.flows().submit(FlowSpec("wide", nodes), flow_id="f"))
     assert len(clients.do(flow.logs({node.name: 0 for node in nodes}))) == 450
 
@@ -80,7 +80,13 @@ def test_a_long_log_keeps_its_last_lines_and_their_numbers(
     clients: Clients, run_worker: RunWorker, redis_client: Any
 ) -> None:
     run_worker(["etl", "other"], {"log": log})
-    spec = FlowSpec("long", [FlowNode("long", "etl", "log", 21_500), FlowNode("short", "other", "log", 3)])
+    spec = FlowSpec(
+        "long",
+        [
+            FlowNode("long", queue="etl", job="log", data=21_500),
+            FlowNode("short", queue="other", job="log", data=3),
+        ],
+    )
     flow = clients.do(clients.flows().submit(spec, flow_id="f"))
     clients.do(flow.wait(timeout=LONG))
     assert redis_client.llen("glide:{etl}:log:f~long") == 10_500

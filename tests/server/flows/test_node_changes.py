@@ -682,10 +682,10 @@ class TestCrashes:
         self, url: str, flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         nodes = [
-            FlowNode("a", "etl", "a"),
-            FlowNode("x", "etl", "x", after=["a"], rule="all_done"),
-            FlowNode("b", "node", "b", after=["x"]),
-            FlowNode("c", "etl", "c", after=["b"]),
+            FlowNode("a", queue="etl", job="a"),
+            FlowNode("x", queue="etl", job="x", after=["a"], rule="all_done"),
+            FlowNode("b", queue="node", job="b", after=["x"]),
+            FlowNode("c", queue="etl", job="c", after=["b"]),
         ]
         spec = FlowSpec("n", nodes)
         flow, held, ran = flows.submit(spec, flow_id="f"), threading.Event(), list[str]()
@@ -721,8 +721,8 @@ class TestCrashes:
     def test_a_late_end_by_a_node_worker_of_what_ran_before_is_no_end(
         self, url: str, flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
-        spec = FlowSpec("n", [FlowNode("a", "etl", "a"), FlowNode("b", "node", "b", after=["a"]),
-                              FlowNode("c", "node", "c", after=["b"])])  # fmt: skip
+        nodes = [FlowNode("a", queue="etl"), FlowNode("b", after=["a"]), FlowNode("c", after=["b"])]
+        spec = FlowSpec("n", nodes, queue="node")
         flow = flows.submit(spec, flow_id="f")
         held = threading.Event()
         held.set()

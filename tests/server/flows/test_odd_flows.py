@@ -34,8 +34,8 @@ class Later(SystemClock):
 
 
 def spec(*names: str) -> FlowSpec:
-    nodes = [FlowNode(name, "etl", "work") for name in names]
-    return FlowSpec("n", [*nodes, FlowNode("end", "etl", "work", after=list(names))])
+    nodes = [FlowNode(name, queue="etl", job="work") for name in names]
+    return FlowSpec("n", [*nodes, FlowNode("end", queue="etl", job="work", after=list(names))])
 
 
 def test_a_record_that_cannot_be_read_is_listed_as_broken_beside_the_others(

@@ -138,7 +138,7 @@ def test_of_a_flow_with_nodes_that_others_added(flows: FlowProducer, run_worker:
 
     def grow(ctx: Any) -> None:
         ran.append(ctx.node)
-        ctx.flow.map_over(FlowNode("item", "etl", "item"), [1, 2], before=["end"])
+        ctx.flow.map_over(FlowNode("item", queue="etl", job="item"), [1, 2], before=["end"])
 
     def item(ctx: Any) -> str:
         ran.append(ctx.node)

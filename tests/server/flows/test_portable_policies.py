@@ -70,7 +70,7 @@ def test_a_rule_decides_by_the_ends_of_the_dependencies(rule: Rule, submit: Subm
 
 
 def test_an_ordering_key_is_refused_and_nothing_is_left(submit: Submit, dump: Dump) -> None:
-    first = FlowNode("a", "etl", "work", options=JobOptions(ordering=Ordering("customer 7")))
+    first = FlowNode("a", queue="etl", job="work", options=JobOptions(ordering=Ordering("customer 7")))
     before = dump()
     with pytest.raises(InvalidFlow, match=r"node 'b' has an ordering key.*one queue"):
         submit(node("a"), replace(first, name="b", after=["a"]))
@@ -86,8 +86,8 @@ def test_a_skipped_dependency_gives_no_input(
             raise Skip
         return sorted(ctx.inputs)
 
-    nodes = [FlowNode(name, "etl", "work") for name in "ab"]
-    nodes.append(FlowNode("c", "etl", "work", after=["a", "b"], rule=Rule.ALL_DONE))
+    nodes = [FlowNode(name, queue="etl", job="work") for name in "ab"]
+    nodes.append(FlowNode("c", queue="etl", job="work", after=["a", "b"], rule=Rule.ALL_DONE))
     run_worker(["etl"], {"work": work})
     flow = submit(*nodes) if path == "portable" else flows.submit(FlowSpec("n", nodes), flow_id="f")
     assert flow.wait(timeout=LONG).results == {"a": [], "c": ["a"]}
@@ -228,8 +228,8 @@ def test_a_node_waits_for_a_handler_as_long_as_its_queue_timeout(
     submit: Submit, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     run_worker(["etl"], {"other": lambda ctx: None})
-    late = FlowNode("a", "etl", "late", queue_timeout=LONG)
-    never = FlowNode("b", "etl", "never", queue_timeout=timedelta(seconds=1))
+    late = FlowNode("a", queue="etl", job="late", queue_timeout=LONG)
+    never = FlowNode("b", queue="etl", job="never", queue_timeout=timedelta(seconds=1))
     flow = submit(late, never)
     eventually(lambda: flow.node("b").state == "failed", timeout=20)
     assert "queue timeout" in flow.node("b").reason

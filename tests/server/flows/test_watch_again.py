@@ -278,7 +278,7 @@ def test_a_mirror_kept_by_positions_has_the_results_of_the_flow_at_each_end(
 
     run_worker(["etl"], {"work": work}, concurrency=4)
     nodes = [
-        FlowNode(name, "etl", "work", after=dice.sample(names[:at], min(at, dice.randrange(3))))
+        FlowNode(name, queue="etl", job="work", after=dice.sample(names[:at], min(at, dice.randrange(3))))
         for at, name in enumerate(names)
     ]
     flow = flows.submit(FlowSpec("w", nodes), flow_id="w")

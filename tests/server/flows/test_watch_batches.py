@@ -27,7 +27,11 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def spec(**kw: Any) -> FlowSpec:
-    return FlowSpec("n", [FlowNode("a", "etl", "step"), FlowNode("b", "etl", "step", after=["a"])], **kw)
+    return FlowSpec(
+        "n",
+        [FlowNode("a", queue="etl", job="step"), FlowNode("b", queue="etl", job="step", after=["a"])],
+        **kw,
+    )
 
 
 def names(batches: Any) -> list[str]:

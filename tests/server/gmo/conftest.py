@@ -176,7 +176,9 @@ class Bench:
 
 
 def a_node(name: str, *after: str, queue: str = "etl", **options: Any) -> FlowNode:
-    return FlowNode(name, queue, "work", {"n": name}, after=after, options=JobOptions(**options))
+    return FlowNode(
+        name, queue=queue, job="work", data={"n": name}, after=after, options=JobOptions(**options)
+    )
 
 
 @pytest.fixture

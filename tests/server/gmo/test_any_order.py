@@ -62,8 +62,8 @@ def flows(draw: st.DrawFn) -> FlowSpec:
         nodes.append(
             FlowNode(
                 f"n{number}",
-                draw(st.sampled_from(["etl", "spark"])),
-                "work",
+                queue=draw(st.sampled_from(["etl", "spark"])),
+                job="work",
                 after=after,
                 options=options,
                 rule=draw(st.sampled_from(RULES)),

@@ -60,7 +60,9 @@ class TestOnTime:
         assert bench.now - begin == 400
 
     def test_a_suspended_job_that_nobody_signals(self, bench: Bench) -> None:
-        bench.submit(FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"]))
+        bench.submit(
+            FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work", after=["a"])
+        )
         answer = bench.exchange(Outcome(bench.begin(), Kind.SUSPEND, "", first=500), wanted=9)
         start = bench.now
         wake(bench, answer)
@@ -76,7 +78,7 @@ class TestOnTime:
         assert bench.client.hkeys(P + "gmo:letters") == [job_id]
 
     def test_the_deadline_of_a_flow(self, bench: Bench) -> None:
-        checked = check_flow(FlowSpec("n", [FlowNode("a", "etl", "work")], deadline=SECOND))
+        checked = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="work")], deadline=SECOND))
         bench.hand.run(submission.submit("glide", checked, "f", "attach", bench))
         bench.begin()
         start = bench.now
@@ -85,8 +87,8 @@ class TestOnTime:
         assert bench.record()["state"] == "failed"
 
     def test_a_queue_timeout_in_another_queue(self, bench: Bench) -> None:
-        unserved = FlowNode("b", "spark", "work", queue_timeout=SECOND / 2)
-        bench.submit(FlowNode("a", "etl", "work"), unserved)
+        unserved = FlowNode("b", queue="spark", job="work", queue_timeout=SECOND / 2)
+        bench.submit(FlowNode("a", queue="etl", job="work"), unserved)
         start = bench.now
         wake(bench, bench.exchange(wanted=9))
         assert bench.now - start == 500

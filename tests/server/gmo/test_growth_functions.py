@@ -313,9 +313,9 @@ class TestMany:
 def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, queue: str) -> None:
     clock = SystemClock()
     place, ref = QueueKeys("glide", queue), ref_ops.FlowRef(QueueKeys("glide", queue), "f")
-    spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
+    spec = FlowSpec("n", [FlowNode("a", queue=queue, job="work")], retention=timedelta(0))
     hand.run(submission.submit("glide", check_flow(spec), "f", "attach", clock))
-    hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
+    hand.run(ops.extend(ref, [FlowNode("b", queue=queue, job="work", after=["a"])], clock))
     assert [node.name for node in hand.run(reading.nodes(ref))] == ["a", "b"]
     hand.run(changing.cancel(ref, "why", clock))
     assert hand.run(reading.status(ref)).failed == 2

@@ -32,7 +32,7 @@ def wanted(bench: Bench) -> None:
 
 
 def add(bench: Bench, data: Any = None, **options: Any) -> JobId:
-    return bench.hand.run(add_job(ETL, NewJob("work", data, JobOptions(**options)), bench.now))
+    return bench.hand.run(add_job(ETL, NewJob("work", data, options=JobOptions(**options)), bench.now))
 
 
 def someone_reclaims(bench: Bench) -> None:
@@ -121,7 +121,7 @@ def test_a_job_that_expires_gets_a_letter(bench: Bench, delay: int) -> None:
 def test_a_node_that_no_worker_begins_in_time_gets_a_letter_and_its_dependents_none(
     bench: Bench, node: Any
 ) -> None:
-    bench.submit(FlowNode("a", "etl", "work", queue_timeout=timedelta(seconds=1)), node("b", "a"))
+    bench.submit(FlowNode("a", queue="etl", job="work", queue_timeout=timedelta(seconds=1)), node("b", "a"))
     bench.now += 10_000
     bench.hand.run(upkeep.upkeep([ETL], bench))
     someone_reclaims(bench)

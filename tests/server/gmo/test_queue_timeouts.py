@@ -17,7 +17,9 @@ REASON = "queue timeout: no worker of queue etl began it within 1 s"
 
 
 def submit(bench: Bench, options: JobOptions | None = None) -> None:
-    node = FlowNode("a", "etl", "work", options=options or JobOptions(), queue_timeout=timedelta(seconds=1))
+    node = FlowNode(
+        "a", queue="etl", job="work", options=options or JobOptions(), queue_timeout=timedelta(seconds=1)
+    )
     bench.submit(node)
 
 

@@ -84,7 +84,7 @@ class Week:
 
     def add(self, name: str = "work", **options: Any) -> str:
         kept = {"remove_on_complete": True, "remove_on_fail": True} | options
-        return str(self.run(add_job(ETL, NewJob(name, {"x": 1}, JobOptions(**kept)), self.bench.now)))
+        return str(self.run(add_job(ETL, NewJob(name, {"x": 1}, options=JobOptions(**kept)), self.bench.now)))
 
     def produce(self, hour: int) -> None:
         self.add("fails", attempts=2)
@@ -111,8 +111,8 @@ class Week:
 
     def submit(self, flow_id: str, path: str) -> None:
         nodes = [
-            FlowNode("a", "etl", "work"),
-            FlowNode("b", "etl", "fails" if "12" in flow_id else "work", after=["a"]),
+            FlowNode("a", queue="etl", job="work"),
+            FlowNode("b", queue="etl", job="fails" if "12" in flow_id else "work", after=["a"]),
         ]
         spec = FlowSpec("n", nodes, labels={"day": flow_id}, retention=timedelta(hours=2))
         submitting = submission.submit(

@@ -108,9 +108,9 @@ def test_a_failure_that_reached_no_dependent_ends_the_flow(bench: Bench, node: A
 
 def test_a_rule_that_is_fulfilled_is_obeyed(bench: Bench) -> None:
     bench.submit(
-        FlowNode("a", "etl", "work"),
-        FlowNode("b", "etl", "work"),
-        FlowNode("c", "etl", "work", after=["a", "b"], rule="all_done"),
+        FlowNode("a", queue="etl", job="work"),
+        FlowNode("b", queue="etl", job="work"),
+        FlowNode("c", queue="etl", job="work", after=["a", "b"], rule="all_done"),
     )
     bench.fail(bench.begin())
     bench.finish(bench.begin())
@@ -170,7 +170,7 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
 
 
 def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
-    checked = check_flow(FlowSpec("n", [FlowNode("a", "etl", "work")]))
+    checked = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="work")]))
     bench.hand.run(start.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
     bench.unchanged(stalled.check_open(ETL, "f", 0, 60_000, bench.now))

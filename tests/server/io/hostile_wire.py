@@ -82,7 +82,10 @@ def build(url: str) -> None:
     worker.handler("refuse", process=True)(process_handlers.refuse_with_data)
     with FlowProducer(url) as flows, Queue("etl", url) as queue, Schedulers("etl", url) as schedulers:
         with worker.running():
-            nodes = [FlowNode("a", "etl", "work", data=1), FlowNode("b", "etl", "work", after=["a"])]
+            nodes = [
+                FlowNode("a", queue="etl", job="work", data=1),
+                FlowNode("b", queue="etl", job="work", after=["a"]),
+            ]
             flows.submit(FlowSpec("n", nodes), flow_id="done").result(timeout=LONG)
             with suppress(GlideMQError):
                 queue.add_and_wait("refuse", "x", timeout=LONG)
@@ -163,7 +166,10 @@ def serve(url: str) -> None:
         for number, text in enumerate(HOSTILE):
             assert queue.add_and_wait("work", text, timeout=LONG) == text
             assert queue.add_and_wait("work", {text: [text]}, timeout=LONG) == {text: [text]}
-            nodes = [FlowNode("a", "mine", "work", data=text), FlowNode("b", "mine", "work", after=["a"])]
+            nodes = [
+                FlowNode("a", queue="mine", job="work", data=text),
+                FlowNode("b", queue="mine", job="work", after=["a"]),
+            ]
             flows.submit(FlowSpec(text, nodes), flow_id=f"hostile-{number}").result(timeout=LONG)
             with suppress(JobFailed):
                 queue.add_and_wait("refuse", text, timeout=LONG)

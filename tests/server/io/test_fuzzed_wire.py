@@ -305,7 +305,7 @@ def test_schedulers(  # noqa: PLR0917  fixtures
 
 def test_flows(raw: Any, flows: FlowProducer, hand: Hand) -> None:
     """Records, rows of the node table and jobs of one flow are spoilt; others are listed all the same."""
-    good = flows.submit(FlowSpec("good", [FlowNode("a", "etl", "work")]), flow_id="good")
+    good = flows.submit(FlowSpec("good", [FlowNode("a", queue="etl", job="work")]), flow_id="good")
     count = 0
 
     @FUZZ
@@ -318,7 +318,7 @@ def test_flows(raw: Any, flows: FlowProducer, hand: Hand) -> None:
         nonlocal count
         count += 1
         name = f"bad{count}"
-        nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"])]
+        nodes = [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work", after=["a"])]
         bad = flows.submit(FlowSpec("bad", nodes), flow_id=name)
         raw.hset(P + b"gmo:flow:" + name.encode() + b":nodes", "b", row)
         for fields, at in ((record, P + b"gmo:flow:" + name.encode()), (job, key(f"{name}~a"))):

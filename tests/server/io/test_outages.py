@@ -41,10 +41,10 @@ class Load:
 
     def __init__(self, flows: FlowProducer, count: int) -> None:
         nodes = [
-            FlowNode("a", "etl", "work"),
-            *(FlowNode(f"b{n}", "etl", "work", after=["a"]) for n in range(5)),
+            FlowNode("a", queue="etl", job="work"),
+            *(FlowNode(f"b{n}", queue="etl", job="work", after=["a"]) for n in range(5)),
         ]
-        spec = FlowSpec("n", [*nodes, FlowNode("c", "etl", "work", after=[n.name for n in nodes])])
+        spec = FlowSpec("n", [*nodes, FlowNode("c", queue="etl", job="work", after=[n.name for n in nodes])])
         self.flows = [flows.submit(spec, flow_id=f"f{n}") for n in range(count)]
         self.nodes = 7 * count
 
@@ -125,7 +125,10 @@ def test_a_server_that_restarts_loses_nothing(
             return str(ctx.node)
 
         run_worker(["etl"], {"work": work}, url=url, concurrency=2, lock_duration=SECOND)
-        nodes = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 2}"] if n > 1 else []) for n in range(30)]
+        nodes = [
+            FlowNode(f"n{n}", queue="etl", job="work", after=[f"n{n - 2}"] if n > 1 else [])
+            for n in range(30)
+        ]
         with FlowProducer(url) as flows:
             flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
             eventually(lambda: flow.status().completed > 5)

@@ -29,7 +29,7 @@ def through(url: str) -> Iterator[tuple[str, Cuts]]:
 
 
 def node(name: str, *after: str) -> FlowNode:
-    return FlowNode(name, "etl", "work", after=after)
+    return FlowNode(name, queue="etl", job="work", after=after)
 
 
 @pytest.mark.parametrize("moment", BOTH)

@@ -420,7 +420,7 @@ def test_a_flow_that_is_gone_cannot_be_begun_anew_by_its_handle(slots: Slots) ->
 
 
 def test_a_hundred_generations_are_kept(slots: Slots) -> None:
-    slots.submit(FlowSpec("n", [node("a"), FlowNode("m", "c", "work")]))
+    slots.submit(FlowSpec("n", [node("a"), FlowNode("m", queue="c", job="work")]))
     for number in range(103):
         slots.run(generations.restart(slots.ref(), str(number), slots))
         slots.now += 1

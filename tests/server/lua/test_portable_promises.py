@@ -151,7 +151,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
 
 
 def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
-    last = FlowNode("digest", "c", "work", after=["state"], rule="all_done")
+    last = FlowNode("digest", queue="c", job="work", after=["state"], rule="all_done")
     rules = FlowSpec("n", [node("state"), last])
     ids = ["x", "x:policies", "x:waiting", "x:portable", "policies:x", "expiring"]
     for flow_id in ids:
@@ -191,7 +191,10 @@ def test_a_node_whose_job_is_missing_has_failed_with_that_reason(slots: Slots) -
 
 def test_nodes_are_kept_whatever_their_options_say(slots: Slots) -> None:
     gone = JobOptions(remove_on_complete=True, remove_on_fail=True)
-    nodes = [FlowNode("a", "b", "work", options=gone), FlowNode("m", "c", "work", after=["a"], options=gone)]
+    nodes = [
+        FlowNode("a", queue="b", job="work", options=gone),
+        FlowNode("m", queue="c", job="work", after=["a"], options=gone),
+    ]
     slots.submit(FlowSpec("n", nodes))
     stored = slots.client("{b}").hget("glide:{b}:job:f~a", "opts")
     assert "removeOn" not in stored

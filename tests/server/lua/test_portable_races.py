@@ -186,10 +186,10 @@ def test_a_slow_submission_of_a_flow_that_was_removed_meanwhile_leaves_no_jobs(s
 SPLIT = FlowSpec(
     "n",
     [
-        FlowNode("a", "b", "work", on_failure="skip"),
-        FlowNode("e", "c", "work"),
+        FlowNode("a", queue="b", job="work", on_failure="skip"),
+        FlowNode("e", queue="c", job="work"),
         node("n", "a", "e", queue="q"),
-        FlowNode("last", "b", "work", after=["n"], rule="one_failed"),
+        FlowNode("last", queue="b", job="work", after=["n"], rule="one_failed"),
     ],
 )
 

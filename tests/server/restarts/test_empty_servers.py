@@ -75,6 +75,6 @@ def test_a_worker_serves_an_empty_server_in_the_place_of_the_one_that_it_had(
 def serve_one_job_and_one_flow(url: str, eventually: Eventually) -> None:
     with Queue("etl", url) as queue, FlowProducer(url) as flows:
         job_id = queue.add("work")
-        flow: Flow = flows.submit(FlowSpec("n", [FlowNode("a", "etl", "work")]), flow_id="f")
+        flow: Flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="work")]), flow_id="f")
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         eventually(lambda: flow.status().completed == 1, timeout=20)

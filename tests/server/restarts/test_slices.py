@@ -27,7 +27,7 @@ WIDE = 2_000
 
 
 def node(name: str, *after: str) -> FlowNode:
-    return FlowNode(name, "etl", "work", after=after)
+    return FlowNode(name, queue="etl", job="work", after=after)
 
 
 def fan_out() -> list[FlowNode]:

@@ -157,7 +157,10 @@ class Engine:
 
 def nightly(job: str = "count", **fields: Any) -> Task:
     """extract counts, and load does what the job does."""
-    nodes = [FlowNode("extract", "etl", "count"), FlowNode("load", "etl", job, after=["extract"])]
+    nodes = [
+        FlowNode("extract", queue="etl", job="count"),
+        FlowNode("load", queue="etl", job=job, after=["extract"]),
+    ]
     return Task("nightly", FlowSpec("nightly", nodes), **fields)
 
 

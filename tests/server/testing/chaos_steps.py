@@ -18,7 +18,7 @@ handlers = Handlers()
 
 def nightly(jobs: list[int], name: str) -> FlowSpec:
     """A flow of safe steps."""
-    return FlowSpec(name, [FlowNode(f"pure-{job}", "etl", "pure", job) for job in jobs])
+    return FlowSpec(name, [FlowNode(f"pure-{job}", queue="etl", job="pure", data=job) for job in jobs])
 
 
 @handlers.handler("pure")

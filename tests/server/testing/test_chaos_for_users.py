@@ -172,7 +172,9 @@ def test_a_mark_outside_of_a_campaign_does_nothing() -> None:
 def test_steps_that_are_called_by_import_path_are_told_apart() -> None:
     """Those of Spark. A path that no worker may import is no step's name: it may be anything."""
     paths = [f"{APP}:nightly", f"{APP}:other", "secret:word"]
-    nodes = [FlowNode(f"n{at}", "etl", "pure", {"callable": path}) for at, path in enumerate(paths)]
+    nodes = [
+        FlowNode(f"n{at}", queue="etl", job="pure", data={"callable": path}) for at, path in enumerate(paths)
+    ]
     report = run_chaos(FlowSpec("n", nodes), app=APP, runs=1, lease=LEASE, acts=[Act.DISCONNECT])
     assert [step.step for step in report.steps] == [*paths[:2], "pure"]
 

@@ -187,7 +187,10 @@ def test_a_node_without_new_children_does_not_wait_for_ever(  # noqa: PLR0917  f
         raise WaitForChildren
 
     run_worker(["etl"], {"first": lambda ctx: 1, "waits": waits})
-    nodes = [FlowNode("first", "etl", "first"), FlowNode("waits", "etl", "waits", after=["first"])]
+    nodes = [
+        FlowNode("first", queue="etl", job="first"),
+        FlowNode("waits", queue="etl", job="waits", after=["first"]),
+    ]
     flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
     outcome = flow.wait(timeout=timedelta(seconds=30))
     why = "all its children have ended, and it has added no more" if children else "it has added no children"
@@ -227,7 +230,7 @@ def test_a_node_goes_on_when_its_child_was_removed(  # noqa: PLR0917  fixtures
 
     told: list[str] = []
     run_worker(["etl"], {"parent": parent})
-    flow = submit(path, FlowNode("p", "etl", "parent"))
+    flow = submit(path, FlowNode("p", queue="etl", job="parent"))
     eventually(lambda: told and flow.node("p").state == "waiting-children", timeout=30)
     how(queue, redis_client)
     assert flow.result(timeout=LONG) == {"p": "seen"}
@@ -252,7 +255,9 @@ def test_a_node_that_runs_again_has_only_the_children_of_this_run(
         return ctx.data
 
     run_worker(["etl"], {"parent": parent, "child": child, "a": lambda ctx: values.pop(0)})
-    flow = submit(path, FlowNode("a", "etl", "a"), FlowNode("p", "etl", "parent", after=["a"]))
+    flow = submit(
+        path, FlowNode("a", queue="etl", job="a"), FlowNode("p", queue="etl", job="parent", after=["a"])
+    )
     assert flow.result(timeout=LONG)["p"] == [1]
     flow.rerun("a")
     eventually(lambda: runs[-1] == 20 and flow.node("p").state == "waiting-children", timeout=30)
@@ -279,7 +284,10 @@ def test_what_waits_for_a_child_gets_no_gates_with_time(
         raise WaitForChildren
 
     run_worker(["etl"], {"first": lambda ctx: 1, "waits": waits})
-    nodes = [FlowNode("first", "etl", "first"), FlowNode("waits", "etl", "waits", after=["first"])]
+    nodes = [
+        FlowNode("first", queue="etl", job="first"),
+        FlowNode("waits", queue="etl", job="waits", after=["first"]),
+    ]
     flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
     eventually(lambda: redis_client.hget(P + "job:f~waits", "gmo:waited") == "1")
     before = redis_client.smembers(P + "deps:f~waits")

@@ -525,7 +525,7 @@ class TestWithoutHandler:
     ) -> None:
         run_worker(["etl"], {"old": lambda ctx: "old"})
         with FlowProducer(url) as flows:
-            nodes = [FlowNode("n", "etl", "new", queue_timeout=timedelta(seconds=30))]
+            nodes = [FlowNode("n", queue="etl", job="new", queue_timeout=timedelta(seconds=30))]
             flow = flows.submit(FlowSpec("f", nodes))
             eventually(
                 lambda: redis_client.hget(f"glide:{{etl}}:job:{flow.node('n').job_id}", "gmo:unhandled")
@@ -538,7 +538,7 @@ class TestWithoutHandler:
     ) -> None:
         run_worker(["etl"], {"old": lambda ctx: "old"})
         with FlowProducer(url) as flows:
-            flow = flows.submit(FlowSpec("f", [FlowNode("n", "etl", "new", queue_timeout=SECOND)]))
+            flow = flows.submit(FlowSpec("f", [FlowNode("n", queue="etl", job="new", queue_timeout=SECOND)]))
             (failed,) = flow.wait(timeout=timedelta(seconds=20)).failed
         assert failed.reason.startswith(
             "queue timeout: no worker of queue etl began it within 1 s: HandlerNotFound"

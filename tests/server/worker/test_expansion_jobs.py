@@ -13,7 +13,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def returns(name: str, value: Any, *after: str) -> FlowNode:
-    return FlowNode(name, "etl", "returns", value, after=after)
+    return FlowNode(name, queue="etl", job="returns", data=value, after=after)
 
 
 def expansion(over: Any, *after: str, **more: Any) -> FlowNode:
@@ -25,7 +25,7 @@ def expansion(over: Any, *after: str, **more: Any) -> FlowNode:
         "before": ["report"],
         **more,
     }
-    return FlowNode("clean", "etl", "python.expand", data, after=after)
+    return FlowNode("clean", queue="etl", job="python.expand", data=data, after=after)
 
 
 def gives(ctx: Context) -> Any:
@@ -50,7 +50,7 @@ def test_each_item_becomes_a_node_and_who_waits_gets_all_results(
         returns("list", [7, 8]),
         returns("other", 1),
         expansion({"data": None}, "list", "other"),
-        FlowNode("report", "etl", "sees", after=["clean"]),
+        FlowNode("report", queue="etl", job="sees", after=["clean"]),
     )
     assert ended.results == {
         "list": [7, 8],
@@ -74,7 +74,7 @@ def test_nodes_of_a_function_get_only_the_results_that_they_name(
         returns("part[0]", 1),
         returns("part[1]", 1),
         expansion(None, "list", "part[0]", "part[1]", template=template, into="arguments"),
-        FlowNode("report", "etl", "sees", after=["clean"]),
+        FlowNode("report", queue="etl", job="sees", after=["clean"]),
     )
     data, inputs = ended.results["clean[0]"]
     assert data["arguments"] == {"rows": None, "month": 1}
@@ -95,8 +95,8 @@ def test_what_is_no_list_and_what_is_no_expansion_fail_for_good(
         returns("list", 5),
         expansion({"data": None}, "list"),
         returns("report", 1, "clean"),
-        FlowNode("no", "etl", "python.expand", {"over": 1, "other": 2}),
-        FlowNode("bad", "etl", "python.expand", {**options, "over": [], "into": "fields"}),
+        FlowNode("no", queue="etl", job="python.expand", data={"over": 1, "other": 2}),
+        FlowNode("bad", queue="etl", job="python.expand", data={**options, "over": [], "into": "fields"}),
     ]
     ended = outcome(flows, run_worker, *nodes)
     reasons = {one.name: one.reason for one in ended.failed}

@@ -71,7 +71,7 @@ def test_each_attempt_has_a_larger_epoch_and_a_token_of_its_own(
     run_worker(["etl"], handlers)
     path = tmp_path / "attempts"
     queue.add_and_wait("work", {"path": str(path), "fails": 2}, options=JobOptions(attempts=3))
-    node = FlowNode("n", "etl", "work", {"path": str(path), "fails": 0})
+    node = FlowNode("n", queue="etl", job="work", data={"path": str(path), "fails": 0})
     for on_existing in ("attach", "restart"):
         flows.submit(FlowSpec("f", [node]), flow_id="f", on_existing=on_existing).wait()
     flows.get("f").rerun("n")

@@ -56,7 +56,10 @@ def test_a_job_shows_its_worker_and_its_lease_while_it_runs(
 
 def test_a_node_shows_its_worker(url: str, run_worker: RunWorker) -> None:
     with FlowProducer(url) as flows, Queue("etl", url) as queue:
-        spec = FlowSpec("nightly", [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"])])
+        spec = FlowSpec(
+            "nightly",
+            [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work", after=["a"])],
+        )
         flow = flows.submit(spec)
         assert [node.worker for node in flow.nodes()] == [None, None]
         run_worker(["etl"], {"work": lambda _: None})

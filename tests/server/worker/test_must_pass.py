@@ -30,9 +30,9 @@ def spec(options: JobOptions = CHECK) -> FlowSpec:
     return FlowSpec(
         "checked",
         [
-            FlowNode("load", "etl", "step"),
-            FlowNode("check", "etl", "check", after=["load"], options=options),
-            FlowNode("report", "etl", "step", after=["check"]),
+            FlowNode("load", queue="etl", job="step"),
+            FlowNode("check", queue="etl", job="check", after=["load"], options=options),
+            FlowNode("report", queue="etl", job="step", after=["check"]),
         ],
     )
 

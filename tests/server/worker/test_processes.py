@@ -205,7 +205,7 @@ def test_a_handler_in_a_process_steers_its_job_as_any_other(
 
 def test_a_node_in_a_process_may_be_skipped(flows: FlowProducer, run_worker: RunWorker) -> None:
     run_worker(["etl"], handlers_of(process_handlers.steer))
-    flow = flows.submit(FlowSpec("n", [FlowNode("a", "etl", "steer", "skip")]), flow_id="f")
+    flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="steer", data="skip")]), flow_id="f")
     outcome = flow.wait(timeout=MINUTE)
     assert (outcome.status.skipped, outcome.status.failed) == (1, 0)
 

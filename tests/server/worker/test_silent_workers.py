@@ -59,7 +59,7 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
 
 def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, hand: Hand) -> None:
     hand.run(worker_ops.open_queues([ETL]))
-    flow = flows.submit(FlowSpec("nightly", [FlowNode("a", "etl", "work")]))
+    flow = flows.submit(FlowSpec("nightly", [FlowNode("a", queue="etl", job="work")]))
     now = int(queue.now().timestamp() * 1000)
     past = now - 20_000
     about = {"addr": "host", "pid": 1, "startedAt": past, "activeJobs": 1, "handlers": []}

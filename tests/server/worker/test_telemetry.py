@@ -69,7 +69,10 @@ def test_the_nodes_of_a_flow_are_linked_to_its_submission(
 ) -> None:
     run_worker(["etl"], {"work": lambda _: None})
     options = JobOptions(attempts=2)
-    nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"], options=options)]
+    nodes = [
+        FlowNode("a", queue="etl", job="work"),
+        FlowNode("b", queue="etl", job="work", after=["a"], options=options),
+    ]
     flow = flows.submit(FlowSpec("nightly", nodes), flow_id="f")
     flow.wait(timeout=timedelta(seconds=30))
     (send,) = named(spans, "send etl")

@@ -30,10 +30,10 @@ def mixed(length: int = 6, *, last: str = "nodeq") -> FlowSpec:
     """A chain that changes between the queues with each node, most of them in ``nodeq``."""
     queues = ["nodeq" if number % 2 == 0 else "py" for number in range(length)]
     nodes = [
-        FlowNode(f"n{number}", queue, "work", after=[f"n{number - 1}"] if number else [])
+        FlowNode(f"n{number}", queue=queue, job="work", after=[f"n{number - 1}"] if number else [])
         for number, queue in enumerate(queues)
     ]
-    nodes += [FlowNode(f"m{number}", last, "work", after=[nodes[-1].name]) for number in range(3)]
+    nodes += [FlowNode(f"m{number}", queue=last, job="work", after=[nodes[-1].name]) for number in range(3)]
     return FlowSpec("mixed", nodes)
 
 
@@ -99,7 +99,7 @@ def test_a_worker_of_the_home_supervises_the_other_queues(
 def test_a_client_supervises_and_lets_go(
     flows: FlowProducer, redis_client: Any, url: str, way: str, eventually: Eventually
 ) -> None:
-    nodes = [FlowNode(f"n{n}", "nodeq", "work", after=[f"n{n - 1}"] if n else []) for n in range(5)]
+    nodes = [FlowNode(f"n{n}", queue="nodeq", job="work", after=[f"n{n - 1}"] if n else []) for n in range(5)]
     flow = flows.submit(FlowSpec("node", nodes), flow_id="f")
 
     async def awaited() -> None:
@@ -139,7 +139,7 @@ def test_a_client_supervises_and_lets_go(
 def test_a_cancelled_or_closed_wait_lets_go(redis_client: Any, url: str, eventually: Eventually) -> None:
     async def run() -> None:
         async with AsyncFlowProducer(url) as producer:
-            flow = await producer.submit(FlowSpec("n", [FlowNode("a", "nodeq", "work")]))
+            flow = await producer.submit(FlowSpec("n", [FlowNode("a", queue="nodeq", job="work")]))
             waiting = asyncio.create_task(flow.wait())
             await asyncio.to_thread(eventually, lambda: redis_client.get(LOCK) is not None)
             waiting.cancel()
@@ -158,7 +158,7 @@ def test_a_cancelled_or_closed_wait_lets_go(redis_client: Any, url: str, eventua
 def test_of_many_that_wait_one_leads_and_the_others_read(
     flows: FlowProducer, redis_client: Any, eventually: Eventually
 ) -> None:
-    flow = flows.submit(FlowSpec("n", [FlowNode("a", "nodeq", "work")]), flow_id="f")
+    flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="nodeq", job="work")]), flow_id="f")
     handles, leaders = [flows.get("f") for _ in range(12)], set[str]()
     with ThreadPoolExecutor(12) as threads:
         waiting = [threads.submit(handle.wait, timeout=LONG) for handle in handles]
@@ -179,7 +179,7 @@ def test_of_many_that_wait_one_leads_and_the_others_read(
 
 
 def test_where_nobody_supervises_it_is_told(flows: FlowProducer, url: str, redis_client: Any) -> None:
-    flow = flows.submit(FlowSpec("n", [FlowNode("a", "nodeq", "work")]), flow_id="f")
+    flow = flows.submit(FlowSpec("n", [FlowNode("a", queue="nodeq", job="work")]), flow_id="f")
     assert not flow.is_supervised()
     found = {finding.check: finding for finding in examine(url)}["supervision"]
     assert (found.verdict, found.found) == (

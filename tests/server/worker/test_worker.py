@@ -213,7 +213,9 @@ class TestDying:
     def test_a_job_that_loses_worker_after_worker_fails(
         self, flows: FlowProducer, run_worker: RunWorker, redis_client: Any, eventually: Eventually
     ) -> None:
-        spec = FlowSpec("n", [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"])])
+        spec = FlowSpec(
+            "n", [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl", job="work", after=["a"])]
+        )
         found = flows.submit(spec, flow_id="f")
         redis_client.hset("glide:{etl}:job:f~a", "stalledCount", 3)
         redis_client.xgroup_create(STREAM, "workers", "0")
@@ -420,7 +422,7 @@ def test_results_do_not_pile_up_in_a_worker(
     if kind == "jobs":
         queue.add_many([NewJob("count")] * count)
     else:
-        nodes = [FlowNode(f"n{number}", "etl", "count") for number in range(count)]
+        nodes = [FlowNode(f"n{number}", queue="etl", job="count") for number in range(count)]
         flows.submit(FlowSpec("wide", nodes), flow_id="wide")
     with Worker(url, queues=["etl"], handlers=handlers, concurrency=50).running():
         eventually(lambda: taken == count, timeout=60)

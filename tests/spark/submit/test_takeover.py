@@ -147,7 +147,9 @@ def test_a_driver_that_fails_while_no_worker_is_there_fails_the_attempt(taken: T
 def test_a_node_of_a_flow_that_was_restarted_takes_nothing_over(taken: Taken) -> None:
     """The flow was restarted: the driver of before is ended first."""
     with FlowProducer(taken.url) as flows:
-        flow = flows.submit(FlowSpec("f", [FlowNode("n", "spark", JOB_NAME, taken.data)]), flow_id="f")
+        flow = flows.submit(
+            FlowSpec("f", [FlowNode("n", queue="spark", job=JOB_NAME, data=taken.data)]), flow_id="f"
+        )
         taken.lose_worker()
         flow.restart()
         with spawned([sys.executable, "-c", WORKER, taken.url]):

@@ -126,7 +126,9 @@ class TestQueues:
 
     def test_a_taken_id_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(InvalidJob, match="'own' exists already in queue etl"):
-            scripted(adding.add_job(HOME, NewJob("work", None, JobOptions(job_id="own")), 0), ["duplicate"])
+            scripted(
+                adding.add_job(HOME, NewJob("work", None, options=JobOptions(job_id="own")), 0), ["duplicate"]
+            )
 
     def test_a_refusal_by_the_library_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(ProtocolError, match="ERR:ID_EXHAUSTED"):

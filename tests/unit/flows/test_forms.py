@@ -54,7 +54,7 @@ FUNCTIONS = """
 from glidemq_orchestrate import FlowNode, FlowSpec
 
 def build(day, months=(1, 2)):
-    return FlowSpec("n", [FlowNode(f"clean-{month}", "etl", "clean", day) for month in months])
+    return FlowSpec("n", [FlowNode(f"clean-{month}", queue="etl", job="clean", data=day) for month in months])
 
 def as_dict():
     return {"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "a"}]}
@@ -76,13 +76,15 @@ number = 1
 SPEC = FlowSpec(
     "nightly",
     [
-        FlowNode("extract", "etl", "extract", {"day": "2026-01-01"}),
-        FlowNode("clean", "spark", "clean", [1, None], after=["extract"], options=EVERYTHING),
-        FlowNode("report", "etl", "report", after=[Dependency("clean", on_failure="ignore"), "extract"]),
+        FlowNode("extract", queue="etl", job="extract", data={"day": "2026-01-01"}),
+        FlowNode("clean", queue="spark", job="clean", data=[1, None], after=["extract"], options=EVERYTHING),
+        FlowNode(
+            "report", queue="etl", job="report", after=[Dependency("clean", on_failure="ignore"), "extract"]
+        ),
         FlowNode(
             "tidy",
-            "etl",
-            "tidy",
+            queue="etl",
+            job="tidy",
             after=["report"],
             rule=Rule.ALL_DONE,
             on_failure=OnFailure.SKIP,
@@ -162,8 +164,10 @@ class TestGraphs:
         graph.add_edge(1, ("a", 2))
         spec = FlowSpec.from_graph(graph, name="f", queue="etl", job="work")
         assert spec.nodes == [
-            FlowNode("1", "etl", "work", {"month": 1}, after=[], options=JobOptions(attempts=2)),
-            FlowNode("('a', 2)", "etl", "work", after=["1"]),
+            FlowNode(
+                "1", queue="etl", job="work", data={"month": 1}, after=[], options=JobOptions(attempts=2)
+            ),
+            FlowNode("('a', 2)", queue="etl", job="work", after=["1"]),
         ]
 
     def test_a_graph_that_is_not_networkx_will_do(self) -> None:
@@ -257,7 +261,7 @@ class TestFolding:
     def test_nodes_of_another_queue_job_or_depth_are_others(self) -> None:
         chain = [node("n1"), *(node(f"n{n}", f"n{n - 1}") for n in range(2, 6))]
         assert labels(chain, at_least=2) == ["n1", "n2", "n3", "n4", "n5"]
-        mixed = [FlowNode(f"n{n}", "etl", "odd" if n % 2 else "even") for n in range(4)]
+        mixed = [FlowNode(f"n{n}", queue="etl", job="odd" if n % 2 else "even") for n in range(4)]
         assert labels(mixed, at_least=2) == ["n0..2", "n1..3"]
 
     def test_some_may_be_kept_apart(self) -> None:
@@ -336,7 +340,7 @@ class TestFromAFunction:
 
     def test_it_is_called_with_the_arguments(self) -> None:
         spec = FlowSpec.from_function("made_flows:build", day="2026-01-01", months=[3])
-        assert spec == FlowSpec("n", [FlowNode("clean-3", "etl", "clean", "2026-01-01")])
+        assert spec == FlowSpec("n", [FlowNode("clean-3", queue="etl", job="clean", data="2026-01-01")])
 
     def test_a_dict_is_read_like_a_file(self) -> None:
         assert [node.name for node in FlowSpec.from_function("made_flows:as_dict").nodes] == ["a"]
@@ -379,5 +383,5 @@ class TestFromAFunction:
 
 def test_a_file_leaves_out_durations_that_are_defaults() -> None:
     options = JobOptions(attempts=2, delay=0, backoff=Backoff("fixed", 5))
-    wire = FlowSpec("n", [FlowNode("a", "q", "j", options=options)]).to_dict()
+    wire = FlowSpec("n", [FlowNode("a", queue="q", job="j", options=options)]).to_dict()
     assert wire["nodes"][0]["options"] == {"attempts": 2, "backoff": {"kind": "fixed", "delay": "PT5S"}}

@@ -12,7 +12,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 
 
 def node(name: str, *after: str, data: Any = None) -> FlowNode:
-    return FlowNode(name, "etl", "work", data, after=after)
+    return FlowNode(name, queue="etl", job="work", data=data, after=after)
 
 
 def edges(nodes: list[FlowNode]) -> dict[str, list[str]]:

@@ -9,7 +9,10 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.plan import Done, reasons, settled
 
 NODES = check_flow(
-    FlowSpec("n", [FlowNode(one[0], "etl", "work", after=list(one[1:])) for one in ("a", "ba", "cb", "d")])
+    FlowSpec(
+        "n",
+        [FlowNode(one[0], queue="etl", job="work", after=list(one[1:])) for one in ("a", "ba", "cb", "d")],
+    )
 ).nodes
 COMPLETED = dict.fromkeys("abcd", Done("completed"))
 

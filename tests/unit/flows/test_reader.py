@@ -213,8 +213,8 @@ def test_a_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_field_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFlow, match=r"flow\.yaml: not a valid flow: nodes\.0\.job: "):
-        submitted(written(tmp_path, HEAD + "nodes: [{name: a, queue: q}]\n"))
+    with pytest.raises(InvalidFlow, match=r"flow\.yaml: not a valid flow: nodes\.0\.name: "):
+        submitted(written(tmp_path, HEAD + "nodes: [{job: a, queue: q}]\n"))
 
 
 MARKS = [*"{}[]:,&*!<>|-?#'\"\n \t%@`\\=a~", "\u2028", "\ufeff", "\x85", "\\ud800"]

@@ -32,7 +32,7 @@ from tests.rule_oracle import ENDS, verdicts
 
 
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, "etl", "work", after=list(after), **kw)
+    return FlowNode(name, queue="etl", job="work", after=list(after), **kw)
 
 
 def checked(*nodes: FlowNode, **kw: Any) -> dict[str, CheckedNode]:
@@ -125,7 +125,7 @@ class TestDigests:
     )
     def test_another_policy_is_another_flow(self, one: dict[str, Any], other: dict[str, Any]) -> None:
         def digest(given: dict[str, Any]) -> str:
-            nodes = [node("a"), FlowNode("b", "etl", "work", **{"after": ["a"]} | given)]
+            nodes = [node("a"), FlowNode("b", queue="etl", job="work", **{"after": ["a"]} | given)]
             return check_flow(FlowSpec("n", nodes)).digest
 
         assert digest(one) != digest(other)
@@ -162,7 +162,7 @@ class TestBadInput:
     )
     def test_of_nodes(self, given: dict[str, Any], expected: str) -> None:
         with pytest.raises(InvalidFlow, match=expected):
-            checked(node("a"), FlowNode("b", "etl", "work", after=["a"], **given))
+            checked(node("a"), FlowNode("b", queue="etl", job="work", after=["a"], **given))
 
     @pytest.mark.parametrize(
         ("given", "expected"),

@@ -46,7 +46,7 @@ def call(*words: str) -> Call[str]:
 
 
 def spec(count: int, size: int = 1) -> FlowSpec:
-    return FlowSpec("n", [FlowNode(f"n{n}", "etl", "work", "x" * size) for n in range(count)])
+    return FlowSpec("n", [FlowNode(f"n{n}", queue="etl", job="work", data="x" * size) for n in range(count)])
 
 
 HEAD = ["SADD", "SET", "PERSIST"]
@@ -104,8 +104,8 @@ class TestSubmitting:
             scripted(self.submit(clock), [swept, CLAIMED, swept, CLAIMED, swept, 0])
 
     def test_a_node_with_many_edges_travels_in_pieces(self, scripted: Scripted, clock: ManualClock) -> None:
-        nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(2500)]
-        nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
+        nodes = [FlowNode(f"n{n}", queue="etl", job="work") for n in range(2500)]
+        nodes.append(FlowNode("all", queue="etl", job="work", after=[node.name for node in nodes]))
         checked = check_flow(FlowSpec("n", nodes))
         script = [[1, 1, 1, *["staging"] * 53], ["running", *[0] * 20]]
         transcript = scripted(submitting.submit(REF, checked, "attach", clock), script)

@@ -18,7 +18,10 @@ def layers(count: int, width: int) -> CheckedFlow:
     """Every node waits for all nodes of the layer before."""
     nodes = [
         FlowNode(
-            f"{layer}.{n}", "etl", "work", after=[f"{layer - 1}.{m}" for m in range(width)] if layer else []
+            f"{layer}.{n}",
+            queue="etl",
+            job="work",
+            after=[f"{layer - 1}.{m}" for m in range(width)] if layer else [],
         )
         for layer in range(count)
         for n in range(width)
@@ -48,8 +51,8 @@ def test_a_node_with_more_edges_than_a_call_carries_is_cut_and_complete_at_last(
         FlowSpec(
             "n",
             [
-                *(FlowNode(f"n{n}", "etl", "work") for n in range(3_000)),
-                FlowNode("all", "etl", "work", after=[f"n{n}" for n in range(3_000)]),
+                *(FlowNode(f"n{n}", queue="etl", job="work") for n in range(3_000)),
+                FlowNode("all", queue="etl", job="work", after=[f"n{n}" for n in range(3_000)]),
             ],
         )
     )

@@ -105,7 +105,7 @@ class GlideMQNotifier(BaseNotifier):
         elif self.once is not None:
             name = hashlib.sha256(str(self.once).encode()).hexdigest()[:32]
             options = replace(options, job_id=f"once-{name}")
-        return NewJob(node.job, node.data, options)
+        return NewJob(node.job, node.data, options=options)
 
     def _tell(self, job_id: str | None) -> None:
         if job_id is None:

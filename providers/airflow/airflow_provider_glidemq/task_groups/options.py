@@ -98,7 +98,7 @@ def options_of(own: Any, carried: Mapping[str, Any]) -> Any:
         ConfigurationError: They cannot be put together.
     """
     if isinstance(own, JobOptions):
-        spec = FlowSpec("options", [FlowNode("n", "q", "j", options=own)])
+        spec = FlowSpec("options", [FlowNode("n", queue="q", job="j", options=own)])
         own = spec.to_dict()["nodes"][0].get("options")
     if own is None:
         return dict(carried)

@@ -185,9 +185,9 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
             raise ConfigurationError(f"the data of a job must be an object, got {type(data).__name__}")
         node = FlowNode(
             job,
-            queue,
-            job,
-            dict(data or {}),
+            queue=queue,
+            job=job,
+            data=dict(data or {}),
             options=work.get("options") or JobOptions(),
             queue_timeout=limit,
         )

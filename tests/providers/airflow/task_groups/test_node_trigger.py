@@ -100,7 +100,7 @@ def submit(valkey: Valkey, worker: Worker, airflow: AirflowSays) -> Submit:
 
 
 def job(name: str, job: str = "echo", data: Any = None, *after: str) -> FlowNode:
-    return FlowNode(name, QUEUE, job, data, after=after)
+    return FlowNode(name, queue=QUEUE, job=job, data=data, after=after)
 
 
 def trigger(name: str = "a", *, attempt: int = 1, **options: Any) -> GlideMQNodeTrigger:
@@ -347,7 +347,7 @@ async def test_lines_of_nodes_are_shown_while_they_run_and_why_they_wait(  # noq
 ) -> None:
     monkeypatch.setattr(silence, "FIRST", 0.2)
     caplog.set_level("INFO")
-    late = FlowNode("a[1]", QUEUE, "count", options=JobOptions(delay=timedelta(seconds=3)))
+    late = FlowNode("a[1]", queue=QUEUE, job="count", options=JobOptions(delay=timedelta(seconds=3)))
     submit(job("a[0]", "verbose"), late)
     assert await fired(trigger(is_expanded=True, show_logs=True, logging_interval=0.1)) == "failed"
     told = capsys.readouterr().out + caplog.text

@@ -21,7 +21,7 @@ Submit = Callable[..., Any]
 
 
 def node(name: str, job: str, *after: str) -> FlowNode:
-    return FlowNode(name, QUEUE, job, after=after)
+    return FlowNode(name, queue=QUEUE, job=job, after=after)
 
 
 LINE = [node("a", "count"), node("b", "count", "a"), node("c", "count", "b")]

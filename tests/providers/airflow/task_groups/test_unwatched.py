@@ -39,7 +39,10 @@ async def flow(producer: AsyncFlowProducer) -> AsyncFlow:
     labels |= {GROUP_LABEL: "etl", "try": "1"}
     run: Any = FakeRun()
     labels |= TaskAttempt.of(ti, run, 0).label(is_owned=True, group="etl")
-    nodes = [FlowNode("a", QUEUE, "j"), FlowNode("b[0]", QUEUE, "j", rule="all_done", after=["a"])]
+    nodes = [
+        FlowNode("a", queue=QUEUE, job="j"),
+        FlowNode("b[0]", queue=QUEUE, job="j", rule="all_done", after=["a"]),
+    ]
     spec = FlowSpec("f", nodes, labels=labels)
     owner = owner_of(name_of(ti), 3600.0)
     return await producer.submit(spec, flow_id=flow_id_for("d", "etl.launch", "r1"), owner=owner)
