@@ -125,7 +125,7 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         run=max(number(run), 0),
         worker=worker_of(token),
         renewed_at=moment(renewed) if now is JobState.ACTIVE else None,
-        lost_runs=max(number(stalled), number(lost)),
+        lost_attempts=max(number(stalled), number(lost)),
         removed=is_removed,
     )
 

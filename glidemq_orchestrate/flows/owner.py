@@ -10,7 +10,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.names import OWNER, described
 
-OnLapse = Literal["cancel", "keep"]
+OnExpiry = Literal["cancel", "keep"]
 MIN: Final = timedelta(seconds=15)
 MAX: Final = timedelta(days=7)
 
@@ -27,10 +27,10 @@ class Owner:
 
     Attributes:
         name: Who, 1 to 256 characters: different for each that may vanish by itself.
-        lapse: How long after it was last heard of an owner is taken for gone, 15 seconds to 7 days. Time in
-            which the server itself is away ends no lease: half the lapse is always left for coming back.
-        on_lapse: What then happens to a flow that nobody else owns: ``cancel`` it, or ``keep`` it running.
-            Of several owners, the one that vanishes last decides.
+        lease: The owner is considered dead after this long without a renewal, 15 seconds to 7 days. Time in
+            which the server itself is away ends no lease: half of it is always left for coming back.
+        on_expiry: What then happens to a flow that nobody else owns: ``cancel`` it, or ``keep`` it running.
+            Of several owners, the one whose lease ends last decides.
         joins: Whether it also owns what others have begun, or set running again after its end. False: it owns
             only what it begins by ``submit``, ``retry_failed``, ``restart`` or a change of nodes; in all else
             ``wait``, ``watch`` and ``renew`` change nothing.
@@ -40,20 +40,20 @@ class Owner:
     """
 
     name: str
-    lapse: Duration = timedelta(minutes=5)
-    on_lapse: OnLapse = "cancel"
+    lease: Duration = timedelta(minutes=5)
+    on_expiry: OnExpiry = "cancel"
     joins: bool = True
 
     def __post_init__(self) -> None:
         OWNER.check(self.name)
-        span = duration("lapse", self.lapse, min_=MIN, max_=MAX)
-        object.__setattr__(self, "lapse", span)
-        if self.on_lapse not in get_args(OnLapse):
-            raise ConfigurationError(f"on_lapse must be cancel or keep, got {described(self.on_lapse)}")
+        span = duration("lease", self.lease, min_=MIN, max_=MAX)
+        object.__setattr__(self, "lease", span)
+        if self.on_expiry not in get_args(OnExpiry):
+            raise ConfigurationError(f"on_expiry must be cancel or keep, got {described(self.on_expiry)}")
         if not isinstance(self.joins, bool):
             raise ConfigurationError(f"joins must be True or False, got {described(self.joins)}")
 
     @property
-    def lapse_ms(self) -> int:
+    def lease_ms(self) -> int:
         """The same in milliseconds."""
-        return milliseconds(self.lapse)
+        return milliseconds(self.lease)

@@ -14,12 +14,12 @@ from glidemq_orchestrate.wire.stored import number
 
 def words(owner: Owner) -> tuple[Word, ...]:
     """An owner as server functions take it."""
-    return (owner.name, owner.lapse_ms, owner.on_lapse)
+    return (owner.name, owner.lease_ms, owner.on_expiry)
 
 
-def lease(name: str, lapse_ms: int) -> str:
+def lease(name: str, lease_ms: int) -> str:
     """The name of a lease."""
-    return f"{lapse_ms}:{name}"
+    return f"{lease_ms}:{name}"
 
 
 def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowState]:
@@ -44,13 +44,13 @@ def owners(home: QueueKeys, flow_id: str) -> Call[list[str]]:
 
 def renew(home: QueueKeys, owner: Owner, now_ms: int) -> Call[bool]:
     """Note that an owner lives, for all its flows; False if it has no lease there. Repeatable."""
-    member = lease(owner.name, owner.lapse_ms)
+    member = lease(owner.name, owner.lease_ms)
     return command("ZADD", _leases(home), "XX", "CH", now_ms, member, decode=bool, repeatable=True)
 
 
 def begin(home: QueueKeys, owner: Owner, now_ms: int) -> Call[None]:
     """Begin the lease of an owner, or renew it: for flows that no server function looks after. Repeatable."""
-    member = lease(owner.name, owner.lapse_ms)
+    member = lease(owner.name, owner.lease_ms)
     return command("ZADD", _leases(home), "GT", now_ms, member, decode=replies.anything, repeatable=True)
 
 

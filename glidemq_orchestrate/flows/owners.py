@@ -76,7 +76,7 @@ class Ownership:
             return
         began = clock.monotonic_ms()
         at = self.renewals.done.get((ref.home.base, self.owner.name))
-        if at is not None and began - at < self.owner.lapse_ms // PER_LEASE:
+        if at is not None and began - at < self.owner.lease_ms // PER_LEASE:
             return
         if (yield from ask(owner_leases.renew(ref.home, self.owner, clock.now_ms()))):
             self.renewals.done[ref.home.base, self.owner.name] = began
@@ -88,7 +88,7 @@ class Ownership:
         deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
         while True:
             yield from self.renew_if_due(ref, clock)
-            step = self.owner.lapse_ms // PER_LEASE
+            step = self.owner.lease_ms // PER_LEASE
             left = step if deadline is None else max(deadline - clock.monotonic_ms(), 0)
             try:
                 return (yield from backend_of(ref).wait(ref, min(step, left), clock))

@@ -38,7 +38,7 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         generation=number,
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
         superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
-        request=read_request(fields.get("request", "")),
+        idempotency_key=read_request(fields.get("request", "")),
         runs=exact(fields.get("runs")) or 0,
         note=fields.get("note", ""),
         stored_as=flow_id,

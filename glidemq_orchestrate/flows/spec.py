@@ -195,10 +195,10 @@ class FlowStatus:
 
     ``total`` nodes, of which ``completed``, ``failed`` and ``skipped`` have ended (``failed`` includes the
     nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
-    failure that is not ignored, or why it was cancelled. ``generation``: which run of the flow id this is,
-    0 for the first; ``superseded_by``: the generation that took its place; ``request``: the token of whoever
-    asked for it, as in ``submit``. ``runs``: how often this generation has begun again after it had ended
-    (retried, or nodes run again); ``note``: the last text of ``Flow.note``, ''.
+    failure that is not ignored, or why it was cancelled. ``generation``: 0 for the first of the flow id;
+    ``superseded_by``: the generation that took its place; ``idempotency_key``: that of the call that began
+    it, as in ``submit``. ``runs``: how often this generation has begun again after it had ended (retried, or
+    nodes run again); ``note``: the last text of ``Flow.note``, ''.
     ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
     """
 
@@ -217,7 +217,7 @@ class FlowStatus:
     generation: int = 0
     broken: bool = False
     superseded_by: int | None = None
-    request: str = ""
+    idempotency_key: str = ""
     runs: int = 0
     note: str = ""
     stored_as: str = field(default="", repr=False)
@@ -237,7 +237,7 @@ class NodeStatus:
     first. Its attempts are counted from there.
     ``worker``: the worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
     ``renewed_at``: when that worker has last renewed its lease; None while it is not active.
-    ``lost_runs``: how many of its runs were lost with their worker since one ended; they cost no attempt.
+    ``lost_attempts``: how many of its runs were lost with their worker since one ended; they cost no attempt.
     ``removed``: its job was removed. The state is how it had ended; its result is gone.
     """
 
@@ -256,7 +256,7 @@ class NodeStatus:
     run: int = 0
     worker: str | None = None
     renewed_at: datetime | None = None
-    lost_runs: int = 0
+    lost_attempts: int = 0
     removed: bool = False
 
     def silent_for(self, now: datetime) -> timedelta | None:
@@ -287,6 +287,11 @@ class FlowOutcome:
     results: Mapping[str, Json]
     failed: Sequence[FailedNode]
     removed: Sequence[str] = ()
+
+    @property
+    def state(self) -> FlowState:
+        """How the flow ended; that of ``status``."""
+        return self.status.state
 
 
 def _span(value: Duration | None) -> Duration | None:

@@ -35,7 +35,7 @@ class Job:
         cost: Tokens it takes from the bucket of its key; None where the default of 1 applies.
         expires_at: It is not started after this.
         revoked: It was revoked; an active job may still complete.
-        lost_runs: How many runs were lost with their worker.
+        lost_attempts: How many runs were lost with their worker.
         parent: The job that waits for it; ``Queue.parents`` lists all.
         scheduler: The scheduler that repeats it after its end.
         tokens: Tokens reported for the token limit.
@@ -71,7 +71,7 @@ class Job:
     cost: float | None
     expires_at: datetime | None
     revoked: bool
-    lost_runs: int
+    lost_attempts: int
     parent: JobRef | None
     scheduler: str | None
     tokens: int
@@ -134,7 +134,7 @@ class Job:
             cost=number(fields.get("cost")) / 1000 if fields.get("cost") else None,
             expires_at=moment(fields.get("expireAt")),
             revoked=fields.get("revoked") == "1",
-            lost_runs=max(number(fields.get("stalledCount")), number(fields.get("gmo:lost"))),
+            lost_attempts=max(number(fields.get("stalledCount")), number(fields.get("gmo:lost"))),
             parent=_single_parent(fields),
             scheduler=fields.get("schedulerName") or None,
             tokens=number(fields.get("tpmTokens")),

@@ -49,7 +49,7 @@ class Waiter:
     job_id: str
     job: str
     state: JobState
-    lost_runs: int = 0
+    lost_attempts: int = 0
     worker: str | None = None
     renewed_at: datetime | None = None
 
@@ -104,7 +104,7 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
 
 def _may_be_held(job: Waiter) -> bool:
     """Whether its fields say why it waits. One whose worker was lost may wait in the next one."""
-    is_again = job.state is JobState.ACTIVE and job.lost_runs > 0
+    is_again = job.state is JobState.ACTIVE and job.lost_attempts > 0
     return is_again or job.state in (*_HELD, JobState.WAITING_CHILDREN)
 
 
@@ -124,7 +124,14 @@ def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
 
 def _waiter(node: NodeStatus) -> Waiter:
     return Waiter(
-        node.name, node.queue, node.job_id, node.job, node.state, node.lost_runs, node.worker, node.renewed_at
+        node.name,
+        node.queue,
+        node.job_id,
+        node.job,
+        node.state,
+        node.lost_attempts,
+        node.worker,
+        node.renewed_at,
     )
 
 
@@ -239,7 +246,7 @@ def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
 
 def _ready(job: Waiter, queue: _Queue) -> Wait:
     wait = _in_queue(job, queue)
-    return replace(wait, reason=f"{wait.reason} ({LOST})", is_turn=False) if job.lost_runs else wait
+    return replace(wait, reason=f"{wait.reason} ({LOST})", is_turn=False) if job.lost_attempts else wait
 
 
 def _in_queue(job: Waiter, queue: _Queue) -> Wait:

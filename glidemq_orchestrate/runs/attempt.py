@@ -176,7 +176,7 @@ def beginning(
     if how == "retry_failed" and decision is Decision.RESTART and former is FlowState.COMPLETED:
         how = "restart"  # there is nothing to repair
     request, restarts = attempt.request, how == "restart"
-    if restarts and (on_existing or any(one.request == request for one in history)):
+    if restarts and (on_existing or any(one.idempotency_key == request for one in history)):
         request = attempt.own_request
     is_joined = decision in (Decision.JOIN, Decision.SHARE)
     return Beginning(
@@ -233,7 +233,7 @@ class CountedAttempt:
 
     def origin(self, status: FlowStatus) -> Origin | None:
         """Who began a generation; its detail is the number of the run."""
-        name, _, rest = status.request.partition(":")
+        name, _, rest = status.idempotency_key.partition(":")
         task, _, run = rest.partition("/")
         run = run.partition("/")[0]
         return Origin(task, int(run)) if name == self.orchestrator and run.isdecimal() else None

@@ -140,7 +140,7 @@ class RunSteps:
                 spec,
                 flow_id=self.flow_id,
                 on_existing=begun.on_existing,
-                request=begun.request,
+                idempotency_key=begun.request,
                 owner=owner,
                 require_workers=self.require_workers and begun.needs_workers,
             )
@@ -177,7 +177,7 @@ class RunSteps:
                 return None
             flow = yield from self.last_patience.steps(lambda: producer.get(flow_id))
             status = yield from self.last_patience.steps(flow.status)
-            if status.request != self.begun.request:
+            if status.idempotency_key != self.begun.request:
                 return None
             generation = flow.generation
         name = "" if self.owner is None or not self.is_owned else self.owner.name

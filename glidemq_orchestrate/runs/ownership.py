@@ -22,21 +22,21 @@ class NotOwned(Exception):
     """A flow does not run for the task that would end it, or not for that task alone."""
 
 
-def owner_of(name: str, lapse: timedelta | None, *, joins: bool = True) -> Owner:
+def owner_of(name: str, lease: timedelta | None, *, joins: bool = True) -> Owner:
     """The owner of this name.
 
     Args:
         name: Who.
-        lapse: How long its lease lasts; the flow is cancelled afterwards. None: the longest time, and the
+        lease: How long its lease lasts; the flow is cancelled afterwards. None: the longest time, and the
             flow runs on.
         joins: As of ``Owner``.
 
     Raises:
-        ConfigurationError: ``lapse`` is not between 15 seconds and 7 days.
+        ConfigurationError: ``lease`` is not between 15 seconds and 7 days.
     """
-    if lapse is None:
+    if lease is None:
         return Owner(name, MAX_LEASE, "keep", joins=joins)
-    return Owner(name, lapse, joins=joins)
+    return Owner(name, lease, joins=joins)
 
 
 def short_name(name: str) -> str:

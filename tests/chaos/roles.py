@@ -293,12 +293,12 @@ def _steer(world: World, flows: FlowProducer, flow: FlowPlan, owner: Owner) -> s
     if flow.action == "mend":
         mended = flow.after_mending().spec()
         again = flows.submit(
-            mended, flow_id=flow.flow_id, on_existing="retry_failed", request="the plan", owner=owner
+            mended, flow_id=flow.flow_id, on_existing="retry_failed", idempotency_key="the plan", owner=owner
         )
         return f"generation {again.generation}"
     if flow.action in ("restart", "anew"):
         nodes = [flow.again] if flow.action == "anew" else None
-        return found.restart(nodes=nodes, request="the plan")
+        return found.restart(nodes=nodes, idempotency_key="the plan")
     (world.cures / flow.flow_id).touch()
     return found.retry_failed()
 
@@ -312,7 +312,7 @@ def _extend(found: Flow, flow: FlowPlan) -> str:
 
 def _rerun(found: Flow, flow: FlowPlan) -> str | None:
     try:
-        found.rerun(flow.again, request="the plan")
+        found.rerun(flow.again, idempotency_key="the plan")
     except (NodeNotEnded, FlowIncomplete):
         return None
     except FlowNotFound:

@@ -69,7 +69,7 @@ GOOD: Final[dict[str, Any]] = {
     "queue": "etl",
     "queues": ["etl"],
     "generation": None,
-    "request": "r",
+    "idempotency_key": "r",
     "owner": None,
     "reason": "why",
     "require_workers": False,

@@ -223,7 +223,7 @@ MADE: Final[dict[str, Made]] = {
             "queues": ["etl"],
             "concurrency": 1,
             "prefetch": 1,
-            "rate_limit": (1, SECOND),
+            "rate_limit": gmo.RateLimit(1, SECOND),
             "token_limit": None,
             "handlers": None,
             "lock_duration": SECOND,

@@ -15,6 +15,7 @@ from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater
 from glidemq_orchestrate.attempts import exchange, leases, workers
 from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -295,6 +296,6 @@ def test_fact_40_the_queues_own_limits_hold(
     node.client.hset("glide:{q}:meta", mapping={"rateLimitMax": 3, "rateLimitDuration": 600_000})
     for _ in range(10):
         node.add()
-    run_worker(["q"], {"work": work}, concurrency=5, rate_limit=(100, HOUR))
+    run_worker(["q"], {"work": work}, concurrency=5, rate_limit=RateLimit(100, HOUR))
     eventually(lambda: completed(node) == 33)
     assert node.client.hget("glide:{q}:rate", "count") == "3"

@@ -98,7 +98,7 @@ def test_a_worker_whose_clock_is_ahead_takes_no_job_from_a_live_one(
         go.set()
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED)
         assert runs == [1]
-        assert queue.get_job(job_id).lost_runs == 0
+        assert queue.get_job(job_id).lost_attempts == 0
 
 
 def test_a_step_of_the_wall_clock_stops_no_chore(

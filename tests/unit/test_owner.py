@@ -18,10 +18,10 @@ from glidemq_orchestrate.errors import ConfigurationError
         ({"name": "x" * 257}, "owner"),
         ({"name": 7}, "owner"),
         ({"name": "a\nb"}, "owner"),
-        ({"name": "a", "lapse": timedelta(seconds=14)}, "lapse must be at least 0:00:15"),
-        ({"name": "a", "lapse": timedelta(days=8)}, "lapse must be at most 7 days"),
-        ({"name": "a", "lapse": "60"}, "lapse must be a timedelta or a number of seconds, got str"),
-        ({"name": "a", "on_lapse": "drop"}, "on_lapse must be cancel or keep"),
+        ({"name": "a", "lease": timedelta(seconds=14)}, "lease must be at least 0:00:15"),
+        ({"name": "a", "lease": timedelta(days=8)}, "lease must be at most 7 days"),
+        ({"name": "a", "lease": "60"}, "lease must be a timedelta or a number of seconds, got str"),
+        ({"name": "a", "on_expiry": "drop"}, "on_expiry must be cancel or keep"),
     ],
 )
 def test_a_bad_owner_is_refused(arguments: Any, message: str) -> None:

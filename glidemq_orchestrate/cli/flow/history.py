@@ -26,11 +26,11 @@ def history(
         print_json([status_json(one) for one in found])
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("generation", "state", "nodes", "failed", "submitted", "request", "reason"):
+    for title in ("generation", "state", "nodes", "failed", "submitted", "idempotency key", "reason"):
         table.add_column(title, justify="right" if title in ("nodes", "failed") else "left", overflow="fold")
     for one in found:
         began = "" if one.created_at is None else one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         nodes, failed = f"{one.completed:,}/{one.total:,}", f"{one.failed:,}"
-        cells = (str(one.generation), str(one.state), nodes, failed, began, one.request)
+        cells = (str(one.generation), str(one.state), nodes, failed, began, one.idempotency_key)
         table.add_row(*map(Text, (*cells, short(one.reason, 80))))
     console.print(table)

@@ -25,7 +25,7 @@ Exit codes:
 FlowIdArgument = Annotated[
     str, typer.Argument(metavar="FLOW_ID", help="Id of the flow; see `glidemq flow list`.")
 ]
-Request = Annotated[
+IdempotencyKey = Annotated[
     str,
     typer.Option(
         metavar="TEXT", help="Idempotency key: a repeat with the same text begins no new generation."
@@ -59,7 +59,7 @@ Owned = Annotated[
         help="Own the flow: it is cancelled when all its owners are considered dead.",
     ),
 ]
-Lapse = Annotated[
+Lease = Annotated[
     float | None,
     typer.Option(
         parser=seconds(),

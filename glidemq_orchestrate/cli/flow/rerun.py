@@ -12,9 +12,9 @@ from glidemq_orchestrate.cli.flow.options import (
     Error,
     FlowIdArgument,
     Generation,
+    IdempotencyKey,
     Nodes,
     Pattern,
-    Request,
     State,
     Timeout,
     Wait,
@@ -72,7 +72,7 @@ def restart(
     wait: Wait = True,
     watch: Watch = True,
     timeout: Timeout = None,
-    request: Request = "",
+    idempotency_key: IdempotencyKey = "",
     generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -84,7 +84,7 @@ def restart(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        flow.restart(nodes=nodes or None, request=request, generation=generation)
+        flow.restart(nodes=nodes or None, idempotency_key=idempotency_key, generation=generation)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 
@@ -102,7 +102,7 @@ def rerun(
     wait: Wait = True,
     watch: Watch = True,
     timeout: Timeout = None,
-    request: Annotated[
+    idempotency_key: Annotated[
         str,
         typer.Option(metavar="TEXT", help="Idempotency key: a repeat with the same text changes nothing."),
     ] = "",
@@ -122,7 +122,7 @@ def rerun(
             state=state,
             error=error,
             dependents=not only,
-            request=request,
+            idempotency_key=idempotency_key,
             generation=generation,
         )
         if not as_json:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
-from glidemq_orchestrate.cli.flow.options import Keep, Lapse, Owned, Request, Timeout, Wait, Watch
+from glidemq_orchestrate.cli.flow.options import IdempotencyKey, Keep, Lease, Owned, Timeout, Wait, Watch
 from glidemq_orchestrate.cli.flow.plan import print_plan
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
@@ -39,9 +39,9 @@ def submit(
     restart: Annotated[
         bool, typer.Option(help="If the flow exists, cancel it and run all nodes again.")
     ] = False,
-    request: Request = "",
+    idempotency_key: IdempotencyKey = "",
     owner: Owned = None,
-    lapse: Lapse = None,
+    lease: Lease = None,
     keep: Keep = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what --retry-failed would run and keep, and why.")
@@ -58,9 +58,11 @@ def submit(
     """
     if restart and retry_failed:
         raise typer.BadParameter("is mutually exclusive with --retry-failed", param_hint="--restart")
-    if request and flow_id is None:
-        raise typer.BadParameter("requires --id: a repeat would submit another flow", param_hint="--request")
-    owned = _owner(owner, lapse, keep=keep)
+    if idempotency_key and flow_id is None:
+        raise typer.BadParameter(
+            "requires --id: a repeat would submit another flow", param_hint="--idempotency-key"
+        )
+    owned = _owner(owner, lease, keep=keep)
     spec = flow_of(file, arguments)
     with FlowProducer(url, prefix=prefix) as flows:
         if dry_run:
@@ -72,19 +74,19 @@ def submit(
             spec,
             flow_id=flow_id,
             on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
-            request=request,
+            idempotency_key=idempotency_key,
             owner=owned,
             require_workers=require_workers,
         )
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 
-def _owner(name: str | None, lapse: float | None, *, keep: bool) -> Owner | None:
+def _owner(name: str | None, lease: float | None, *, keep: bool) -> Owner | None:
     """The owner in the options, if any."""
     if name is None:
-        for option, is_given in (("--lapse", lapse is not None), ("--keep", keep)):
+        for option, is_given in (("--lease", lease is not None), ("--keep", keep)):
             if is_given:
                 raise typer.BadParameter("requires --owner", param_hint=option)
         return None
-    owner = Owner(name, on_lapse="keep" if keep else "cancel")
-    return owner if lapse is None else replace(owner, lapse=timedelta(seconds=lapse))
+    owner = Owner(name, on_expiry="keep" if keep else "cancel")
+    return owner if lease is None else replace(owner, lease=timedelta(seconds=lease))

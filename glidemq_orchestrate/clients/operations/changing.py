@@ -37,7 +37,7 @@ class FlowOperations(ReadingOperations):
     def renew(self) -> Op[FlowState]:
         """Renew the lease of the owner with which the flow was submitted or found. Returns the state.
 
-        ``wait``, ``watch`` and ``result`` do so by themselves. An owner whose lease has lapsed owns a flow
+        ``wait``, ``watch`` and ``result`` do so by themselves. An owner whose lease has ended owns a flow
         that still runs again.
 
         Raises:
@@ -80,7 +80,7 @@ class FlowOperations(ReadingOperations):
         return (yield from self._backend.retry_failed(self.ref, self.clock, owner_of(self.owned)))
 
     def restart(
-        self, *, nodes: Iterable[str] | None = None, request: str = "", generation: int | None = None
+        self, *, nodes: Iterable[str] | None = None, idempotency_key: str = "", generation: int | None = None
     ) -> Op[FlowState]:
         """Run all of it again, or from some nodes on, as a new generation. Returns the state of that one.
 
@@ -92,19 +92,20 @@ class FlowOperations(ReadingOperations):
             nodes: Only these run again, by name, with all that follow them, what has not completed by now
                 and what has added nodes; the others keep their results. Unlike ``rerun`` it takes nodes that
                 have added nodes. None: all of the flow runs again.
-            request: As in ``FlowProducer.submit``: with the same one a repeat for the same nodes is safe.
-            generation: Only if this is the current generation, or if the request has begun one already.
+            idempotency_key: As in ``FlowProducer.submit``: with the same one a repeat for the same nodes is
+                safe.
+            generation: Only if this is the current generation, or if the key has begun one already.
 
         Raises:
             ConfigurationError: An argument is not valid, or ``nodes`` is empty. Nothing was changed.
-            FlowConflict: The request has begun a generation for other nodes. Nothing was changed.
+            FlowConflict: The key has begun a generation for other nodes. Nothing was changed.
             NodeNotFound: The flow was submitted without a node of such a name. Nothing was changed.
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         self.ref = yield from generations.restart(
             self.ref,
-            check_request(request),
+            check_request(idempotency_key),
             self.clock,
             owner_of(self.owned),
             again=starts(nodes),
@@ -121,7 +122,7 @@ class FlowOperations(ReadingOperations):
         state: str = "",
         error: str = "",
         dependents: bool = True,
-        request: str = "",
+        idempotency_key: str = "",
         generation: int | None = None,
     ) -> Op[Sequence[str]]:
         """Run nodes again that have ended, in a flow that runs or has ended: then it runs again.
@@ -143,12 +144,12 @@ class FlowOperations(ReadingOperations):
                 run are stopped. If not, those that run or have ended keep what they have. One that waits for
                 a worker or for its next attempt, or was only fetched, waits again until this node has ended,
                 and then begins anew with the new result. So does the next attempt of one that runs.
-            request: Whoever asks, at most 256 characters: with the same request a repeat changes nothing,
-                also after the nodes have ended again. The last ten requests of a node count.
+            idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
+                the nodes have ended again. The last ten keys of a node count.
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the nodes that this request runs again, without what follows them.
+            The names of the nodes that this call runs again, without what follows them.
 
         Raises:
             ConfigurationError: An argument is not valid. Nothing was changed.
@@ -160,7 +161,9 @@ class FlowOperations(ReadingOperations):
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change.rerun(check_request(request) or uuid4().hex, dependents=check_dependents(dependents))
+        change = Change.rerun(
+            check_request(idempotency_key) or uuid4().hex, dependents=check_dependents(dependents)
+        )
         yield from generations.fenced(self.ref, generation)
         return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
 

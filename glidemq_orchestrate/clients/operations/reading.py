@@ -260,7 +260,7 @@ class ReadingOperations:
     def history(self) -> Op[Sequence[FlowStatus]]:
         """The status of each generation that is kept, oldest first: of the last 100, and of some before them.
 
-        ``superseded_by`` is set in all but the last. With a generation that is no longer kept, the request
+        ``superseded_by`` is set in all but the last. With a generation that is no longer kept, the key
         that began it is forgotten too.
 
         Raises:

@@ -54,7 +54,7 @@ class ProducerOperations:
         *,
         flow_id: str | None = None,
         on_existing: OnExisting = "attach",
-        request: str = "",
+        idempotency_key: str = "",
         owner: Owner | None = None,
         require_workers: bool = False,
     ) -> Op[FlowOperations]:
@@ -71,11 +71,11 @@ class ProducerOperations:
                 fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new
                 generation that keeps nothing, with the same or another specification. A new generation
                 cancels the one before.
-            request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
-                with the request of an earlier one finds the generation that that one began, so it is safe to
-                repeat, with the same specification, as long as that generation is kept: see
-                ``Flow.history``. Without a request each restart begins another; only of those at the same
-                moment several may share one. It needs a ``flow_id``.
+            idempotency_key: The token of the caller, such as the id of a click or of a run, at most 256
+                characters. A restart with the key of an earlier one finds the generation that that one began,
+                so it is safe to repeat, with the same specification, as long as that generation is kept: see
+                ``Flow.history``. Without a key each restart begins another; only of those at the same moment
+                several may share one. It needs a ``flow_id``.
             owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
                 that runs already gets one owner more. A new generation has the owner of whoever began it, and
                 none if that one gave none. See ``Owner``.
@@ -86,17 +86,17 @@ class ProducerOperations:
             EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
-                Also where a restart has the request of one with another specification.
+                Also where a restart has the key of one with another specification.
                 Also where a new generation was asked for with queues in several slots of a cluster, and those
                 of the flow are in one.
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
-        flow, name = check_flow(spec), _name(flow_id, request)
+        flow, name = check_flow(spec), _name(flow_id, idempotency_key)
         if require_workers:
             yield from workers.require(self._prefix, _jobs(flow), self._clock.now_ms())
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
-            flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
+            flow = replace(flow, trace=trace, request=check_request(idempotency_key), owner=owner)
             owned, reach = self._owned_by(owner), self._reach
             ref = yield from submission.submit(
                 self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
@@ -196,17 +196,17 @@ class ProducerOperations:
         )
 
 
-def _name(flow_id: str | None, request: str) -> str:
+def _name(flow_id: str | None, idempotency_key: str) -> str:
     """The id for a submission: a new one if none is given.
 
     Raises:
-        ConfigurationError: It is not valid, or there is a request and none.
+        ConfigurationError: It is not valid, or there is a key and none.
     """
-    is_asked = bool(check_request(request))
+    has_key = bool(check_request(idempotency_key))
     if flow_id is not None:
         return check_flow_id(flow_id)
-    if is_asked:
-        raise ConfigurationError("request needs a flow_id: a repeat would submit another flow")
+    if has_key:
+        raise ConfigurationError("idempotency_key needs a flow_id: a repeat would submit another flow")
     return uuid4().hex
 
 

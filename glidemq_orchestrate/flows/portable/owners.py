@@ -50,7 +50,7 @@ def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
 def own_round(ref: FlowRef, owner: Owner, number: int, clock: Clock) -> Op[None]:
     """Give a round of a flow, which may not have begun, to an owner. Repeatable."""
     yield from ask(owner_leases.begin(ref.home, owner, clock.now_ms()))
-    text = f"{owner.lapse_ms}\n{owner.on_lapse}"
+    text = f"{owner.lease_ms}\n{owner.on_expiry}"
     yield from ask(records.write(ref.home, ref.flow_id, {f"owner:{number}:{owner.name}": text}))
 
 

@@ -80,7 +80,7 @@ def _row(flow: ListedFlow) -> Row:
     labels = {text(key) or "": text(value) or "" for key, value in found.labels.items()}
     return (
         text(found.id), found.generation, text(found.name), text(found.home), found.state.value,
-        text(found.reason), labels, text(found.request), found.total, found.completed, found.failed,
+        text(found.reason), labels, text(found.idempotency_key), found.total, found.completed, found.failed,
         found.skipped, found.open, _ms(found.created_at), _ms(found.finished_at), found.superseded_by,
         found.broken,
     )  # fmt: skip

@@ -76,7 +76,7 @@ class Executor:
             execution.contexts = [self.contexts.make(attempt) for attempt in attempts]
         except GlideMQError as exc:
             return await self._execute_readable(execution, exc)
-        if registered.once and (outcome := await self._outcome_of_lost(attempts[0])) is not None:
+        if registered.at_most_once and (outcome := await self._outcome_of_lost(attempts[0])) is not None:
             return (outcome,)
         try:
             value = await wrap(self.around, execution, self.caller.call, registered, execution)

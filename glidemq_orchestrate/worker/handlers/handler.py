@@ -74,7 +74,7 @@ class Registered:
     """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process.
 
     Attributes:
-        once: Do not run a job again whose worker was lost.
+        at_most_once: Do not run a job again whose worker was lost.
         batch_wait: Seconds that a batch waits for more jobs.
         grace: Seconds in which the function may return after its time limit.
     """
@@ -82,7 +82,7 @@ class Registered:
     function: Callable[..., Any]
     is_async: bool
     in_process: bool = False
-    once: bool = False
+    at_most_once: bool = False
     batch_size: int = 0
     batch_wait: float = 0.0
     grace: float = 0.0
@@ -107,7 +107,7 @@ class Handlers:
 
     @explained()
     def handler(
-        self, name: str, *, process: bool = False, once: bool = False, grace: Duration = 0
+        self, name: str, *, process: bool = False, at_most_once: bool = False, grace: Duration = 0
     ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
@@ -115,9 +115,9 @@ class Handlers:
             name: The job name.
             process: Run it in a separate process, which a timeout or a cancel kills. It must be a plain
                 function at the top level of a module, and its ``ctx.cancelled`` is never set.
-            once: If the worker of a job is lost, fail the job for good instead of running it again, even if
-                it has attempts left. If the worker was only unreachable, its run continues until its next
-                heartbeat. Costs one read per job.
+            at_most_once: If the worker of a job is lost, fail the job for good instead of running it again,
+                even if it has attempts left. If the worker was only unreachable, its run continues until
+                its next heartbeat. Costs one read per job.
             grace: How long a plain function in a thread, which cannot be killed, may take to return after its
                 time limit. ``ctx.cancelled`` is set when the limit passes. The attempt ends when the function
                 returns or the grace is over, so that the next attempt does not run beside it. By default the
@@ -140,7 +140,7 @@ class Handlers:
                 raise ConfigurationError(
                     f"handler {name!r} cannot have a grace: only plain functions in threads can"
                 )
-            self._register(name, Registered(function, is_async, process, once, grace=grace_seconds))
+            self._register(name, Registered(function, is_async, process, at_most_once, grace=grace_seconds))
             return function
 
         return register

@@ -25,11 +25,12 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, duration, milliseconds
+from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
@@ -74,7 +75,7 @@ class Worker(HandlerService):
         prefetch: How many jobs to hold beyond the running ones, so that the next one starts without a round
             trip. Default: as many as start within 20 ms at the present duration of jobs, at most 128; a job
             that waits for a second goes back to the queue. With a number, jobs stay until they run.
-        rate_limit: The maximum of starts and its period, over all workers of a queue; a limit that is set on
+        rate_limit: How often jobs start, over all workers of a queue; a limit that is set on
             the queue takes precedence.
         token_limit: No job starts while more tokens are spent, as reported by the jobs themselves.
         handlers: Handlers defined elsewhere; ``worker.handler`` adds to them.
@@ -103,7 +104,7 @@ class Worker(HandlerService):
         queues: Sequence[str],
         concurrency: int = 10,
         prefetch: int | None = None,
-        rate_limit: tuple[int, Duration] | None = None,
+        rate_limit: RateLimit | None = None,
         token_limit: TokenLimit | None = None,
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
@@ -124,7 +125,11 @@ class Worker(HandlerService):
         whole("max_stalled", max_stalled, 0, error=ConfigurationError)
         if prefetch is not None:
             whole("prefetch", prefetch, 0, error=ConfigurationError)
-        for kind, what, value in ((Handlers, "handlers", handlers), (TokenLimit, "token_limit", token_limit)):
+        for kind, what, value in (
+            (Handlers, "handlers", handlers),
+            (RateLimit, "rate_limit", rate_limit),
+            (TokenLimit, "token_limit", token_limit),
+        ):
             if value is not None and not isinstance(value, kind):
                 raise ConfigurationError(
                     f"{what} must be of the type {kind.__name__}, got {described(value)}"
@@ -135,7 +140,7 @@ class Worker(HandlerService):
         self._middleware = check_middleware(middleware)
         self._allow_import = check_packages(allow_import)
         self._only_known = only_known
-        self._limit = _window(rate_limit)
+        self._limit = (rate_limit.max, milliseconds(rate_limit.per)) if rate_limit else (0, 0)
         self._heartbeats = Heartbeats(
             self._run, self._queues, self._slots, self._renewer, self._lock_seconds, self._clock
         )
@@ -145,15 +150,15 @@ class Worker(HandlerService):
         self._processes: Processes | None = None
 
     def handler(
-        self, name: str, *, process: bool = False, once: bool = False, grace: Duration = 0
+        self, name: str, *, process: bool = False, at_most_once: bool = False, grace: Duration = 0
     ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
-        With ``process=True`` it runs in a process that a timeout or a cancel kills; with ``once=True`` a job
-        is not run again if its worker is lost; ``grace`` is the time that a plain function gets to return
-        after its time limit. See ``Handlers.handler``.
+        With ``process=True`` it runs in a process that a timeout or a cancel kills. With
+        ``at_most_once=True`` a job is not run again if its worker is lost. ``grace`` is the time that a plain
+        function gets to return after its time limit. See ``Handlers.handler``.
         """
-        return self.handlers.handler(name, process=process, once=once, grace=grace)
+        return self.handlers.handler(name, process=process, at_most_once=at_most_once, grace=grace)
 
     # --- the service ---
 
@@ -303,14 +308,3 @@ class Worker(HandlerService):
         return QueueChores(
             self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, tending, self._clock
         )
-
-
-def _window(rate_limit: tuple[int, Duration] | None) -> tuple[int, int]:
-    """The count and the ms of a rate limit; zeros without one."""
-    if rate_limit is None:
-        return 0, 0
-    if not isinstance(rate_limit, tuple) or len(rate_limit) != 2:
-        raise ConfigurationError(f"rate_limit must be a count and a duration, got {described(rate_limit)}")
-    count, period = rate_limit
-    whole("the count of rate_limit", count, 1, error=ConfigurationError)
-    return count, milliseconds(duration("the time of rate_limit", period, min_=MILLISECOND))

@@ -204,7 +204,7 @@ class Note:
         if found := _NOTE.fullmatch(status.note):
             number = int(found["number"] or 0)
             return cls(found["request"], int(found["runs"]), number, is_shown=found["shown"] is not None)
-        return cls(status.request, 0) if status.request.startswith("airflow:") else None
+        return cls(status.idempotency_key, 0) if status.idempotency_key.startswith("airflow:") else None
 
 
 _NOTE: Final = re.compile(

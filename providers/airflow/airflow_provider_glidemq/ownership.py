@@ -22,32 +22,32 @@ DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
 
 
-def check_lapse(lapse: float | None) -> None:
-    """Refuse a lapse that is not valid while the DAG is parsed.
+def check_lease(lease: float | None) -> None:
+    """Refuse a lease that is not valid while the DAG is parsed.
 
     Raises:
         ValueError: It is not a number of seconds from 15 to 604,800 (seven days), or None.
     """
     try:
-        if lapse is not None:
-            Owner("task", timedelta(seconds=lapse))
+        if lease is not None:
+            Owner("task", timedelta(seconds=lease))
     except (ConfigurationError, TypeError, OverflowError, ValueError) as exc:
-        raise ValueError(f"lapse must be None or seconds from 15 to 604,800, got {lapse!r}") from exc
+        raise ValueError(f"lease must be None or seconds from 15 to 604,800, got {lease!r}") from exc
 
 
-def owner_of(name: str | None, lapse: float | None) -> Owner | None:
+def owner_of(name: str | None, lease: float | None) -> Owner | None:
     """The owner of this name, of what it begins; None if there is no name.
 
-    ``lapse``: None: the flow is its own, and runs on when its lease expires.
+    ``lease``: None: the flow is its own, and runs on when its lease expires.
     """
     if name is None:
         return None
-    return runs.owner_of(name, None if lapse is None else timedelta(seconds=lapse), joins=False)
+    return runs.owner_of(name, None if lease is None else timedelta(seconds=lease), joins=False)
 
 
-def seconds_of(lapse: float | None) -> float:
+def seconds_of(lease: float | None) -> float:
     """How long its lease lasts."""
-    return runs.MAX_LEASE.total_seconds() if lapse is None else lapse
+    return runs.MAX_LEASE.total_seconds() if lease is None else lease
 
 
 def name_of(ti: RuntimeTaskInstanceProtocol | TaskKey) -> str:

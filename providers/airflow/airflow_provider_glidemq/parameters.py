@@ -6,7 +6,7 @@ import os
 from typing import Any, Final, get_args
 
 from airflow_provider_glidemq.callbacks import check_callbacks
-from airflow_provider_glidemq.ownership import check_lapse
+from airflow_provider_glidemq.ownership import check_lease
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
 from glidemq_orchestrate.foundation.names import FLOW_ID
@@ -37,7 +37,7 @@ def check_parameters(given: dict[str, Any]) -> None:
         ValueError: A value is out of range or not one of those that there are.
         TypeError: A value has the wrong type; templates and outputs of other tasks may be anything.
     """
-    check_lapse(given["lapse"])
+    check_lease(given["lease"])
     how = given["on_existing"]
     if how is not None and how not in get_args(OnExisting):
         raise ValueError(f"on_existing must be None or one of {', '.join(get_args(OnExisting))}, got {how!r}")

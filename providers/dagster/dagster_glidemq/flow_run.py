@@ -3,7 +3,7 @@
 What a kill between two steps leaves behind: before the submission, nothing; after it, a flow that a
 re-execution from failure finds by its id and goes on with. If none comes, the lease of its owner, the step,
 lapses and it is cancelled. A step that is terminated while the server is away tries again for some seconds;
-then the sensor of ``build_glidemq_cancellation_sensor`` cancels the flow, or else the lapse does.
+then the sensor of ``build_glidemq_cancellation_sensor`` cancels the flow, or else the lease does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rules:
     """How flows are run; the fields of ``GlideMQResource``, as the core takes them.
 
     Attributes:
-        require_workers, worker_timeout, lapse: Those fields.
+        require_workers, worker_timeout, lease: Those fields.
         patience: How long the server may be away.
         last_patience: How long it may be when the flow is cancelled.
         link: Where a dashboard shows a flow.
@@ -59,7 +59,7 @@ class Rules:
 
     require_workers: bool
     worker_timeout: timedelta | None
-    lapse: timedelta | None
+    lease: timedelta | None
     patience: Patience
     last_patience: Patience
     link: Callable[[str], str]
@@ -146,7 +146,7 @@ class FlowRun:
         names = {node.name for node in self.spec.nodes}.intersection(self.checks)
         failed = [name for name, result in flow.results(names).items() if not has_passed(result)]
         if failed:
-            flow.rerun(nodes=failed, request=self._run.attempt.request)
+            flow.rerun(nodes=failed, idempotency_key=self._run.attempt.request)
 
     def _log_failures(self, exc: FlowFailed) -> None:
         try:
@@ -194,7 +194,7 @@ class FlowRun:
         """The step as the owner of its flow."""
         key = self.context.op_execution_context.get_step_execution_context().step.key
         name = f"Dagster run {self.context.run.run_id}, step {key}"
-        return owner_of(name[:MAX_OF_A_NAME], self.rules.lapse)
+        return owner_of(name[:MAX_OF_A_NAME], self.rules.lease)
 
     def _counts(self, owner: str) -> bool:
         """Whether another owner still needs the flow; when the run ends, all of its steps do."""

@@ -55,7 +55,7 @@ def why_lost(
         return f"its job failed: {in_text(job.failed_reason or 'no reason given')}"
     if job.state is JobState.COMPLETED:
         return "its job has completed, but the event log has no end of it"
-    if job.lost_runs:
+    if job.lost_attempts:
         return "the worker that ran it was lost"
     has_lapsed = job.lease_until is not None and job.lease_until < now
     if overdue.seconds(f"{job.queue}/{job.id}", is_so=has_lapsed) >= margin and has_lapsed:

@@ -65,9 +65,9 @@ class Lineage(Attempt):
 
     def origin(self, status: FlowStatus) -> Origin | None:
         """The step that began a generation; its detail is the run."""
-        if not status.request.startswith(_REQUEST):
+        if not status.idempotency_key.startswith(_REQUEST):
             return None
-        step, _, run = status.request.removeprefix(_REQUEST).partition("/")
+        step, _, run = status.idempotency_key.removeprefix(_REQUEST).partition("/")
         return Origin(step, run)
 
     def is_overtaken_by(self, origin: Origin) -> bool:

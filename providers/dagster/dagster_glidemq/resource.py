@@ -210,7 +210,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         return Rules(
             require_workers=self.require_workers,
             worker_timeout=_span(self.worker_timeout_seconds),
-            lapse=_span(self.lapse_seconds),
+            lease=_span(self.lapse_seconds),
             patience=self._patience_from_start(),
             last_patience=Patience(self.cancel_patience_seconds),
             link=lambda flow_id: self.link(flow_id=flow_id),

@@ -32,7 +32,7 @@ def close() -> None:
     _processes.close()
 
 
-@handlers.handler(STEP_JOB, once=True)
+@handlers.handler(STEP_JOB, at_most_once=True)
 def run_step(ctx: Context) -> None:
     """Run a step to its end; what came of it is in the event log of its run.
 
@@ -46,7 +46,7 @@ def run_step(ctx: Context) -> None:
     _processes.run_step(job, ctx.cancelled)
 
 
-@handlers.handler(RUN_JOB, once=True)
+@handlers.handler(RUN_JOB, at_most_once=True)
 def run_run(ctx: Context) -> None:
     """Run a run to its end, or go on with one whose worker was lost.
 

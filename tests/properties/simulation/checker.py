@@ -219,9 +219,9 @@ class Checker:
             yield "the flow was cancelled, and nobody did that"
         if not status.reason.startswith(VANISHED):
             return
-        if owner is None or owner.on_lapse != "cancel":
+        if owner is None or owner.on_expiry != "cancel":
             yield f"the flow was cancelled for its owner, {owner}"
-        elif in_ms(status.finished_at) < heard + owner.lapse_ms:
+        elif in_ms(status.finished_at) < heard + owner.lease_ms:
             yield f"the flow was cancelled by {status.finished_at}, its owner was heard of at {heard}"
 
     def _rules(self, nodes: Sequence[FlowNode], ends: Mapping[str, str]) -> Iterator[str]:

@@ -58,7 +58,7 @@ class History:
         self.users = Users(self.scheduler, plan)
         home = QueueKeys(PREFIX, check_flow(plan.spec).home)
         self.ledger = Ledger(store.client, home, possible_nodes(plan), LOCK_MS)
-        self.ledger.lapse_ms = plan.owner.lapse_ms if plan.owner else 0
+        self.ledger.lease_ms = plan.owner.lease_ms if plan.owner else 0
         self.checker = Checker(plan, self.scheduler, self.ledger, self.users)
         self.workers: dict[int, SimulatedWorker] = {}
         store.reset(choices.between(1, 2**30), self._observe, self.checker.expiry.before)

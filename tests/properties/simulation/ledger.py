@@ -66,7 +66,7 @@ class Ledger:
         retried: How often the events say that it runs again without a new generation.
         changes: What users have done with nodes, by request; each begins a round.
         notes: What rounds of a portable flow will do: what, the text, and the nodes.
-        lapse_ms: How long the lease of the owner lasts; 0 without one.
+        lease_ms: How long the lease of the owner lasts; 0 without one.
         heard: When the owner was last heard of, in ms.
         staged: When generations of the portable path began that may not be current yet, in ms, by that id.
     """
@@ -91,7 +91,7 @@ class Ledger:
     retried: int = 0
     changes: dict[str, str] = field(default_factory=dict)
     notes: dict[int, tuple[str, str, list[str]]] = field(default_factory=dict)
-    lapse_ms: int = 0
+    lease_ms: int = 0
     heard: int = 0
     staged: dict[str, int] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ class Ledger:
             self._hear(int(words[-2]))
         elif words[0] == "FCALL":
             self._called(words, reply)
-        if self.lapse_ms and not self.was_cancelled:
+        if self.lease_ms and not self.was_cancelled:
             self._look_for_a_lapse(call)
 
     def _hear(self, at: int) -> None:
@@ -123,7 +123,7 @@ class Ledger:
             reason = self.client.hget(self.home.flow(self.stored), "reason") or ""
             if reason.startswith(VANISHED):
                 self.was_cancelled = True
-                if int(words[4]) < self.heard + self.lapse_ms:
+                if int(words[4]) < self.heard + self.lease_ms:
                     self.problems.append(f"cancelled at {words[4]}, its owner was heard of at {self.heard}")
 
     def _called(self, words: Sequence[Any], reply: Any) -> None:

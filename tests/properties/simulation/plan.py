@@ -89,8 +89,8 @@ def draw_owner(choices: Choices, plan: Plan) -> Plan:
     """The same plan; in some, the flow has an owner, whose lease is shorter than users may choose."""
     if plan.submitters > 1 or not choices.chance(0.25):
         return plan
-    owner = Owner("user", on_lapse=choices.pick(["cancel", "cancel", "keep"]))
-    object.__setattr__(owner, "lapse", timedelta(milliseconds=choices.pick([1_500, 3_000, 9_000])))
+    owner = Owner("user", on_expiry=choices.pick(["cancel", "cancel", "keep"]))
+    object.__setattr__(owner, "lease", timedelta(milliseconds=choices.pick([1_500, 3_000, 9_000])))
     return replace(plan, owner=owner, leaves=choices.pick([0, 2_000, 6_000, 60_000, 60_000]))
 
 

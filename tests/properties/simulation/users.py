@@ -76,7 +76,7 @@ class Users:
             except (TransportError, FlowNotFound, Superseded):
                 yield Sleep(50)
             else:
-                yield Sleep(owner.lapse_ms // 6)
+                yield Sleep(owner.lease_ms // 6)
 
     def _begin(self, name: str, program: Program, again: Callable[[], None]) -> None:
         self.running.add(name)

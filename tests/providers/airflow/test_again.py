@@ -294,7 +294,7 @@ class TestWhatIsLeftOfAnOldTry:
         watching = asyncio.create_task(fired(trigger))
         await until(lambda: flows.get(FLOW_ID).status().completed)
         flows.get(FLOW_ID).restart()
-        flows.submit(load("wait", 1), flow_id=FLOW_ID, on_existing="restart", request="a click")
+        flows.submit(load("wait", 1), flow_id=FLOW_ID, on_existing="restart", idempotency_key="a click")
         await until(lambda: trigger.generation == 2)
         _task_is(monkeypatch, {"r1": {"t": "failed"}})
         await trigger.on_kill()

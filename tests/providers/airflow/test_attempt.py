@@ -45,7 +45,7 @@ def generation(
     number: int = 0,
     state: str = "failed",
     labels: Mapping[str, str] | None = None,
-    request: str | None = None,
+    idempotency_key: str | None = None,
     **more: Any,
 ) -> FlowStatus:
     """A generation that an attempt began; None: somebody else."""
@@ -66,7 +66,7 @@ def generation(
         created_at=S0,
         finished_at=None,
         generation=number,
-        request=(by.request if by else "") if request is None else request,
+        idempotency_key=(by.request if by else "") if idempotency_key is None else idempotency_key,
         **more,
     )
 
@@ -124,8 +124,8 @@ CLEAR, EARLIER = attempt(4, 5, 2, S1), attempt(2, 3, 1, S1)
         pytest.param("failed", {"runs": 1}, Decision.REPAIR, id="retried by hand, failed again"),
         pytest.param("running", {"runs": 1}, Decision.REPAIR, id="retried by hand, and runs"),
         pytest.param("completed", {"runs": 1}, Decision.REPAIR, id="retried by hand, and completed"),
-        pytest.param("running", {"request": ""}, Decision.REPAIR, id="restarted by hand, and runs"),
-        pytest.param("completed", {"request": "cli"}, Decision.REPAIR, id="restarted by hand, and completed"),
+        pytest.param("running", {"idempotency_key": ""}, Decision.REPAIR, id="restarted by hand, and runs"),
+        pytest.param("completed", {"idempotency_key": "cli"}, Decision.REPAIR, id="restarted and complete"),
         pytest.param("completed", {}, Decision.REPAIR, id="completed, but the task failed with it"),
         pytest.param(
             "running",
@@ -135,7 +135,7 @@ CLEAR, EARLIER = attempt(4, 5, 2, S1), attempt(2, 3, 1, S1)
         ),
         pytest.param(
             "completed",
-            {"request": "", "note": Note(EARLIER.request, 0, is_shown=True).text},
+            {"idempotency_key": "", "note": Note(EARLIER.request, 0, is_shown=True).text},
             Decision.RESTART,
             id="restarted by hand, shown, cleared again",
         ),
@@ -183,9 +183,12 @@ def test_a_task_that_does_not_show_the_end_runs_all_of_it_when_it_is_cleared() -
         found = [generation(FIRST, state=state, runs=1)]
         assert decide(clear, found) is Decision.RESTART
         assert decide(replace(attempt(2), shows_end=False), found) is Decision.REPAIR
-        by_hand = [*found, generation(FIRST, 1, state=state, request="")]
+        by_hand = [*found, generation(FIRST, 1, state=state, idempotency_key="")]
         assert decide(clear, by_hand) is Decision.REPAIR
-        joined = [*found, generation(FIRST, 1, state=state, request="", note=Note(EARLIER.request, 0).text)]
+        joined = [
+            *found,
+            generation(FIRST, 1, state=state, idempotency_key="", note=Note(EARLIER.request, 0).text),
+        ]
         assert decide(clear, joined) is Decision.RESTART
 
 

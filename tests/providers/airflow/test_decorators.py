@@ -78,11 +78,11 @@ def test_a_spark_step_leaves_out_what_the_worker_supplies() -> None:
 
 
 def test_parameters_of_the_operator_are_taken_overridden_and_documented() -> None:
-    with DAG("d", schedule=None, default_args={"lapse": 60.0}):
+    with DAG("d", schedule=None, default_args={"lease": 60.0}):
         made = clean.override(task_id="other", options={"attempts": 2}, retries=7, queue="airflow-queue")(1)
     operator: Any = made.operator
     assert isinstance(operator, GlideMQOperator)
-    assert (operator.task_id, operator.retries, operator.queue, operator.lapse) == (
+    assert (operator.task_id, operator.retries, operator.queue, operator.lease) == (
         "other",
         7,
         "airflow-queue",

@@ -153,7 +153,7 @@ class TestParameters:
             ({"retention": "long"}, "retention must be"),
             ({"retention": -1}, "retention must not be negative"),
             ({"on_existing": "x"}, "on_existing"),
-            ({"lapse": 1}, "lapse"),
+            ({"lease": 1}, "lease"),
         ],
     )
     def test_that_cannot_be_right_are_refused_when_the_dag_is_parsed(

@@ -102,7 +102,7 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
         "wait_for_flow": False,
         "generation": 0,
         "owner": "Airflow task d.t[3] of run r1",
-        "lapse": 86_400.0,
+        "lease": 86_400.0,
         "logging_interval": 10.0,
         "show_logs": False,
         "show_progress": False,
@@ -112,8 +112,8 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
     assert made["ti"].pushed == {XCOM_FLOW_ID: flow_id}
     with valkey.producer() as producer:
         status = producer.get(flow_id).status()
-    assert status.request == f"airflow:{flow_id}/2026-01-01T12:00:00.000000+00:00/1"
-    assert len(status.request) < 100
+    assert status.idempotency_key == f"airflow:{flow_id}/2026-01-01T12:00:00.000000+00:00/1"
+    assert len(status.idempotency_key) < 100
     assert status.labels == {
         "orchestrator": "airflow",
         "dag_id": "d",

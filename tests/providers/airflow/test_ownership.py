@@ -119,18 +119,18 @@ class TestAVanishedTask:
         context: Contexts,
         later: Callable[..., None],
     ) -> None:
-        waiting(operator(load("wait"), lapse=60.0), context(), flows)
+        waiting(operator(load("wait"), lease=60.0), context(), flows)
         later(31, 62)
         assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
         valkey.gate.set()
-        results = operator(load("wait"), lapse=60.0).execute(context(**RETRIED))
+        results = operator(load("wait"), lease=60.0).execute(context(**RETRIED))
         assert results == {"extract": 1, "load": "done"}
         assert flows.get(FLOW_ID).generation == 0
 
     def test_a_task_that_only_lost_its_flow_is_told(
         self, flows: FlowProducer, context: Contexts, later: Callable[..., None]
     ) -> None:
-        made = operator(load("wait"), lapse=60.0)
+        made = operator(load("wait"), lease=60.0)
         deferred(made, context())
         later(31, 62)
         flows.get(FLOW_ID).wait(timeout=LONG)
@@ -155,7 +155,7 @@ class TestNoOwner:
     def test_without_a_lapse_the_task_owns_its_flow_which_runs_on(
         self, flows: FlowProducer, context: Contexts, later: Callable[..., None]
     ) -> None:
-        trigger = deferred(operator(load("wait"), lapse=None), context())
+        trigger = deferred(operator(load("wait"), lease=None), context())
         assert flows.get(FLOW_ID).owners() == [trigger.owner]
         later(4 * DAY, 8 * DAY)
         status = flows.get(FLOW_ID).status()
@@ -187,7 +187,7 @@ class TestWhatAPersonBegins:
         how: str,
     ) -> None:
         _task_is(monkeypatch, {"r1": {"t": "failed"}})
-        trigger = deferred(operator(load("wait"), lapse=60.0, poll_interval=0.1), context())
+        trigger = deferred(operator(load("wait"), lease=60.0, poll_interval=0.1), context())
         await asyncio.to_thread(by_hand, flows, how)
         watching = asyncio.create_task(fired(trigger, 20))
         await until(lambda: trigger._renewed is not None)
@@ -223,7 +223,7 @@ class TestTheTrigger:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(owner_calls, "MIN", timedelta(0))
-        trigger = deferred(operator(load("wait"), lapse=0.6, poll_interval=0.05), context())
+        trigger = deferred(operator(load("wait"), lease=0.6, poll_interval=0.05), context())
         (name, before) = next(iter(heard(valkey).items()))
         assert name == "600:Airflow task d.t of run r1"
         watching = asyncio.create_task(fired(trigger, 20))
@@ -236,7 +236,7 @@ class TestTheTrigger:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
     ) -> None:
         """It has moved to another triggerer, or Airflow is older than 3.3 and a user has ended the task."""
-        trigger = deferred(operator(load("wait"), lapse=60.0), context())
+        trigger = deferred(operator(load("wait"), lease=60.0), context())
         watching = asyncio.create_task(fired(trigger, 20))
         await until(lambda: trigger._renewed is not None)
         watching.cancel()
@@ -268,12 +268,12 @@ def test_names_fit_and_differ() -> None:
     assert all(len(name) <= 256 and name.isprintable() for name in long)
 
 
-@pytest.mark.parametrize("lapse", [14, 604_801, "60", float("nan"), 1e300, -1])
-def test_a_lapse_that_is_not_valid_is_refused_at_parse_time(lapse: Any) -> None:
-    with pytest.raises(ValueError, match=r"lapse must be None or seconds from 15 to 604,800"):
-        GlideMQFlowOperator(task_id="t", flow=load(), lapse=lapse)
+@pytest.mark.parametrize("lease", [14, 604_801, "60", float("nan"), 1e300, -1])
+def test_a_lapse_that_is_not_valid_is_refused_at_parse_time(lease: Any) -> None:
+    with pytest.raises(ValueError, match=r"lease must be None or seconds from 15 to 604,800"):
+        GlideMQFlowOperator(task_id="t", flow=load(), lease=lease)
 
 
 def test_a_trigger_serializes_its_owner() -> None:
-    made = GlideMQFlowTrigger(flow_id="f", owner="o", lapse=60.0)
+    made = GlideMQFlowTrigger(flow_id="f", owner="o", lease=60.0)
     assert GlideMQFlowTrigger(**made.serialize()[1]).owner == "o"

@@ -27,12 +27,12 @@ def test_the_default_for_deferring_is_that_of_the_environment(
 
 
 def test_default_args_reach_all_parameters() -> None:
-    with DAG("d", schedule=None, default_args={"poll_interval": 7.0, "deferrable": False, "lapse": 60}):
+    with DAG("d", schedule=None, default_args={"poll_interval": 7.0, "deferrable": False, "lease": 60}):
         task = GlideMQFlowOperator(task_id="t", flow=one())
-        mapped = GlideMQFlowOperator.partial(task_id="m", lapse=90).expand(flow=[one()])
-    assert (task.poll_interval, task.deferrable, task.lapse) == (7.0, False, 60)
+        mapped = GlideMQFlowOperator.partial(task_id="m", lease=90).expand(flow=[one()])
+    assert (task.poll_interval, task.deferrable, task.lease) == (7.0, False, 60)
     unmapped: Any = mapped.unmap({"flow": one()})
-    assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lapse) == (7.0, False, 90)
+    assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lease) == (7.0, False, 90)
 
 
 @pytest.mark.parametrize(

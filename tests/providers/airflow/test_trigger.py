@@ -76,7 +76,7 @@ def test_serialize_is_pinned_and_stable() -> None:
         "not_before": 1.5,
         "generation": 2,
         "owner": "Airflow task d.t of run r",
-        "lapse": 60.0,
+        "lease": 60.0,
         "logging_interval": 3.0,
         "show_logs": True,
         "show_progress": True,

@@ -267,7 +267,7 @@ def test_a_run_follows_what_was_begun_by_hand(work: Work, stored: dg.DagsterInst
     waiting = Waiting(work, stored)
     work.started.clear()
     with FlowProducer(work.url) as producer:
-        producer.get(work.ids[0]).restart(request="a click")
+        producer.get(work.ids[0]).restart(idempotency_key="a click")
     assert work.started.wait(20)
     work.open.set()
     assert waiting.joined()[1]

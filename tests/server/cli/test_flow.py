@@ -76,7 +76,9 @@ class TestEnded:
             path.write_text(json.dumps(FlowSpec("n", nodes).to_dict()))
             return str(path)
 
-        assert glidemq("flow", "submit", write(), "--id", "bad-1", "--request", "first").exit_code == 1
+        assert (
+            glidemq("flow", "submit", write(), "--id", "bad-1", "--idempotency-key", "first").exit_code == 1
+        )
         refused = glidemq("flow", "submit", write(data=1), "--id", "bad-1")
         assert "nodes that differ: clean[3] (data)" in refused.stderr
         plan = glidemq("flow", "submit", str(path), "--id", "bad-1", "--dry-run")
@@ -90,10 +92,10 @@ class TestEnded:
         assert (found["keeps"], found["generation"]) == (["clean[2]"], 1)
         assert glidemq("flow", "submit", str(path), "--dry-run").exit_code == 2
         assert glidemq("flow", "submit", str(path), "--id", "bad-1", "--retry-failed").exit_code == 1
-        assert glidemq("flow", "restart", "bad-1", "--request", "again").exit_code == 1
-        assert "generation 2" in glidemq("flow", "restart", "bad-1", "--request", "again").stdout
+        assert glidemq("flow", "restart", "bad-1", "--idempotency-key", "again").exit_code == 1
+        assert "generation 2" in glidemq("flow", "restart", "bad-1", "--idempotency-key", "again").stdout
         history = json.loads(glidemq("flow", "history", "bad-1", "--json").stdout)
-        shown = [(one["generation"], one["state"], one["request"]) for one in history]
+        shown = [(one["generation"], one["state"], one["idempotency_key"]) for one in history]
         assert shown == [(0, "failed", "first"), (1, "failed", ""), (2, "failed", "again")]
         assert "stored_as" not in history[0]
         told = glidemq("events", "-q", "etl", "--from", "0-0", "--no-follow", "--flow", "bad-1").stdout
@@ -133,7 +135,9 @@ class TestEnded:
 
     def test_every_change_may_be_fenced(self, glidemq: Glidemq, file: str) -> None:
         glidemq("flow", "submit", file, "--id", "bad-1")
-        assert glidemq("flow", "restart", "bad-1", "--generation", "0", "--request", "r").exit_code == 1
+        assert (
+            glidemq("flow", "restart", "bad-1", "--generation", "0", "--idempotency-key", "r").exit_code == 1
+        )
         assert "generation 1" in glidemq("flow", "show", "bad-1").stdout
         shown = glidemq("flow", "show", "bad-1", "--json").stdout
         for command in (
@@ -148,7 +152,7 @@ class TestEnded:
             done = glidemq("flow", command[0], "bad-1", *command[1:], "--generation", "0")
             assert (done.exit_code, "generation 0 of flow bad-1 was superseded" in done.stderr) == (1, True)
         assert glidemq("flow", "show", "bad-1", "--json").stdout == shown
-        repeat = glidemq("flow", "restart", "bad-1", "--generation", "0", "--request", "r")
+        repeat = glidemq("flow", "restart", "bad-1", "--generation", "0", "--idempotency-key", "r")
         assert (repeat.exit_code, "generation 1" in repeat.stdout) == (1, True)
         done = glidemq("flow", "skip-node", "bad-1", "clean[3]", "--generation", "1")
         assert (done.exit_code, done.stdout) == (0, "Skipped: clean[3]\n")
@@ -437,14 +441,14 @@ def test_a_wrong_request_gets_one_clear_sentence(
     ("words", "expected"),
     [
         (["--owner", ""], "owner '' is not valid"),
-        (["--lapse", "60"], "--lapse: requires --owner"),
+        (["--lease", "60"], "--lease: requires --owner"),
         (["--keep"], "--keep: requires --owner"),
-        (["--owner", "me", "--lapse", "1"], "lapse must"),
+        (["--owner", "me", "--lease", "1"], "lease must"),
         (
             ["--restart", "--retry-failed", "--id", "n1"],
             "--restart: is mutually exclusive with --retry-failed",
         ),
-        (["--request", "r"], "--request: requires --id"),
+        (["--idempotency-key", "r"], "--idempotency-key: requires --id"),
         (["--id", ""], "flow id '' is not valid"),
         (["--id", "", "--dry-run"], "flow id '' is not valid"),
     ],

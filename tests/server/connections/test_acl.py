@@ -24,6 +24,7 @@ from glidemq_orchestrate import (
     NewJob,
     Ordering,
     Queue,
+    RateLimit,
     Schedule,
     Schedulers,
 )
@@ -99,7 +100,7 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
             ["etl"],
             dict.fromkeys(("work", "late", "ttl"), work),
             url=url,
-            rate_limit=(1000, SECOND),
+            rate_limit=RateLimit(1000, SECOND),
             lock_duration=SECOND,
         )
         with Schedulers("etl", url) as schedulers:

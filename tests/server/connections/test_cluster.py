@@ -470,4 +470,4 @@ def test_the_leases_of_a_blocked_worker_are_renewed_on_every_primary(
             job, now = one.get_job(job_id), one.now()
             assert job.state is JobState.COMPLETED or (job.lease_until or now) > now, "it was renewed"
         eventually(lambda: all(one.get_job(job_id).state is JobState.COMPLETED for one, job_id in jobs), 20)
-        assert [one.get_job(job_id).lost_runs for one, job_id in jobs] == [0, 0, 0]
+        assert [one.get_job(job_id).lost_attempts for one, job_id in jobs] == [0, 0, 0]

@@ -208,7 +208,7 @@ def test_a_flow_across_slots_has_generations(
         with pytest.raises(Superseded):
             old.retry_failed()
         for _ in range(2):
-            flow.restart(request="click")
+            flow.restart(idempotency_key="click")
             assert flow.result(timeout=LONG)["end"] == "end(m,n)/2"
         # A specification with all queues in one slot stays on the path of the flow.
         flow = flows.submit(FlowSpec("n", DIAMOND), flow_id="f", on_existing="restart")

@@ -185,12 +185,12 @@ class TestCarryingOver:
         with pytest.raises(ConfigurationError, match="must be a list"):
             flow.restart(nodes="e")
         assert (flow.generation, work.ran) == (0, [])
-        flow.restart(nodes=["e"], request="a click")  # b had failed, and d follows it
+        flow.restart(nodes=["e"], idempotency_key="a click")  # b had failed, and d follows it
         outcome = flow.wait(timeout=LONG)
         assert sorted(work.ran) == ["b", "d", "e"]
         assert outcome.results == {name: f"{name}!" for name in "abcde"}
         work.ran.clear()
-        flow.restart(nodes=["e"], request="a click")  # the same one
+        flow.restart(nodes=["e"], idempotency_key="a click")  # the same one
         flow.restart(nodes=["c"])
         outcome = flow.wait(timeout=LONG)
         assert (flow.generation, sorted(work.ran)) == (2, ["c", "d"])
@@ -247,14 +247,14 @@ class TestRestarting:
 
     def test_the_same_request_finds_what_it_began(self, broken: FlowProducer, work: Work) -> None:
         for _ in range(3):
-            flow = broken.submit(diamond(), flow_id="f", on_existing="restart", request="click 1")
+            flow = broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="click 1")
             flow.wait(timeout=LONG)
             assert flow.generation == 1
         assert len(work.ran) == 5
-        flow = broken.submit(diamond(), flow_id="f", on_existing="restart", request="click 2")
+        flow = broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="click 2")
         assert flow.generation == 2
         flow.wait(timeout=LONG)
-        old = broken.submit(diamond(), flow_id="f", on_existing="restart", request="click 1")
+        old = broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="click 1")
         assert old.generation == 1
         with pytest.raises(Superseded, match="generation 1 of flow f was superseded by generation 2"):
             old.wait(timeout=LONG)
@@ -262,9 +262,9 @@ class TestRestarting:
 
     def test_the_first_submission_has_a_request_too(self, flows: FlowProducer, work: Work) -> None:
         for _ in range(2):
-            flow = flows.submit(diamond(), flow_id="f", on_existing="restart", request="r")
+            flow = flows.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r")
             flow.wait(timeout=LONG)
-            assert (flow.generation, flow.status().request) == (0, "r")
+            assert (flow.generation, flow.status().idempotency_key) == (0, "r")
         assert len(work.ran) == 5
 
     def test_every_option_and_policy_is_kept(self, flows: FlowProducer, work: Work, path: str) -> None:
@@ -408,13 +408,13 @@ class TestTheOneBefore:
         self, broken: FlowProducer, redis_client: Any, eventually: Eventually
     ) -> None:
         for request in ("one", "two"):
-            flow = broken.submit(diamond(), flow_id="f", on_existing="restart", request=request)
+            flow = broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key=request)
             flow.wait(timeout=LONG)
         eventually(lambda: len(redis_client.keys("glide:{etl}:job:*")) == 5)
         eventually(lambda: not redis_client.keys("glide:{etl}:gmo:flow:f:*"))
         eventually(lambda: not redis_client.keys("glide:{etl}:gmo:flow:f{1.*}:*"))
         eventually(lambda: not redis_client.keys("glide:{etl}:gmo:portable:*:f{1.*}"))
-        fields = ("generation", "state", "completed", "superseded_by", "request")
+        fields = ("generation", "state", "completed", "superseded_by", "idempotency_key")
         assert [tuple(getattr(one, name) for name in fields) for one in flow.history()] == [
             (0, "failed", 3, 1, ""),
             (1, "completed", 5, 2, "one"),
@@ -450,7 +450,7 @@ def test_after_its_retention_a_flow_begins_again_and_in_the_end_nothing_is_left(
             with pytest.raises(FlowExpired):
                 call()
         assert len(flow.history()) == number + 1
-        flow = flows.submit(spec, flow_id="f", on_existing="restart", request=str(number))
+        flow = flows.submit(spec, flow_id="f", on_existing="restart", idempotency_key=str(number))
         assert redis_client.ttl("glide:gmo:home:{f}") == -1
         assert redis_client.ttl(ETL.generations("f")) == -1
     flow.wait(timeout=LONG)
@@ -609,56 +609,58 @@ class TestRefusals:
         assert list(caught.value.fields) == text.partition(";")[0].removeprefix("differs in: ").split(", ")
 
     def test_a_request_that_has_begun_another_specification(self, broken: FlowProducer, dump: Dump) -> None:
-        broken.submit(diamond(), flow_id="f", on_existing="restart", request="r").wait(timeout=LONG)
+        broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r").wait(timeout=LONG)
         before = dump()
         with pytest.raises(FlowConflict, match="request r began generation 1 of flow f with another spec"):
-            broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", request="r")
+            broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", idempotency_key="r")
         assert dump() == before
-        mended = broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", request="s")
+        mended = broken.submit(
+            diamond(b={"data": 1}), flow_id="f", on_existing="restart", idempotency_key="s"
+        )
         assert mended.generation == 2
         with pytest.raises(FlowConflict, match="request r began generation 1"):
-            broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", request="r")
+            broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", idempotency_key="r")
 
     @pytest.mark.parametrize("request_", ["x" * 257, "a\nb", 7])
     def test_odd_requests(self, flows: FlowProducer, dump: Dump, request_: Any) -> None:
         before = dump()
-        with pytest.raises(ConfigurationError, match=r"request .* is not valid|request must"):
-            flows.submit(diamond(), flow_id="f", request=request_)
+        with pytest.raises(ConfigurationError, match=r"idempotency_key .* is not valid|idempotency_key must"):
+            flows.submit(diamond(), flow_id="f", idempotency_key=request_)
         assert dump() == before
 
     def test_a_request_that_has_begun_a_generation_for_other_nodes(
         self, broken: FlowProducer, dump: Dump, path: str
     ) -> None:
         flow = broken.get("f")
-        flow.restart(nodes=["c", "e"], request="r")
+        flow.restart(nodes=["c", "e"], idempotency_key="r")
         flow.wait(timeout=LONG)
         for _ in range(2):  # a repeat, by a handle of then and by one of now
             again = broken.get("f")
-            assert again.restart(nodes=("e", "c", "e"), request="r") == "completed"
-            assert flow.restart(nodes=["e", "c"], request="r") == "completed"
+            assert again.restart(nodes=("e", "c", "e"), idempotency_key="r") == "completed"
+            assert flow.restart(nodes=["e", "c"], idempotency_key="r") == "completed"
             assert (again.generation, flow.generation) == (1, 1)
-        assert [one.request for one in flow.history()] == ["", "r"]
+        assert [one.idempotency_key for one in flow.history()] == ["", "r"]
         before = dump()
         for other in (["c"], ["a"], None):
             with pytest.raises(
                 FlowConflict, match="request r began generation 1 of flow f to run other nodes"
             ):
-                flow.restart(nodes=other, request="r")
+                flow.restart(nodes=other, idempotency_key="r")
         with pytest.raises(FlowConflict, match="to run other nodes"):
-            broken.submit(diamond(), flow_id="f", on_existing="restart", request="r")
+            broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r")
         assert dump() == before
-        flow.restart(request="all")
+        flow.restart(idempotency_key="all")
         flow.wait(timeout=LONG)
         with pytest.raises(FlowConflict, match="request all began generation 2"):
-            flow.restart(nodes=["c"], request="all")
-        assert flow.restart(request="all") == "completed"
+            flow.restart(nodes=["c"], idempotency_key="all")
+        assert flow.restart(idempotency_key="all") == "completed"
         assert flow.generation == 2
 
     def test_a_request_needs_an_id(self, flows: FlowProducer, dump: Dump) -> None:
         before = dump()
         for _ in range(2):
-            with pytest.raises(ConfigurationError, match="request needs a flow_id"):
-                flows.submit(diamond(), on_existing="restart", request="r")
+            with pytest.raises(ConfigurationError, match="idempotency_key needs a flow_id"):
+                flows.submit(diamond(), on_existing="restart", idempotency_key="r")
         with pytest.raises(ConfigurationError, match="flow id '' is not valid"):
             flows.submit(diamond(), flow_id="")
         assert dump() == before
@@ -674,8 +676,8 @@ class TestRefusals:
             (lambda: flow.restart(nodes=iter(())), "nodes is empty"),
             (lambda: flow.restart(nodes=[5]), "nodes must be a list of node names, got 5"),
             (lambda: flow.restart(generation=True), "generation must be int or None, got True"),
-            (lambda: flow.restart(request=None), "request of type NoneType"),
-            (lambda: flow.restart(request=0), "request of type int"),
+            (lambda: flow.restart(idempotency_key=None), "idempotency_key of type NoneType"),
+            (lambda: flow.restart(idempotency_key=0), "idempotency_key of type int"),
             (lambda: flow.cancel(generation=False), "generation must be int or None, got False"),
             (lambda: flow.cancel(generation="0"), "generation must be int or None, got '0'"),
             (lambda: flow.retry_failed(generation=0.0), r"generation must be int or None, got 0\.0"),
@@ -696,10 +698,12 @@ class TestRefusals:
 
     def test_every_change_may_be_fenced(self, broken: FlowProducer, work: Work, dump: Dump) -> None:
         flow = broken.get("f")
-        assert flow.restart(generation=0, request="r") == "running"
+        assert flow.restart(generation=0, idempotency_key="r") == "running"
         flow.wait(timeout=LONG)
         again = broken.get("f")
-        assert again.restart(generation=0, request="r") == "completed"  # a repeat of what has been done
+        assert (
+            again.restart(generation=0, idempotency_key="r") == "completed"
+        )  # a repeat of what has been done
         before = dump()
         refused: list[Callable[[], Any]] = [
             lambda: again.restart(generation=0),

@@ -339,12 +339,12 @@ class TestRerun:
 
     def test_a_repeat_of_the_request_changes_nothing(self, done: Flow, work: Work, dump: Dump) -> None:
         for _ in range(2):
-            assert done.rerun("b", request="r1") == ["b"]
+            assert done.rerun("b", idempotency_key="r1") == ["b"]
             done.wait(timeout=LONG)
         assert work.ran == ["b", "d"]
-        done.rerun("b", request="r2")
+        done.rerun("b", idempotency_key="r2")
         done.wait(timeout=LONG)
-        assert done.rerun("b", request="r1") == ["b"]
+        assert done.rerun("b", idempotency_key="r1") == ["b"]
         assert (work.ran, done.status().state) == (["b", "d"] * 2, "completed")
 
     def test_rules_and_policies_hold_again(self, flows: FlowProducer, work: Work) -> None:
@@ -568,7 +568,7 @@ class TestChoosing:
         flow = flows.submit(FlowSpec("n", [node(name) for name in names]), flow_id="f")
         flow.wait(timeout=LONG)
         for _ in range(2):
-            assert sorted(flow.rerun(nodes=names, request="all")) == sorted(names)
+            assert sorted(flow.rerun(nodes=names, idempotency_key="all")) == sorted(names)
             flow.wait(timeout=LONG)
         assert len(work.ran) == 2 * len(names)
         with pytest.raises(NodeNotFound, match="no node missing"):
@@ -589,7 +589,7 @@ class TestRefusals:
             (lambda flow: flow.rerun("a", pattern="b*"), ConfigurationError, "one of both"),
             (lambda flow: flow.rerun(nodes="abc"), ConfigurationError, "must be a list of node names"),
             (lambda flow: flow.rerun(state="broken"), ConfigurationError, "state must be one of"),
-            (lambda flow: flow.rerun("a", request="x" * 300), ConfigurationError, "request"),
+            (lambda flow: flow.rerun("a", idempotency_key="x" * 300), ConfigurationError, "idempotency_key"),
         ],
     )
     def test_bad_input_changes_nothing(

@@ -30,7 +30,7 @@ def test_a_note_stays_with_its_generation_and_runs_count_what_was_set_going_agai
     work = Work()
     work.ends["b"] = "failed"
     run_worker(["etl"], {"work": work})
-    flow = flows.submit(FLOW, flow_id="f", request="first")
+    flow = flows.submit(FLOW, flow_id="f", idempotency_key="first")
     flow.wait(timeout=LONG)
     assert (flow.status().runs, flow.status().note) == (0, "")
     flow.note("seen by one")

@@ -107,7 +107,7 @@ class TestVanishing:
         assert then in flow.status().reason
 
     def test_a_flow_may_be_kept(self, flows: FlowProducer, supervisor: Supervisor) -> None:
-        flow = flows.submit(FLOW, owner=Owner("ada", on_lapse="keep"))
+        flow = flows.submit(FLOW, owner=Owner("ada", on_expiry="keep"))
         supervisor.look(151, 302, 453, 1000, 2000)
         assert flow.status().state == "running"
 
@@ -267,7 +267,7 @@ class TestOneThatDoesNotJoin:
         work.held["b"] = threading.Event()
         flow.complete_node("a", 1)
         assert flow.owners() == ["ada"]
-        flows.get("f", owner=replace(self.ADA, lapse=timedelta(hours=1))).renew()
+        flows.get("f", owner=replace(self.ADA, lease=timedelta(hours=1))).renew()
         supervisor.look(31, 62)
         assert (flow.status().state, flow.owners()) == ("running", ["ada"])
         work.held["b"].set()

@@ -160,7 +160,7 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
     flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
     flow.wait(timeout=LONG)
     hand.run_until(generations.restart(flow._ref, "r", SystemClock()), calls)
-    flow.restart(request="r")
+    flow.restart(idempotency_key="r")
     assert flow.generation == 1
     assert flow.wait(timeout=LONG).status.completed == 3
     assert work.ran == ["a", "b", "c"] * 2

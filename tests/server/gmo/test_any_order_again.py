@@ -32,7 +32,7 @@ from tests.server.policy_work import node
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from glidemq_orchestrate.flows.owner import OnLapse
+    from glidemq_orchestrate.flows.owner import OnExpiry
     from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
     from glidemq_orchestrate.wire.call import Op
     from tests.server.conftest import Hand
@@ -214,7 +214,7 @@ class AnyOrderAgain(AnyOrder):
         lapse=st.sampled_from([15, 60]),
         on_lapse=st.sampled_from(["cancel", "cancel", "keep"]),
     )
-    def an_owner_is_heard_of(self, name: str, lapse: int, on_lapse: OnLapse) -> None:
+    def an_owner_is_heard_of(self, name: str, lapse: int, on_lapse: OnExpiry) -> None:
         owner = Owner(name, timedelta(seconds=lapse), on_lapse)
         if self.hand.run(changing.own(self.ref, owner, self.world.clock)) == "running":
             self.owners[name] = owner
@@ -236,10 +236,10 @@ class AnyOrderAgain(AnyOrder):
             assert left
             assert max(left.values()) <= self.world.clock.now, "an owner lives"
             last = [name for name, until in left.items() if until == max(left.values())]
-            assert "cancel" in {self.owners[name].on_lapse for name in last}
+            assert "cancel" in {self.owners[name].on_expiry for name in last}
 
     def lives_until(self, name: str) -> int:
-        return self.heard[name] + self.owners[name].lapse_ms
+        return self.heard[name] + self.owners[name].lease_ms
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

@@ -119,7 +119,7 @@ class Week:
             "glide", check_flow(spec), flow_id, "attach", self.bench, reach=REACHES[path]
         )
         ref = self.run(submitting)
-        owner = Owner(f"o-{flow_id}", lapse=timedelta(minutes=5))
+        owner = Owner(f"o-{flow_id}", lease=timedelta(minutes=5))
         self.run(backend.backend_of(ref).own(ref, owner, self.bench))
 
     def work(self) -> None:

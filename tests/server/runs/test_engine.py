@@ -153,7 +153,7 @@ def test_what_a_person_begins_is_followed_and_never_cancelled(
 ) -> None:
     waiting = executing(nightly("wait"))
     flow = flows.get(engine.flow_id("r1", "nightly"))
-    flow.restart(request="a click")
+    flow.restart(idempotency_key="a click")
     eventually(lambda: len(work.ran) == 2)
     record = engine.read("r1", "nightly")
     record.generation = 1

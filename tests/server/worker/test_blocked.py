@@ -103,7 +103,7 @@ def test_only_the_culprit_is_named_and_nobody_is_run_twice(
     for name in ("on_loop", "in_thread"):
         ids = [queue.add(name, number == 2) for number in range(6)]
         eventually(partial(has_completed, queue, ids), 60)
-        assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 6
+        assert [queue.get_job(job_id).lost_attempts for job_id in ids] == [0] * 6
         assert [redis_client.hget(f"glide:{{etl}}:job:{job_id}", "stalledCount") for job_id in ids] == [
             None
         ] * 6
@@ -123,7 +123,7 @@ def test_a_neighbour_with_short_leases_ends_none_of_a_blocked_worker(
         eventually(lambda: [str(state) for state in queue.states(ids)] == ["active"] * 3, 20)
         blocks = queue.add("on_loop", 1)
         eventually(partial(has_completed, queue, [*ids, blocks]), 60)
-    assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 3
+    assert [queue.get_job(job_id).lost_attempts for job_id in ids] == [0] * 3
 
 
 def test_a_job_with_a_short_lease_of_its_own_keeps_it(
@@ -137,7 +137,7 @@ def test_a_job_with_a_short_lease_of_its_own_keeps_it(
     blocks = queue.add("on_loop", 1)
     with Worker(url, queues=["etl"], lock_duration=timedelta(seconds=3), only_known=True).running():
         eventually(partial(has_completed, queue, [keep, blocks]), 60)
-    assert queue.get_job(keep).lost_runs == 0
+    assert queue.get_job(keep).lost_attempts == 0
 
 
 def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
@@ -153,7 +153,7 @@ def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
     first.send_signal(signal.SIGSTOP)
     start()
     eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 30)
-    assert queue.get_job(job_id).lost_runs == 1
+    assert queue.get_job(job_id).lost_attempts == 1
     first.kill()
     eventually(lambda: not runs(renewer), 5)
 
@@ -168,7 +168,7 @@ def test_a_stopped_worker_whose_jobs_nobody_took_does_not_take_them_from_itself(
     time.sleep(3)  # longer than the lease, and than the handlers take
     worker.send_signal(signal.SIGCONT)
     eventually(partial(has_completed, queue, ids), 20)
-    assert [queue.get_job(job_id).lost_runs for job_id in ids] == [0] * 4
+    assert [queue.get_job(job_id).lost_attempts for job_id in ids] == [0] * 4
 
 
 AHEAD = """

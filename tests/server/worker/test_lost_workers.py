@@ -87,7 +87,7 @@ def test_a_job_of_a_handler_that_runs_once_fails_after_its_worker_was_lost(
     async def on_loop(ctx: Context) -> None:
         ran.append(ctx.job_id)
 
-    handlers.handler("once", once=True)(plain if kind == "plain" else on_loop)
+    handlers.handler("once", at_most_once=True)(plain if kind == "plain" else on_loop)
     handlers.handler("again")(plain)
     with Queue("etl", url) as queue:
         lost, other = (queue.add(name, options=JobOptions(attempts=5)) for name in ("once", "again"))

@@ -66,7 +66,7 @@ def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, han
     hand.run(worker_ops.announce([ETL], LOST, about, 30_000, past))
     hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 1, f"{LOST}/t"), past)))
     node = flow.node("a")
-    assert (node.state, node.worker, node.lost_runs) == (JobState.ACTIVE, LOST, 0)
+    assert (node.state, node.worker, node.lost_attempts) == (JobState.ACTIVE, LOST, 0)
     silent = node.silent_for(queue.now())
     assert silent is not None
     assert timedelta(seconds=20) <= silent < timedelta(seconds=50)
@@ -79,7 +79,7 @@ def test_from_its_silence_to_the_next_run(queue: Queue, flows: FlowProducer, han
 
     hand.run(ask(upkeep.reclaim_jobs(ETL, "other", lock_ms=0, max_stalled=3, now_ms=now)))
     node = flow.node("a")
-    assert (node.state, node.lost_runs, node.silent_for(queue.now())) == (JobState.WAITING, 1, None)
+    assert (node.state, node.lost_attempts, node.silent_for(queue.now())) == (JobState.WAITING, 1, None)
     assert "its worker was lost: it runs again, at no cost of an attempt" in shown(flow)
     assert queue.lost_workers() == []
     assert "was lost while it ran attempt 1" in queue.logs(node.job_id).lines[0]

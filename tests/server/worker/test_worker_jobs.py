@@ -19,6 +19,7 @@ from glidemq_orchestrate import (
     Handlers,
     JobEvent,
     Queue,
+    RateLimit,
     RetryLater,
     Suspend,
     Usage,
@@ -183,7 +184,7 @@ class TestLimits:
         if whose == "queue":
             client.hset(P + "meta", mapping={"rateLimitMax": 5, "rateLimitDuration": 600_000})
         else:
-            options["rate_limit"] = (5, timedelta(minutes=10))
+            options["rate_limit"] = RateLimit(5, timedelta(minutes=10))
         for _ in range(20):
             add(client)
         for _ in range(2):

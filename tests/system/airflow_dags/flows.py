@@ -81,7 +81,7 @@ with DAG("hangs", schedule=None, catchup=False):
     GlideMQFlowOperator(
         task_id="flow",
         flow={"name": "hangs", "nodes": [node("slow", job="wait"), node("never", after=["slow"])]},
-        lapse=LAPSE,
+        lease=LAPSE,
     )
 
 with DAG("keeps", schedule=None, catchup=False):

@@ -29,7 +29,7 @@ def generation(request: str = FIRST.request, state: str = "failed", **more: Any)
         labels={},
         created_at=None,
         finished_at=None,
-        request=request,
+        idempotency_key=request,
         **more,
     )
 

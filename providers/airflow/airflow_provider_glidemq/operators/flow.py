@@ -69,7 +69,7 @@ class GlideMQFlowOperator(FlowTask):
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
             list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
-        lapse: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
+        lease: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
             no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
             for a flow that somebody else has begun, there is no lease.
         on_existing: What to do with a flow of this id, whoever began it: ``attach`` to it as it is,

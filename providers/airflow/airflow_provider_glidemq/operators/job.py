@@ -38,7 +38,7 @@ class GlideMQOperator(FlowTask):
         retention: How long after its end the job is kept; a number is seconds. None: for ever.
         flow_id: An id of your own (templated); default: derived from DAG, DAG run, task and map index.
         glidemq_conn_id, deferrable, defer_after, poll_interval, logging_interval, show_logs, callbacks,
-        require_workers, cancel_on_kill, lapse, on_existing: As of ``GlideMQFlowOperator``.
+        require_workers, cancel_on_kill, lease, on_existing: As of ``GlideMQFlowOperator``.
 
     Raises:
         GlideMQFlowFailed: The job failed: with the reason, after how many attempts.

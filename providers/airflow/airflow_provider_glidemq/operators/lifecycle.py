@@ -73,7 +73,7 @@ class FlowTask(EndingTask):
         logging_interval: float = 10.0,
         require_workers: bool = True,
         cancel_on_kill: bool = True,
-        lapse: float | None = DAY,
+        lease: float | None = DAY,
         on_existing: OnExisting | None = None,
         show_logs: bool = False,
         callbacks: Sequence[str] = (),
@@ -88,7 +88,7 @@ class FlowTask(EndingTask):
         self.logging_interval = logging_interval
         self.require_workers = require_workers
         self.cancel_on_kill = cancel_on_kill
-        self.lapse = lapse
+        self.lease = lease
         self.on_existing = on_existing
         self.show_logs = show_logs
         self.callbacks = callbacks
@@ -189,11 +189,11 @@ class FlowTask(EndingTask):
 
         So that may be short; see ``_keep_while_deferred``.
         """
-        ti, lapse = context["ti"], None if self.lapse is None else min(self.lapse, AT_WORK)
+        ti, lease = context["ti"], None if self.lease is None else min(self.lease, AT_WORK)
         run = self._run = runs.OrchestratedRun(
             attempt=attempt or self._attempt(context),
             flow_id=self._id(ti),
-            owner=owner_of(name_of(ti), lapse) if self.cancel_on_kill else None,
+            owner=owner_of(name_of(ti), lease) if self.cancel_on_kill else None,
             on_existing=self.on_existing,
             require_workers=self.require_workers,
             patience=runs.NO_PATIENCE,
@@ -244,12 +244,12 @@ class FlowTask(EndingTask):
             self.log.info("Only what did not complete runs again. %s", ANEW.format(flow.id))
 
     def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
-        """Own the flow for ``lapse``: it may take that long until a triggerer renews the lease."""
+        """Own the flow for ``lease``: it may take that long until a triggerer renews the lease."""
         owner = self._owner_name
-        if owner is None or self.lapse is None or self.lapse <= AT_WORK:
+        if owner is None or self.lease is None or self.lease <= AT_WORK:
             return
         with contextlib.suppress(TransportError):  # the trigger does the same
-            producer.get(flow.id, owner=owner_of(owner, self.lapse)).renew()
+            producer.get(flow.id, owner=owner_of(owner, self.lease)).renew()
 
     @property
     def _owner_name(self) -> str | None:
@@ -353,7 +353,7 @@ class FlowTask(EndingTask):
                 flow_id=flow.id,
                 generation=flow.generation,
                 owner=self._owner_name,
-                lapse=self.lapse,
+                lease=self.lease,
                 glidemq_conn_id=self.glidemq_conn_id,
                 poll_interval=self.poll_interval,
                 logging_interval=self.logging_interval,

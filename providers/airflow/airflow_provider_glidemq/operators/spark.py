@@ -36,7 +36,7 @@ class GlideMQSparkOperator(GlideMQOperator):
             no rights.
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
         options, retention, flow_id, glidemq_conn_id, deferrable, defer_after, poll_interval,
-        logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lapse, on_existing: As of
+        logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lease, on_existing: As of
         ``GlideMQOperator``.
 
     Raises:

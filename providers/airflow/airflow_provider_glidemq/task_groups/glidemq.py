@@ -91,7 +91,7 @@ class GlideMQTaskGroup(TaskGroup):
             duration then includes what its node waited for others. Otherwise tasks begin one after the other,
             as without the group, and each shows the end of its node some seconds later.
         pools: How many jobs of a pool of Airflow run at once, by its name, for each queue.
-        require_workers, cancel_on_kill, lapse, logging_interval: As of ``GlideMQFlowOperator``.
+        require_workers, cancel_on_kill, lease, logging_interval: As of ``GlideMQFlowOperator``.
         poll_interval: Seconds after which nodes are read again even if no event came.
         show_logs: Show in the logs of the tasks what their nodes log and report while they run.
         launch_args: More arguments of the task ``launch``, such as ``retries``.
@@ -112,7 +112,7 @@ class GlideMQTaskGroup(TaskGroup):
         pools: Mapping[str, int] | None = None,
         require_workers: bool = True,
         cancel_on_kill: bool = True,
-        lapse: float | None = DAY,
+        lease: float | None = DAY,
         poll_interval: float = 10.0,
         logging_interval: float = 10.0,
         show_logs: bool = False,
@@ -128,7 +128,7 @@ class GlideMQTaskGroup(TaskGroup):
         self._watch: dict[str, Any] = {
             "glidemq_conn_id": glidemq_conn_id,
             "cancel_on_kill": cancel_on_kill,
-            "lapse": lapse,
+            "lease": lease,
             "poll_interval": poll_interval,
             "logging_interval": logging_interval,
             "show_logs": show_logs,
@@ -183,7 +183,7 @@ class GlideMQTaskGroup(TaskGroup):
             tasks=tasks,
             group=str(self.group_id),
             require_workers=self._require_workers,
-            **{name: self._watch[name] for name in ("glidemq_conn_id", "cancel_on_kill", "lapse")},
+            **{name: self._watch[name] for name in ("glidemq_conn_id", "cancel_on_kill", "lease")},
             **{"trigger_rule": rule, **self._launch_args},
         )
         reader.check_params(tasks, launch.params)

@@ -25,7 +25,7 @@ class GlideMQLaunchOperator(FlowTask):
     Args:
         tasks: The tasks of the group, in the form of nodes of a flow file (templated).
         group: The id of the group.
-        glidemq_conn_id, require_workers, cancel_on_kill, lapse: As of ``GlideMQFlowOperator``.
+        glidemq_conn_id, require_workers, cancel_on_kill, lease: As of ``GlideMQFlowOperator``.
 
     Raises:
         GlideMQFlowSuperseded, GlideMQException, AirflowFailException: As ``GlideMQFlowOperator``.

@@ -49,7 +49,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         generation: The generation that the task has begun or joined; None: the one that is found first.
         owner: For whom the flow runs, if it is still the one who has set it running; None: the trigger keeps
             no lease.
-        lapse: Seconds after which it is cancelled when nothing was heard of that owner; None: it runs on.
+        lease: Seconds after which it is cancelled when nothing was heard of that owner; None: it runs on.
         logging_interval: Seconds from one line about progress in the task log to the next.
         show_logs: Show in the task log what nodes log, and what they report as their progress.
         show_progress: Show only the latter.
@@ -69,7 +69,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         not_before: float | None = None,
         generation: int | None = None,
         owner: str | None = None,
-        lapse: float | None = None,
+        lease: float | None = None,
         logging_interval: float = 10.0,
         show_logs: bool = False,
         show_progress: bool = False,
@@ -88,7 +88,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.wait_for_flow = wait_for_flow
         self.generation = generation
         self.owner = owner
-        self.lapse = lapse
+        self.lease = lease
         self.logging_interval = logging_interval
         self.show_logs = show_logs
         self.show_progress = show_progress
@@ -109,7 +109,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 "wait_for_flow": self.wait_for_flow,
                 "generation": self.generation,
                 "owner": self.owner,
-                "lapse": self.lapse,
+                "lease": self.lease,
                 "logging_interval": self.logging_interval,
                 "show_logs": self.show_logs,
                 "show_progress": self.show_progress,
@@ -119,7 +119,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         )
 
     async def on_kill(self) -> None:
-        """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease lapses.
+        """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease expires.
 
         Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
         have moved to another one. So it checks the task first: one that is deferred is watched by the other
@@ -156,7 +156,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         try:
             while True:
                 pauses = [quiet.seconds_left or 1.0]
-                pauses += [] if self.owner is None else [seconds_of(self.lapse) / runs.RENEWALS]
+                pauses += [] if self.owner is None else [seconds_of(self.lease) / runs.RENEWALS]
                 pauses += [reporter.seconds_left] if reporter is not None else []
                 status = await subscription.wait(min(pauses, default=None))
                 if status is not None:
@@ -195,10 +195,10 @@ class GlideMQFlowTrigger(WaitingTrigger):
         return self._reported[1]
 
     async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
-        """Keep the flow wanted: a call each third of the lapse."""
+        """Keep the flow wanted: a call each third of the lease."""
         if self.owner is None:
             return
-        pause = seconds_of(self.lapse) / runs.RENEWALS
+        pause = seconds_of(self.lease) / runs.RENEWALS
         now = asyncio.get_running_loop().time()
         if self._renewed is None or self._renewed[0] != flow.generation or now - self._renewed[1] >= pause:
             with suppress(Superseded):  # the next look tells
@@ -206,7 +206,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
             self._renewed = (flow.generation, now)
 
     async def _find(self, client: SharedClient) -> AsyncFlow:
-        owner = owner_of(self.owner, self.lapse)
+        owner = owner_of(self.owner, self.lease)
         while (flow := await client.find(self.flow_id, owner)) is None:
             if not self.wait_for_flow:
                 raise FlowNotFound(f"flow {self.flow_id} is no longer on the server")

@@ -94,7 +94,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         cancel_on_kill: Whether marking the task ends its nodes, while the flow runs for its group.
         poll_interval: Seconds after which the state is read again even if no event came.
         logging_interval: Seconds between log lines about progress.
-        lapse: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
+        lease: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
         show_logs: Show in the task log what the nodes log and report while they run.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
         place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
@@ -119,7 +119,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         cancel_on_kill: bool = True,
         poll_interval: float = 10.0,
         logging_interval: float = 10.0,
-        lapse: float | None = DAY,
+        lease: float | None = DAY,
         show_logs: bool = False,
         not_before: float | None = None,
         place: Sequence[Any] | None = None,
@@ -140,7 +140,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
         self.logging_interval = logging_interval
-        self.lapse = lapse
+        self.lease = lease
         self.show_logs = show_logs
         self.not_before = not_before
         self.place = None if place is None else list(place)
@@ -169,7 +169,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                 "cancel_on_kill": self.cancel_on_kill,
                 "poll_interval": self.poll_interval,
                 "logging_interval": self.logging_interval,
-                "lapse": self.lapse,
+                "lease": self.lease,
                 "show_logs": self.show_logs,
                 "not_before": self.not_before,
                 "place": self.place,
@@ -235,7 +235,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         self._is_masked = launched.get("is_masked", False)
         if self.node in launched["skipped"]:
             raise _Ended("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
-        flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lapse))
+        flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lease))
         if flow is None or flow.generation < launched["generation"]:
             raise _Ended(
                 "failed", f"flow {launched['flow_id']} is no longer on the server: clear {self.launch}"
@@ -252,7 +252,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         quiet, reporter = Quiet(self.log, is_masked=self._is_masked), self._reporter()
         try:
             while not nodes.is_over:
-                pauses = [quiet.seconds_left or 1.0, seconds_of(self.lapse) / RENEWALS]
+                pauses = [quiet.seconds_left or 1.0, seconds_of(self.lease) / RENEWALS]
                 pauses += [max(reporter.seconds_left, 1.0)] if reporter is not None else []
                 status = await subscription.wait(min(pauses))
                 if status is not None:
@@ -399,12 +399,12 @@ class GlideMQNodeTrigger(BaseTrigger):
             self.log.info(line)
 
     async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
-        """Keep the flow wanted: a call each third of the lapse."""
+        """Keep the flow wanted: a call each third of the lease."""
         if not self.cancel_on_kill:
             return
         now = asyncio.get_running_loop().time()
         last = self._renewed
-        if last is None or last[0] != flow.generation or now - last[1] >= seconds_of(self.lapse) / RENEWALS:
+        if last is None or last[0] != flow.generation or now - last[1] >= seconds_of(self.lease) / RENEWALS:
             with suppress(Superseded):  # the next look tells
                 await client.renew(flow)
             self._renewed = (flow.generation, now)

@@ -87,7 +87,7 @@ class TaskNodes:
         """
         generation = self.flow.generation
         running = [one.name for one in self.shown if one.name in names and not one.state.is_terminal]
-        again = partial(self.flow.rerun, nodes=names, request=request, generation=generation)
+        again = partial(self.flow.rerun, nodes=names, idempotency_key=request, generation=generation)
         try:
             # First of all: by a repeat the nodes that run may be those that the request has started.
             try:
@@ -102,7 +102,9 @@ class TaskNodes:
         except NodeNotRepeatable as exc:  # one that follows has added nodes
             logger.info("flow %s is begun anew from %s: %s", self.flow.id, self._task, exc)
             made = [self._task] if self._task in self._known else names  # by a node, which makes them again
-            await self._client.ask(self.flow.restart(nodes=made, request=request, generation=generation))
+            await self._client.ask(
+                self.flow.restart(nodes=made, idempotency_key=request, generation=generation)
+            )
 
     async def read_others(self, tasks: Collection[str]) -> Mapping[str, Sequence[NodeStatus]]:
         """The nodes of other tasks, by task.

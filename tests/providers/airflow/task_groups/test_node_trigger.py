@@ -139,7 +139,7 @@ def test_its_form_is_pinned() -> None:
         "cancel_on_kill": True,
         "poll_interval": 10.0,
         "logging_interval": 10.0,
-        "lapse": 86_400.0,
+        "lease": 86_400.0,
         "show_logs": False,
         "not_before": None,
         "place": None,
@@ -251,7 +251,7 @@ async def test_the_end_of_an_older_generation_is_never_shown(
     await asyncio.sleep(0.3)
     assert not waiting.done()
     del airflow.xcoms["etl.launch", "glidemq_seen a"]
-    await asyncio.to_thread(lambda: submit(job("a", data="new"), on_existing="restart", request="2"))
+    await asyncio.to_thread(lambda: submit(job("a", data="new"), on_existing="restart", idempotency_key="2"))
     airflow.states["etl.launch"] = "success"
     assert await waiting == "success"
     assert airflow.xcoms["etl.a", "return_value"] == "new"
@@ -263,7 +263,7 @@ async def test_one_that_waits_follows_a_new_generation(
     submit(job("a", "wait"))
     waiting = asyncio.create_task(fired(trigger()))
     await asyncio.sleep(0.5)
-    await asyncio.to_thread(lambda: submit(job("a", data="new"), on_existing="restart", request="2"))
+    await asyncio.to_thread(lambda: submit(job("a", data="new"), on_existing="restart", idempotency_key="2"))
     assert await waiting == "success"
     assert airflow.xcoms["etl.a", "return_value"] == "new"
 
@@ -364,7 +364,9 @@ async def test_a_cleared_task_is_ended_by_a_worker_which_sets_the_time_of_its_en
         (event,) = [event async for event in trigger(attempt=attempt).run()]
         assert isinstance(event.payload, dict) is in_worker
         assert airflow.xcoms["etl.a", "return_value"] == "it"
-    again = await asyncio.to_thread(lambda: submit(job("a", data="it"), on_existing="restart", request="2"))
+    again = await asyncio.to_thread(
+        lambda: submit(job("a", data="it"), on_existing="restart", idempotency_key="2")
+    )
     assert again.generation == 1
     (event,) = [event async for event in trigger(attempt=1).run()]
     assert isinstance(event.payload, dict), "it may have ended before as upstream failed, which is no try"
@@ -481,7 +483,7 @@ async def test_a_mark_ends_nothing_in_a_flow_that_a_person_has_set_running_again
 ) -> None:
     submit(job("a", "wait"), owner=None)
     airflow.states |= {"etl.a": "failed"}
-    watching = asyncio.create_task(fired(trigger(group="etl", lapse=60.0)))
+    watching = asyncio.create_task(fired(trigger(group="etl", lease=60.0)))
     await trigger(group="etl").on_kill()
     with valkey.producer() as producer:
         assert (producer.get("f").status().state, producer.get("f").owners()) == ("running", [])
