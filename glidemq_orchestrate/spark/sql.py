@@ -142,7 +142,8 @@ def _source(ctx: Context, name: str, source: Json) -> str | Json:
         raise InvalidCall(
             f'table {name} must be a location, or {{"node": ...}} with a node that comes before'
         )
-    return ctx.inputs[node]
+    result: Json = ctx.inputs[node]
+    return result
 
 
 def _can_be_published(wanted: Mapping[str, Json]) -> bool:

@@ -100,7 +100,7 @@ def step(ctx: Context) -> list[Any]:
     with Path(os.environ["STEPS_FILE"]).open("a") as file:
         file.write(f"{ctx.node} {os.getpid()}\n")
     time.sleep(4)
-    return [*(one for of_one in ctx.inputs.values() for one in of_one), ctx.node]  # type: ignore[union-attr]
+    return [*(one for of_one in ctx.inputs.values() for one in of_one), ctx.node]
 
 
 @handlers.handler("skips")

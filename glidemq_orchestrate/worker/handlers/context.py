@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.flows.pattern import map_over
@@ -146,13 +146,20 @@ _NO_SPEAKER: Final = Unheard()
 class Context:
     """The argument of a handler: its input, and how it reports. Usable from any thread.
 
+    One rule for what is awaited: what only reports (``progress``, ``log``, ``output``, ``report_usage``,
+    ``write_message``) is never awaited. What needs a reply of the server has two forms. A plain handler calls
+    ``check_owner``, ``flow.add_nodes`` and ``flow.map_over``; an async handler awaits ``check_owner_async``,
+    ``flow.add_nodes_async`` and ``flow.map_over_async``. The plain form in an async handler is an error, as
+    it would block all other handlers.
+
     Attributes:
         queue: The queue of the job.
         job_id: The job.
         name: The job name, by which the handler is registered.
-        attempt: 1 for the first run.
-        data: The job's payload; the handler may change it.
-        inputs: Results of the dependencies by node name; empty outside a flow.
+        attempt: 1 for the first attempt.
+        data: The job's payload, JSON; the handler may change it. ``Any``, since only its producer knows what
+            it is.
+        inputs: Results of the dependencies by node name, JSON; empty outside a flow.
         cancelled: Set when the job was cancelled, timed out, or lost its lease. Stop then: the result is
             discarded. A handler in a process is killed instead. It is also set when the worker stops and
             gives the job back: then ``cancelled.is_stopping`` is true.
@@ -174,8 +181,8 @@ class Context:
     job_id: str
     name: str
     attempt: int
-    data: Json
-    inputs: Mapping[str, Json]
+    data: Any
+    inputs: Mapping[str, Any]
     flow_id: str | None
     node: str | None
     speaker: Speaker = _NO_SPEAKER
@@ -244,7 +251,12 @@ class Context:
         self.speaker.check_owner()
 
     async def check_owner_async(self) -> None:
-        """Return if this attempt owns its job now; for async handlers. Otherwise as ``check_owner``."""
+        """Return if this attempt owns its job now; for async handlers. Otherwise as ``check_owner``.
+
+        Raises:
+            LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
+            TransportError: The server could not be reached, so the owner is not known.
+        """
         await self.speaker.check_owner_async()
 
 

@@ -134,7 +134,8 @@ def test_a_new_run_begins_an_ended_flow_under_a_chosen_id_anew(
         ran.append(ctx.data)
         if ctx.data == 8:
             raise ValueError("broken")
-        return ctx.data
+        data: Json = ctx.data
+        return data
 
     def run(data: int) -> dg.ExecuteInProcessResult:
         spec = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=data)])
@@ -185,7 +186,8 @@ def test_the_watch_survives_a_restart_of_the_server(
 
     def slow(ctx: Context) -> Json:
         time.sleep(0.3)
-        return ctx.data
+        data: Json = ctx.data
+        return data
 
     run_worker(["etl"], {"step": slow}, url=server.url)
     try:

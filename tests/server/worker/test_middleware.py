@@ -59,7 +59,7 @@ def queue(url: str) -> Queue:
 
 
 async def double(ctx: Context) -> int:
-    return int(ctx.data) * 2  # type: ignore[arg-type]
+    return int(ctx.data) * 2
 
 
 def test_the_first_is_the_outermost(queue: Queue, run_worker: RunWorker, eventually: Eventually) -> None:
@@ -110,7 +110,7 @@ class Steering(Middleware):
     """Decides by the data of the job what is to become of it."""
 
     def applies_to(self, execution: Execution) -> bool:
-        return execution.contexts[0].data != "leave alone"
+        return bool(execution.contexts[0].data != "leave alone")
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
         context = execution.contexts[0]
