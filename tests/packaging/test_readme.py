@@ -98,7 +98,7 @@ def test_the_growing_flow_runs_as_printed() -> None:
     with EmbeddedServer() as server:
         worker = Worker(server.url, queues=["etl"])
         names: dict[str, Any] = {"worker": worker, "find_items": lambda: [1, 2, 3]}
-        exec(block_with("map_over(\n"), names)
+        exec(block_with("months = map_over("), names)
         for job in ("extract", "clean", "report", "item", "total"):
             worker.handler(job)(lambda ctx: sorted(ctx.inputs))
         thread = threading.Thread(target=worker.run)

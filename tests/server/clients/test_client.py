@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import AsyncClient, Client, FlowNode, FlowSpec, JobState, Schedule
+from glidemq_orchestrate import AsyncClient, Client, FlowNode, FlowSpec, FlowState, JobState, Schedule
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -118,3 +118,11 @@ def test_a_client_passes_on_its_prefix_and_the_arguments_of_each_kind(url: str) 
             client.broadcast("news", max_messages=0)
     with Client(url) as other:
         assert other.queues() == []
+
+
+def test_an_outcome_has_the_state_in_which_the_flow_ended(url: str) -> None:
+    with Client(url) as client:
+        flow = client.flows.submit(SPEC)
+        flow.cancel("enough")
+        outcome = flow.wait(timeout=30)
+        assert outcome.state is outcome.status.state is FlowState.CANCELLED
