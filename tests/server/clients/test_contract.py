@@ -204,7 +204,7 @@ class TestFlows:
         before = dump()
         refused: list[tuple[Callable[[], Any], str]] = [
             (lambda: flows.submit(flow(), flow_id=""), "flow id '' is not valid"),
-            (lambda: flows.submit(flow(), idempotency_key="r"), "request needs a flow_id"),
+            (lambda: flows.submit(flow(), idempotency_key="r"), "idempotency_key needs a flow_id"),
             (lambda: handle.restart(nodes=[]), "nodes is empty"),
             (lambda: handle.restart(nodes="a"), "must be a list"),
             (lambda: handle.restart(generation=True), "generation must be"),
