@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.foundation.importing import importing as _importing
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.spark.published.cleanup import tidy
-    from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
-    from glidemq_orchestrate.spark.published.publish import publish, publish_files
+    from glidemq_orchestrate.spark.handler import handlers
+    from glidemq_orchestrate.spark.published.locations.target import tidy
+    from glidemq_orchestrate.spark.published.locations.version import NotPublished
+    from glidemq_orchestrate.spark.published.publish import publish, publish_files, publish_iceberg
     from glidemq_orchestrate.spark.published.reading import published_path, read_published
-    from glidemq_orchestrate.spark.published.version import NotPublished
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
-    from glidemq_orchestrate.spark.steps import handlers
 
 _HOMES: Final = {
-    "NotPublished": "published.version",
-    "handlers": "steps",
+    "NotPublished": "published.locations.version",
+    "handlers": "handler",
     "publish": "published.publish",
     "publish_files": "published.publish",
-    "publish_iceberg": "published.iceberg.publish",
+    "publish_iceberg": "published.publish",
     "published_path": "published.reading",
     "read_published": "published.reading",
-    "tidy": "published.cleanup",
+    "tidy": "published.locations.target",
 }
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""What a step's error from Spark means: its innermost cause, and what to do about it. Pure, from its text.
+"""How a Spark step fails: the errors of steps, and what Spark's own errors mean and how to fix them.
 
-Spark wraps the cause of a failure in up to a dozen others, with a stack of Java between each two. The reason
-of a job has the innermost first; the whole text goes to the log of the job.
+Spark wraps the cause of a failure in up to a dozen others, each with a Java stack. The reason of a job has
+the innermost first; the whole text goes to the log of the job.
 """
 
 from __future__ import annotations
@@ -9,10 +9,49 @@ from __future__ import annotations
 import re
 from typing import Final
 
+
+class SessionGone(Exception):
+    """The session, or its process, ended while a step ran.
+
+    Attributes:
+        explanation: Why, and the fix, if the error of the step shows it.
+        is_alone: Whether the step had the session to itself.
+    """
+
+    is_alone = False
+
+    def __init__(self, what: str, explanation: str = "") -> None:
+        super().__init__(what)
+        self.explanation = explanation
+
+
+class SessionClosed(SessionGone):
+    """Only the session of this step was closed. This costs an attempt, unlike the loss of a driver."""
+
+
+class SessionUnfit(SessionGone):
+    """This step cannot continue in a session that others have used, but can run in another one."""
+
+
+class StepCancelled(Exception):
+    """The step was stopped because its job was cancelled, timed out or moved to another worker."""
+
+
+class StepFailed(Exception):
+    """Spark failed: the innermost cause, and the fix. ``__cause__`` is the error of PySpark."""
+
+
+NO_EXECUTORS: Final = (
+    "other applications hold all cores of the cluster, or it has no worker with the memory and the cores "
+    "that spark.executor.memory and spark.executor.cores ask for"
+)
+"""Why a session may have no executors."""
+
+
 MAX: Final = 1_500
-"""Characters of a reason without its remedy."""
+"""Characters of a reason without its fix."""
 LINES: Final = 400
-"""Lines of the whole text that are kept in the log of the job."""
+"""Lines of the whole text that go to the log of the job."""
 
 _NAMED: Final = r"(?P<name>[\w.$]+)(?:: (?P<text>.*?))?"
 _LOST_TASK: Final = r"most recent failure: Lost task .*? \(TID \d+\) \([^)]*\): "
@@ -24,8 +63,8 @@ _OF_EXECUTOR: Final = re.compile(rf"{_LOST_TASK}(?P<text>Executor.*)")
 _STACK: Final = re.compile(r"\n\s+at |\n\nJVM stacktrace:|\nDriver stacktrace:")
 _CONDITION: Final = re.compile(r"\[[A-Z_0-9.]+\]")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?")
-_PLAN: Final = re.compile(r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])")  # it has the values of the statement
-_OVERWRITE: Final = ' Set mode as "overwrite" to overwrite the existing path.'  # the remedy says when
+_PLAN: Final = re.compile(r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])")  # contains values of the statement
+_OVERWRITE: Final = ' Set mode as "overwrite" to overwrite the existing path.'  # the fix states when
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
@@ -42,14 +81,14 @@ REMEDIES: Final = (
         (
             "if it was killed for its memory, use smaller partitions or a larger "
             "spark.executor.memoryOverhead; if a function or a library crashes in it, "
-            "spark.python.worker.faulthandler.enabled=true tells where"
+            "spark.python.worker.faulthandler.enabled=true shows where"
         ),
     ),
     (
         _UNANSWERED.pattern,
         (
             "it may have run out of memory: raise spark.driver.memory in GLIDEMQ_SPARK_CONF, or collect "
-            "less; the log of the worker has its own words"
+            "less; the log of the worker has the JVM's message"
         ),
     ),
     (
@@ -61,21 +100,21 @@ REMEDIES: Final = (
     ),
     (
         r"spark\.driver\.maxResultSize",
-        "write the data instead of collecting them, or raise it in GLIDEMQ_SPARK_CONF",
+        "write the data instead of collecting it, or raise the limit in GLIDEMQ_SPARK_CONF",
     ),
     (
         r"PYTHON_VERSION_MISMATCH|Python in worker has different version",
-        "let PYSPARK_PYTHON name the same Python for the worker and the executors",
+        "set PYSPARK_PYTHON to the same Python for the worker and the executors",
     ),
     (
         r"ModuleNotFoundError: No module named",
-        "the Python of the executors lacks it: install it there, or let PYSPARK_PYTHON name one that has it",
+        "the Python of the executors lacks it: install it there, or set PYSPARK_PYTHON to one that has it",
     ),
     (
         r"[Cc]ould not serialize object|Task not serializable|cannot pickle|NotSerializableException",
         (
-            "a function for the executors uses what cannot be sent to them, such as a session, a lock or a "
-            "connection: make it inside the function"
+            "a function for the executors uses something that cannot be sent there, such as a session, lock "
+            "or connection: create it inside the function"
         ),
     ),
     (
@@ -92,21 +131,21 @@ REMEDIES: Final = (
     (
         r"FAILED_READ_FILE\.FILE_NOT_EXIST|It is possible the underlying files have been updated",
         (
-            "the files were replaced while they were read: let each step write to a path of its own, and "
-            "none overwrite what it reads"
+            "the files were replaced while they were read: write each step's output to its own path, and "
+            "never overwrite the input of a step"
         ),
     ),
     (
         r"is not a Parquet file|CANNOT_READ_FILE_FOOTER|Malformed (?:ORC|Avro)|FAILED_READ_FILE",
-        "the file is damaged or of another format: write it again, or take it away",
+        "the file is damaged or has another format: write it again, or remove it",
     ),
     (
         r"PATH_NOT_FOUND|Input path does not exist",
-        "see that the step that writes it comes before this one, and that the worker reaches the path",
+        "check that the step that writes it comes before this one, and that the worker can reach the path",
     ),
     (
         r"/attempts/\d+-[0-9a-f]{12}\b\S* already exists",
-        "this attempt has published there before: publish once for each location of an attempt",
+        "this attempt has already published there: publish once per location and attempt",
     ),
     (
         r"PATH_ALREADY_EXISTS|FileAlreadyExistsException",
@@ -114,33 +153,33 @@ REMEDIES: Final = (
     ),
     (
         r"Permission denied|AccessControlException|AccessDenied|Mkdirs failed to create",
-        "let the user of the worker and of the executors write there",
+        "give the user of the worker and of the executors permission to write there",
     ),
     (
         r"ParentNotDirectoryException|NotADirectoryError|Not a directory",
-        "the location, or what it lies in, is a file: name a directory, or take the file away",
+        "the location, or a parent of it, is a file: name a directory, or remove the file",
     ),
     (
         r"UnknownHostException",
-        "see that the host in the URI is right, and that the worker and the executors find its address",
+        "check the host in the URI, and that the worker and the executors can resolve it",
     ),
     (
         r"No space left on device",
         (
-            "make room on the disk of the location or of the temporary files, whichever is full; for these "
-            "spark.local.dir may name another"
+            "free space on the full disk: that of the location, or that of the temporary files, which "
+            "spark.local.dir can move"
         ),
     ),
     (
         r"Master removed our application|Max number of executor failures",
-        "its executors end as they start: their stderr, on the pages of the cluster, says why",
+        "its executors end when they start: their stderr, on the pages of the cluster, shows why",
     ),
     (
         r"All masters are unresponsive|Failed to connect to (?:the )?master",
-        "no Spark master replies: see that it runs, and that GLIDEMQ_SPARK_MASTER names it",
+        "no Spark master replies: check that it runs, and that GLIDEMQ_SPARK_MASTER names it",
     ),
 )
-"""What errors say, and what to do then. The first that fits counts."""
+"""Patterns in the text of errors, and their fixes. The first match counts."""
 
 
 def cause_of(text: str) -> str:
@@ -151,7 +190,7 @@ def cause_of(text: str) -> str:
         why = f": {found['why']}" if found["why"] else ""
         return _short(f"the Python worker of an executor crashed or was killed{why}")
     if _UNANSWERED.search(text):
-        return f"the JVM of the session gave no answer ({text.strip()})"
+        return f"the JVM of the session did not answer ({text.strip()})"
     head = _STACK.split(text, 1)[0].strip()
     thrown = [(found["name"], found["text"] or "") for found in _THROWN.finditer(text)]
     if found := _OF_TASK.search(text):
@@ -159,7 +198,7 @@ def cause_of(text: str) -> str:
     elif found := _OF_EXECUTOR.search(text):
         return _short(f"the executor was lost: {found['text']}")
     if not thrown:
-        return _short(_told(head))
+        return _short(_one_line(head))
     named = [_line(name, message) for name, message in thrown]
     inner = named[-1]
     outer = next((line for line in named if _CONDITION.search(line) and line != inner), "").rstrip(".")
@@ -167,18 +206,18 @@ def cause_of(text: str) -> str:
 
 
 def remedy_of(text: str) -> str:
-    """What to do about an error from Spark; empty where nothing general can be said."""
+    """The fix for an error from Spark; empty if there is no general one."""
     return next((remedy for pattern, remedy in REMEDIES if re.search(pattern, text)), "")
 
 
 def explained(text: str) -> str:
-    """The cause and the remedy in a sentence or two."""
+    """The cause and the fix in a sentence or two."""
     cause, remedy = cause_of(text), remedy_of(text)
-    return f"{cause.rstrip('.')}. To mend it: {remedy}" if remedy else cause
+    return f"{cause.rstrip('.')}. Fix: {remedy}" if remedy else cause
 
 
 def _of_python(text: str) -> str:
-    """The error of the last traceback, or what Java threw there, with the place in the user's code."""
+    """The error of the last traceback, or the Java exception in it, with the place in the user's code."""
     _, _, whole = text.rpartition(_TRACEBACK)
     traced = _STACK.split(whole, 1)[0]
     errors = _RAISED.findall(traced)
@@ -194,18 +233,18 @@ def _of_python(text: str) -> str:
 
 
 def _line(name: str, message: str) -> str:
-    message = _told(message)
+    message = _one_line(message)
     short = name.rpartition(".")[2]
     return f"{short}: {message}" if message else short
 
 
-def _told(message: str) -> str:
-    """A message as one line, without the plan and the statement that may follow it."""
+def _one_line(message: str) -> str:
+    """A message on one line, without the plan and the statement that may follow it."""
     ends = _STATE.search(message)
     message = message[: ends.start()] if ends else message
     message = _PLAN.split(_STACK.split(message, 1)[0].split("\n== SQL", 1)[0], maxsplit=1)[0]
-    told = " ".join(message.split()).replace(_OVERWRITE, "")
-    return f"{told[:-2]}." if re.search(r"[^.]\.\.$", told) else told
+    line = " ".join(message.split()).replace(_OVERWRITE, "")
+    return f"{line[:-2]}." if re.search(r"[^.]\.\.$", line) else line
 
 
 def _short(text: str) -> str:

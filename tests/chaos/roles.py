@@ -153,7 +153,7 @@ def worker(world: World, ledger: Ledger, number: int) -> None:
 
 def spark_worker(world: World, ledger: Ledger, number: int) -> None:
     """Run steps of Spark until killed, or asked to stop."""
-    from glidemq_orchestrate.spark.steps import handlers  # noqa: PLC0415  after the fork: few processes need it
+    from glidemq_orchestrate.spark.handler import handlers  # noqa: PLC0415  after the fork: few processes need it
 
     name, _, value = spark_mark(world).partition("=")
     os.environ |= {FOLDER: str(world.folder), WORKER: str(os.getpid()), name: value, **SPARK_ENVIRONMENT}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate import JobState, NodeStatus
 from glidemq_orchestrate.spark import NotPublished, read_published
-from glidemq_orchestrate.spark.session import warm_session
-from glidemq_orchestrate.spark.settings import MASTER_VARIABLE
+from glidemq_orchestrate.spark.sessions.warm import warm_session
+from glidemq_orchestrate.spark.setup.settings import MASTER_VARIABLE
 from tests.chaos.book import Book
 from tests.chaos.plan import FlowPlan
 from tests.chaos.spark_steps import ROWS

@@ -9,9 +9,9 @@ import pytest
 
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.spark import publish
-from glidemq_orchestrate.spark.published.folder import Folder
-from glidemq_orchestrate.spark.published.store import LocalStore
-from glidemq_orchestrate.spark.published.version import name_of
+from glidemq_orchestrate.spark.published.locations.folder import Folder
+from glidemq_orchestrate.spark.published.locations.store import LocalStore
+from glidemq_orchestrate.spark.published.locations.version import name_of
 from glidemq_orchestrate.worker.handlers.context import Unheard
 from tests.chaos.spark_steps import ROWS
 from tests.chaos.spark_tables import wrong

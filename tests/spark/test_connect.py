@@ -20,13 +20,12 @@ import pytest
 
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
-from glidemq_orchestrate.spark import steps
-from glidemq_orchestrate.spark.ended import SessionGone
+from glidemq_orchestrate.spark import handler
+from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled, StepFailed
 from glidemq_orchestrate.spark.hosts.pool import Hosts
-from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.published.acceptance import make_versions
-from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
-from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
+from glidemq_orchestrate.spark.setup.request import SessionRequest
+from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import end, spawn
@@ -212,13 +211,13 @@ def test_a_session_that_the_server_has_closed_is_a_failure_that_says_so(
     pool = Hosts()
     try:
         pool.start()
-        monkeypatch.setattr(steps, "hosts", pool)
+        monkeypatch.setattr(handler, "hosts", pool)
         before = pool.pids
         one = make("idles", node="stopped", seconds=2 * IDLE_SECONDS, stopped=True)
         with pytest.raises(StepFailed, match=r"has closed the session .*defaultSessionTimeout") as caught:
-            steps.run_python_step(one.ctx)
+            handler.run_python_step(one.ctx)
         assert "memory" not in str(caught.value)
-        assert not steps.losses.is_suspect("spark:job-stopped")
+        assert not handler.losses.is_suspect("spark:job-stopped")
         assert run(pool, make("idles", node="next", seconds=0)) == 7
         assert pool.pids == before
     finally:
@@ -274,7 +273,7 @@ def test_an_error_of_the_steps_own_is_not_taken_for_a_lost_session(
 
 
 def test_errors_of_the_server_are_told_like_any_other(hosts: Hosts, make: Make) -> None:
-    with pytest.raises(StepFailed, match=r"^\[PATH_NOT_FOUND\] .*no/such/path.* To mend it: see that"):
+    with pytest.raises(StepFailed, match=r"^\[PATH_NOT_FOUND\] .*no/such/path.* Fix: check that"):
         run(hosts, make("missing"))
     with pytest.raises(InvalidCall, match="is not a setting of Spark SQL"):
         run(hosts, make("about", data={"conf": {"spark.sql.warehouse.dir": "/x"}}))
@@ -298,7 +297,7 @@ def test_a_url_that_is_none_is_refused_without_its_secret(monkeypatch: pytest.Mo
     monkeypatch.setenv(MASTER_VARIABLE, f"{server}/;token=hunter2==")
     pool = Hosts()
     try:
-        with pytest.raises(ConfigurationError, match="is no URL of a Spark Connect server") as caught:
+        with pytest.raises(ConfigurationError, match="is not the URL of a Spark Connect server") as caught:
             pool.start()
         assert "hunter2" not in str(caught.value)
     finally:

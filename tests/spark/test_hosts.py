@@ -23,11 +23,10 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, Queue
 from glidemq_orchestrate.errors import JavaMissing, LeaseLost
-from glidemq_orchestrate.spark.ended import SessionGone, SessionUnfit
-from glidemq_orchestrate.spark.hosts import child, pool
+from glidemq_orchestrate.spark.failures import SessionGone, SessionUnfit, StepCancelled
+from glidemq_orchestrate.spark.hosts import host, pool
 from glidemq_orchestrate.spark.hosts.pool import Hosts
-from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
-from glidemq_orchestrate.spark.step import StepCancelled
+from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 from tests.conftest import Eventually
@@ -232,7 +231,7 @@ class TestOneHost:
             path.write_text(str(path))
         before = shared.pids
         assert run(shared, make("adds", path=str(paths[0]))) == str(paths[0])
-        with pytest.raises(SessionUnfit, match=r"another file added_by_steps\.py while it ran step"):
+        with pytest.raises(SessionUnfit, match=r"a different file added_by_steps\.py while it ran step"):
             run(shared, make("adds", path=str(paths[1])))
         own = make("adds", path=str(paths[1]), data={"session": "own"})
         assert run(shared, own) == str(paths[1])
@@ -408,7 +407,7 @@ class TestSeveralHosts:
             ready = []
 
             def is_replaced() -> bool:
-                ready.append({place.host.pid for place in hosts._places if place.is_ready})
+                ready.append({place.host.pid for place in hosts._members if place.is_ready})
                 return first[0] not in hosts.pids
 
             eventually(is_replaced, timeout=60)
@@ -458,7 +457,7 @@ class TestEnds:
     def test_a_step_that_does_not_stop_is_ended_with_its_host_once_it_is_alone(
         self, make: Make, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(child, "STUBBORN_SECONDS", 1.0)
+        monkeypatch.setattr(host, "CANCEL_GRACE_SECONDS", 1.0)
         with pool_of() as hosts, ThreadPoolExecutor(2) as threads:
             (pid,) = hosts.pids
             for name in ("one", "two"):
@@ -482,7 +481,7 @@ class TestEnds:
     def test_one_that_does_not_reply_is_replaced(
         self, make: Make, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        for name, seconds in {"WEIGH": 0.5, "SILENT": 2.0, "KILL": 4.0}.items():
+        for name, seconds in {"MEASURE": 0.5, "SILENT": 2.0, "KILL": 4.0}.items():
             monkeypatch.setattr(pool, f"{name}_SECONDS", seconds)
         with pool_of() as hosts, ThreadPoolExecutor(1) as threads:
             (pid,) = hosts.pids
@@ -534,7 +533,7 @@ def test_a_host_that_cannot_have_a_session_says_why(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     hosts = Hosts()
     try:
-        with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java cannot be run"):
+        with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java does not run"):
             hosts.start()
     finally:
         hosts.stop()  # meanwhile another try may have begun

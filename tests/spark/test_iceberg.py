@@ -20,17 +20,17 @@ from pyiceberg.utils.config import Config
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.spark import NotPublished, publish, publish_iceberg, read_published, tidy
-from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.published import acceptance, catching_up
-from glidemq_orchestrate.spark.published.before import coming_after
-from glidemq_orchestrate.spark.published.iceberg import publish as iceberg_publish
-from glidemq_orchestrate.spark.published.iceberg.table import TableChanged, loaded
+from glidemq_orchestrate.spark.published import publish as iceberg_publish
+from glidemq_orchestrate.spark.published.locations.iceberg.table import TableChanged, loaded
+from glidemq_orchestrate.spark.published.locations.store import LocalStore
+from glidemq_orchestrate.spark.published.locations.target import target_of
+from glidemq_orchestrate.spark.published.locations.version import found, name_of
 from glidemq_orchestrate.spark.published.publish import write_counted
-from glidemq_orchestrate.spark.published.store import LocalStore
-from glidemq_orchestrate.spark.published.target import target_of
-from glidemq_orchestrate.spark.published.version import found, name_of
-from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
-from glidemq_orchestrate.spark.step import run_step
+from glidemq_orchestrate.spark.published.reading import coming_after
+from glidemq_orchestrate.spark.sessions.engines import engine_for
+from glidemq_orchestrate.spark.steps.run import run_step
+from glidemq_orchestrate.spark.steps.sql import ALLOW_VARIABLE, SQL_JOB
 from glidemq_orchestrate.worker.handlers.context import Unheard
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
@@ -241,11 +241,11 @@ class TestTables:
         }
         data = {"sql": "select :n as n, 'monday' as day", "args": {"n": 7}, "publish": to}
         one = make_run(data, allow_import=[])
-        one.ctx.name, one.ctx.epoch = JOB_NAME, 1_000
+        one.ctx.name, one.ctx.epoch = SQL_JOB, 1_000
         assert made(spark, run_step(engine_for(), one.ctx))
         assert rows() == [(7, "monday")]
         refused = make_run({**data, "publish": {**to, "format": "orc"}}, allow_import=[])
-        refused.ctx.name = JOB_NAME
+        refused.ctx.name = SQL_JOB
         with pytest.raises(InvalidCall, match="publish must be an object of"):
             run_step(engine_for(), refused.ctx)
 

@@ -15,11 +15,12 @@ import pytest
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
 from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
-from glidemq_orchestrate.spark.published import acceptance, before, catching_up
-from glidemq_orchestrate.spark.published.before import coming_after
-from glidemq_orchestrate.spark.published.folder import Folder
-from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
-from glidemq_orchestrate.spark.published.version import Publication, name_of, newest_first
+from glidemq_orchestrate.spark.published import acceptance, catching_up
+from glidemq_orchestrate.spark.published import reading as before
+from glidemq_orchestrate.spark.published.locations.folder import Folder
+from glidemq_orchestrate.spark.published.locations.store import HadoopStore, LocalStore
+from glidemq_orchestrate.spark.published.locations.version import Publication, name_of, newest_first
+from glidemq_orchestrate.spark.published.reading import coming_after
 from glidemq_orchestrate.worker.handlers.context import Unheard
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable

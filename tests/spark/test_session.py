@@ -17,10 +17,10 @@ import pytest
 from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
-from glidemq_orchestrate.spark import session
-from glidemq_orchestrate.spark.java import require_java
-from glidemq_orchestrate.spark.session import is_alive, warm_session
-from glidemq_orchestrate.spark.settings import CONF_VARIABLE, SparkSettings
+from glidemq_orchestrate.spark.sessions import warm as session
+from glidemq_orchestrate.spark.sessions.warm import is_alive, warm_session
+from glidemq_orchestrate.spark.setup.java import require_java
+from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, SparkSettings
 from tests.processes import GONE, runs
 from tests.spark.conftest import MASTER
 
@@ -77,7 +77,7 @@ def test_without_java_the_error_shows_what_to_install(tmp_path: Path) -> None:
 
 
 def test_java_home_without_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java cannot be run"):
+    with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java does not run"):
         require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
@@ -150,7 +150,7 @@ jvms = lambda: [each for each in psutil.Process().children(recursive=True) if ea
 [jvm] = jvms()
 if "killed" in sys.argv:
     jvm.kill(); jvm.wait()
-from glidemq_orchestrate.spark.session import is_alive, warm_session
+from glidemq_orchestrate.spark.sessions.warm import is_alive, warm_session
 spark = warm_session.get()
 assert spark.range(3).count() == 3 and len(jvms()) == 1
 if not os.fork():
@@ -192,7 +192,7 @@ def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
 
 KILLED = """
 import json, time, urllib.request
-from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.spark.sessions.warm import warm_session
 spark = warm_session.get()
 known = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key")
 told = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")

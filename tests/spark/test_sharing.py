@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.spark import isolation
-from glidemq_orchestrate.spark.steps import run_python_step
+from glidemq_orchestrate.spark.handler import run_python_step
+from glidemq_orchestrate.spark.sessions.sharing import isolation
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun
@@ -327,13 +327,13 @@ class TestFiles:
     ) -> None:
         with beside("adds", path=two[0]) as result:
             assert step("adds", path=two[0]) == "from = 'a'"
-            with pytest.raises(RetryLater, match=r"has added another file .*; it runs again"):
+            with pytest.raises(RetryLater, match=r"has added a different file .*; it runs again"):
                 step("adds", path=two[1])
         assert result == ["from = 'a'"]
 
     def test_code_of_a_name_that_was_there_needs_another_python(self, step: Step, two: list[str]) -> None:
         assert step("adds", path=two[0], code=True) == "from = 'a'"
-        with pytest.raises(RetryLater, match=r'ask for "session": "own"'):
+        with pytest.raises(RetryLater, match=r'use "session": "own"'):
             step("adds", path=two[1], code=True)
         assert step("adds", path=two[0], code=True) == "from = 'a'"
 

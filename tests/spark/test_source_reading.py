@@ -18,8 +18,8 @@ from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.ordering import Ordering
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
+from glidemq_orchestrate.spark.handler import run_python_step
 from glidemq_orchestrate.spark.source.tables import TABLES
-from glidemq_orchestrate.spark.steps import run_python_step
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import running_primaries
 from tests.spark.conftest import MakeRun

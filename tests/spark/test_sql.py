@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate.spark import sql as statements
-from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
-from glidemq_orchestrate.spark.step import StepFailed
-from glidemq_orchestrate.spark.steps import run_python_step
+from glidemq_orchestrate.spark.failures import StepFailed
+from glidemq_orchestrate.spark.handler import run_python_step
+from glidemq_orchestrate.spark.steps.sql import ALLOW_VARIABLE, SQL_JOB
 from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
@@ -48,7 +47,7 @@ def sql(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Sql:
 
     def run(data: Any, inputs: Any = None) -> Any:
         made = make_run(data, inputs, allow_import=["sql_package"])
-        made.ctx.name = JOB_NAME
+        made.ctx.name = SQL_JOB
         return run_python_step(made.ctx)
 
     return run
@@ -139,7 +138,7 @@ def test_a_payload_that_is_no_statement_fails_for_good(sql: Sql, data: Any, expe
 
 
 def test_lists_need_spark_4(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "is_spark_3", lambda: True)
+    monkeypatch.setattr("pyspark.__version__", "3.5.1")
     assert sql({"sql": "select :a as a", "args": {"a": 1}})["rows"] == [[1]]
     with pytest.raises(InvalidCall, match=r"the list a of args needs Spark 4; .* array\(:a, :b\)"):
         sql({"sql": "select :a", "args": {"a": [1]}})
@@ -172,10 +171,10 @@ def test_statements_are_nodes_that_read_and_publish_tables(
         FlowNode(
             "half",
             queue="spark",
-            job=JOB_NAME,
+            job=SQL_JOB,
             data={**half, "publish": {"location": str(tmp_path / "halves")}},
         ),
-        FlowNode("total", queue="spark", job=JOB_NAME, data=total, after=["half"]),
+        FlowNode("total", queue="spark", job=SQL_JOB, data=total, after=["half"]),
     ]
     with FlowProducer(url) as flows:
         results: Any = flows.submit(FlowSpec("sql", nodes)).wait(timeout=timedelta(seconds=60)).results

@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 from glidemq_orchestrate.spark import handlers
-from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.step import StepCancelled, StepFailed, run_step
-from glidemq_orchestrate.spark.steps import run_python_step as registered_step
-from glidemq_orchestrate.spark.watch import PoolNames
+from glidemq_orchestrate.spark.failures import StepCancelled, StepFailed
+from glidemq_orchestrate.spark.handler import run_python_step as registered_step
+from glidemq_orchestrate.spark.sessions.classic import PoolNames
+from glidemq_orchestrate.spark.sessions.engines import engine_for
+from glidemq_orchestrate.spark.steps.run import run_step
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.spark.calls import StepOver
-from glidemq_orchestrate.spark.step import StepCancelled
-from glidemq_orchestrate.spark.steps import run_python_step
+from glidemq_orchestrate.spark.failures import StepCancelled
+from glidemq_orchestrate.spark.handler import run_python_step
+from glidemq_orchestrate.spark.sessions.sharing.current import StepOver
 from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun, Run
 
@@ -176,7 +176,7 @@ def test_a_cancel_reaches_what_runs_in_such_a_pool(
 def test_a_thread_of_an_earlier_step_is_told_that_it_has_no_session(steps: Any, make_run: MakeRun) -> None:
     data = {"callable": f"{steps.__name__}:counts_in_a_pool_of_another_kind"}
     assert run_python_step(make_run(data).ctx) == 3
-    with pytest.raises(StepOver, match="make a pool of threads in the step that uses it"):
+    with pytest.raises(StepOver, match="create a thread pool in the step that uses it"):
         run_python_step(make_run(data).ctx)
 
 

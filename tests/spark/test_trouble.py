@@ -16,11 +16,10 @@ import psutil
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
-from glidemq_orchestrate.spark import steps
-from glidemq_orchestrate.spark.losses import Losses
-from glidemq_orchestrate.spark.session import warm_session
-from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
-from glidemq_orchestrate.spark.steps import SessionLost, run_python_step
+from glidemq_orchestrate.spark import handler
+from glidemq_orchestrate.spark.failures import StepCancelled, StepFailed
+from glidemq_orchestrate.spark.handler import Losses, SessionLost, run_python_step
+from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
@@ -126,21 +125,21 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_suspects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "losses", Losses())
+    monkeypatch.setattr(handler, "losses", Losses())
 
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        ("missing", r"^\[PATH_NOT_FOUND\] Path does not exist: file:/no/such/path\. To mend it: see that"),
+        ("missing", r"^\[PATH_NOT_FOUND\] Path does not exist: file:/no/such/path\. Fix: check that"),
         (
             "corrupt",
-            r"^RuntimeException: file:.*/bad\.parquet is not a Parquet file\..* To mend it: the file",
+            r"^RuntimeException: file:.*/bad\.parquet is not a Parquet file\..* Fix: the file",
         ),
         ("of_rows", r"^ValueError: row of March is broken \(in checked, .*trouble_of_.*\.py:\d+\)$"),
-        ("lock", r"cannot pickle '_thread\.lock' object\. To mend it: a function for the executors"),
-        ("driver", r"^ClassNotFoundException: org\.postgresql\.Driver\. To mend it: the session lacks"),
+        ("lock", r"cannot pickle '_thread\.lock' object\. Fix: a function for the executors"),
+        ("driver", r"^ClassNotFoundException: org\.postgresql\.Driver\. Fix: the session lacks"),
     ],
 )
 def test_the_cause_comes_first_and_what_to_do_and_the_stack_is_in_the_log(
@@ -165,7 +164,7 @@ def test_a_step_that_is_async_and_a_location_that_is_a_file_are_told(
         run_python_step(make_run({"callable": f"{module}:waits_for_nothing"}).ctx)
     (file := tmp_path / "file").touch()
     run = make_run({"callable": f"{module}:in_a_file", "arguments": {"path": str(file)}})
-    with pytest.raises(StepFailed, match=r"^NotADirectoryError: .*/file/x'\. To mend it: the location"):
+    with pytest.raises(StepFailed, match=r"^NotADirectoryError: .*/file/x'\. Fix: the location"):
         run_python_step(run.ctx)
 
 
@@ -175,7 +174,7 @@ def test_stop_in_a_step_does_nothing(
     assert run_python_step(make_run({"callable": f"{module}:stops"}).ctx) == 3
     assert warm_session.get() is spark
     assert spark.range(4).count() == 4
-    assert "stop() was called in a step and did nothing" in caplog.text
+    assert "stop() was ignored in a step" in caplog.text
 
 
 def test_a_step_that_exits_harms_no_other(spark: SparkSession, module: str, make_run: MakeRun) -> None:
@@ -254,7 +253,7 @@ def test_a_step_that_ends_every_session_is_to_blame(module: str, make_run: MakeR
     with pytest.raises(RetryLater):
         run_python_step(run.ctx)
     with pytest.raises(
-        SessionLost, match="session was lost; so it was the last 2 times: its driver ran out of memory"
+        SessionLost, match="session was lost \\(2 times in a row\\): its driver ran out of memory"
     ):
         run_python_step(run.ctx)
 
@@ -263,7 +262,7 @@ def test_a_step_that_ends_every_session_is_to_blame(module: str, make_run: MakeR
 def test_jobs_of_a_worker_outlive_its_jvm(
     url: str, run_worker: RunWorker, module: str, eventually: Eventually
 ) -> None:
-    run_worker(["spark"], steps.handlers, allow_import=[module])
+    run_worker(["spark"], handler.handlers, allow_import=[module])
     names = [("waits", "one"), ("waits", "two"), ("leaves", "exits")]
     nodes = [
         FlowNode(

@@ -6,19 +6,19 @@ import psutil
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.session import WarmSession, warm_session
-from glidemq_orchestrate.spark.settings import SparkSettings
+from glidemq_orchestrate.spark.sessions.warm import WarmSession, warm_session
+from glidemq_orchestrate.spark.setup.settings import SparkSettings
 
 
 @pytest.mark.parametrize(
     ("conf", "why"),
     [
-        ({}, r"\[Errno 2\] No such file .*'/nowhere/.*spark-submit'; let SPARK_HOME name"),
+        ({}, r"\[Errno 2\] No such file .*'/nowhere/.*spark-submit'\. Fix: set SPARK_HOME"),
         (
             {"spark.driver.memory": "100m"},
             ".*System memory .* must be at least",
         ),
-        ({"spark.driver.memory": "lots"}, "its JVM ends as it starts, and what it has printed says why"),
+        ({"spark.driver.memory": "lots"}, "its JVM ends when it starts; its output shows why"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark closes no pipe then

@@ -31,7 +31,8 @@ DOCUMENTED: Final = re.compile(r"\bsys\._(current_frames|getframe)\(")
 """Two functions of Python that its documents describe under these names."""
 JAVA: Final = re.compile(r".*\._(jsc|jdf|jvm|jsparkSession)\b")
 APART: Final = {
-    f"glidemq_orchestrate/spark/{name}.py" for name in ("context", "files", "isolation", "sharing", "watch")
+    f"glidemq_orchestrate/spark/sessions/{name}.py"
+    for name in ("classic", "sharing/context", "sharing/current", "sharing/files", "sharing/isolation")
 }
 OF_A_STEP: Final = re.compile(r"made\._path\b|context\._python_includes\b")
 FINALIZERS: Final = re.compile(r"weakref\.finalize\._registry\b")

@@ -11,7 +11,7 @@ from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.spark.steps import JOB_NAME
+from glidemq_orchestrate.spark.steps.run import JOB_NAME
 from glidemq_orchestrate.wire.codec import Json
 
 MODULE: Final = "glidemq_orchestrate.spark.flights.steps"

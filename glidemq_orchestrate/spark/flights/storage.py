@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
-from glidemq_orchestrate.spark.published.store import refuse_pattern
+from glidemq_orchestrate.spark.published.locations.store import refuse_pattern
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 

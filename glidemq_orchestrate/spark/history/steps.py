@@ -10,9 +10,9 @@ from pyspark.sql import functions as fn  # noqa: TID253  loaded by Spark steps o
 
 from glidemq_orchestrate.spark.history import report as reporting
 from glidemq_orchestrate.spark.history import transforms
+from glidemq_orchestrate.spark.published.locations.version import NotPublished
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
-from glidemq_orchestrate.spark.published.version import NotPublished
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable

@@ -1,1 +1,4 @@
-"""Session hosts: child processes of a worker, each with a Spark session that its steps share."""
+"""The session hosts of a worker: child processes, each with a Spark session that its steps share.
+
+This is the worker's side; ``host_process`` is what runs in them.
+"""

@@ -1,295 +1,396 @@
-"""A session host: holds one Spark session, and runs the steps that its worker sends.
-
-Each has a thread of its own, as libraries keep for a thread what a step sets there, such as the precision of
-``decimal``. A host ends with its worker, also when that is killed, and its JVM ends with it.
-"""
+"""A session host as its worker sees it: a child process with its steps, and its place in the pool."""
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import logging
 import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from logging.handlers import QueueHandler, QueueListener
+from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import LeaseLost
-from glidemq_orchestrate.flows.spec import FlowNode
-from glidemq_orchestrate.jobs.usage import Usage
-from glidemq_orchestrate.spark.back_ends import engine_for
-from glidemq_orchestrate.spark.ended import SessionClosed, SessionGone, SessionUnfit
-from glidemq_orchestrate.spark.engine import Engine
-from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
-from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
-from glidemq_orchestrate.spark.published.version import Publication
-from glidemq_orchestrate.spark.step import run_step
-from glidemq_orchestrate.wire.codec import JsonLike, encode
+import glidemq_orchestrate
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone, SessionUnfit, StepCancelled
+from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now, log_record
+from glidemq_orchestrate.spark.published.locations.version import Publication
+from glidemq_orchestrate.spark.setup.request import SessionRequest
+from glidemq_orchestrate.spark.setup.settings import SparkSettings
+from glidemq_orchestrate.wire.codec import decode
+from glidemq_orchestrate.worker.execution.contexts import portable
 from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
-from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Speaker
+from glidemq_orchestrate.worker.handlers.context import Context
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+logger = logging.getLogger("glidemq_orchestrate.spark")
 
+_ROOT: Final = Path(glidemq_orchestrate.__file__).parents[1]
+# The folder of the package comes last, so that modules beside it hide none of Python's.
+_PROCESS: Final = "glidemq_orchestrate.spark.host_process"
+_START: Final = f"import sys; sys.path.append(sys.argv[2]); from {_PROCESS} import main; main()"
+START_SECONDS: Final = 900.0
+"""How long a session may take to start: a cluster may have to make room for it."""
+POLL_SECONDS: Final = 0.1
+CANCEL_GRACE_SECONDS: Final = 20.0
+"""How long a cancelled step may continue; then it is left to its host, which takes no other step."""
+END_SECONDS: Final = 20.0
+_METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
+_OF_SPEAKER: Final = frozenset({"note_published"})
+"""Methods that the contexts of users do not have."""
+_OF_JSON: Final = frozenset({"progress", "output"})
 
-def main() -> None:
-    """Serve the worker whose descriptor is the first argument."""
-    wire = Wire(socket.socket(fileno=int(sys.argv[1])))
-    os.register_at_fork(after_in_child=wire.after_fork)
-    message = wire.receive()
-    if message is None:
-        return
-    opening: Opening = message.value
-    sys.path[:] = opening.path
-    log = _Log(wire, opening.levels)
-    engine = engine_for(opening.settings)
-    try:
-        engine.start()
-    except BaseException as exc:  # noqa: BLE001  whatever it is, the worker reports it
-        log.stop()
-        with suppress(OSError):
-            if _is_of_a_killed_jvm(exc):
-                wire.send("lost", message.number, ("the JVM of the Spark session ended", ""))
-            else:
-                wire.send("raised", message.number, pack(exc))
-        engine.stop()
-        return
-    # A host ends with its worker, which may still wait for its steps. Not SIG_IGN, which programs that it
-    # executes would inherit; and what is forked gets the defaults back.
-    for number in _SIGNALS:  # after PySpark, which has a handler of its own
-        signal.signal(number, lambda *_: None)
-    os.register_at_fork(after_in_child=_default_signals)
-    with suppress(OSError):
-        wire.send("done", message.number)
-    _Host(wire, engine, log).serve()
-    with suppress(Exception):
-        engine.stop()
-        log.stop()
-    os._exit(0)  # threads of steps may still be there: nobody waits for them
+Inbox = queue.SimpleQueue[Message]
 
 
-def _is_of_a_killed_jvm(exc: BaseException) -> bool:
-    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415  of an extra
+class Host:
+    """A session host. Any thread may call it.
 
-    return isinstance(exc, Py4JNetworkError | ConnectionError | EOFError)
+    Attributes:
+        settings: The settings of its session.
+        is_retired: Whether it takes no more steps, because it is about to end or has ended.
+        steps: The number of steps that it was given.
+        since: The monotonic time of its start.
+    """
 
+    def __init__(self, settings: SparkSettings) -> None:
+        self.settings = settings
+        self.is_retired, self.steps, self.since = False, 0, time.monotonic()
+        self._numbers = itertools.count()
+        self._inboxes: dict[int, Inbox] = {}
+        self._is_killed = False
+        self._probe: tuple[int, Inbox, float] | None = None
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wire: Wire | None = None
+        self._why = ""
 
-class _Host:
-    """The steps of this process."""
+    @property
+    def pid(self) -> int | None:
+        """The id of its process; None before it is started."""
+        return self._process.pid if self._process is not None else None
 
-    def __init__(self, wire: Wire, engine: Engine, log: _Log) -> None:
-        self._wire, self._engine, self._log, self._owner = wire, engine, log, os.getpid()
-        self._steps: dict[int, _Speaker] = {}
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended."""
+        return self._process is not None and self._process.poll() is not None
 
-    def serve(self) -> None:
-        """Until the worker ends the connection."""
-        while (message := self._wire.receive()) is not None:
-            speaker = self._steps.get(message.number)
-            if message.kind == "step":
-                speaker = self._steps[message.number] = _Speaker(self._wire, message.number)
-                self._begin("step", self._run, message, speaker)
-            elif message.kind in ("publish", "look"):
-                self._begin(message.kind, self._publish if message.kind == "publish" else self._look, message)
-            elif speaker is not None and message.kind == "cancel":
-                speaker.cancelled.set()
-            elif speaker is not None:
-                speaker.answers.put(message.value)
-
-    def _begin(self, name: str, function: Callable[..., None], *given: Any) -> None:
-        threading.Thread(target=function, args=given, name=f"{name}-{given[0].number}", daemon=True).start()
-
-    def _run(self, message: Message, speaker: _Speaker) -> None:
-        kind: str
-        value: Any
-        self._log.restore()
-        try:
-            kind, value = "done", self._outcome(message, speaker)
-        except SessionClosed as exc:
-            kind, value = "closed", (str(exc), exc.explanation)
-        except SessionUnfit as exc:
-            kind, value = "unfit", (str(exc), exc.explanation)
-        except SessionGone as exc:
-            kind, value = "lost", (str(exc), exc.explanation)
-        except BaseException as exc:  # noqa: BLE001  a step harms its job only
-            kind, value = "raised", pack(exc)
-        if os.getpid() != self._owner:  # a step has forked and let the copy return here
-            os._exit(1)
-        speaker.end()
-        del self._steps[message.number]
-        self._say(kind, message.number, value)
-
-    def _outcome(self, message: Message, speaker: _Speaker) -> Outcome:
-        job, has_flow = message.value
-        flow = _Flow(speaker) if has_flow else None
-        ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
-        published = list[Publication]()
-        try:
-            result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
-        finally:
-            published += accepted.take((ctx.queue, ctx.job_id, ctx.epoch))
-        return Outcome(result, published)
-
-    def _publish(self, message: Message) -> None:
-        try:
-            places, epoch = message.value
-            settled = make_versions(places, self._engine.session(), epoch)
-        except BaseException as exc:  # noqa: BLE001  whatever the store raises
-            self._say("raised", message.number, pack(exc))
-        else:
-            self._say("done", message.number, settled)
-
-    def _look(self, message: Message) -> None:
-        """Tell whether the session replies; one that does not reply lets the worker wait."""
-        kind = "done" if self._engine.is_alive() else "lost"
-        self._say(kind, message.number, ("the Spark session has ended", ""))
-
-    def _say(self, kind: str, number: int, value: Any) -> None:
-        with suppress(OSError):  # the worker has ended, and so does this process
-            self._wire.send(kind, number, value)
-
-
-class _Speaker(Speaker):
-    """What a step asks of its worker, each answered before it goes on; see ``worker.context.Speaker``."""
-
-    def __init__(self, wire: Wire, number: int) -> None:
-        self.cancelled = Cancelled()
-        self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._wire, self._number, self._owner = wire, number, os.getpid()
-        self._asking, self._is_over, self._asker = threading.Lock(), False, 0
-
-    def ask(self, method: str, *given: Any) -> None:
-        """Let the worker call a method of its context.
+    def start(self) -> None:
+        """Start the process, and return when its session exists.
 
         Raises:
-            LeaseLost: The step has ended, or this is a copy of its process.
-            RuntimeError: It is called in the middle of itself.
-            Exception: What the worker's method raises.
+            JavaMissing, ConfigurationError: As ``WarmSession.get``.
+            SessionGone: The process ended first, or has no session after ``START_SECONDS``.
         """
-        if os.getpid() != self._owner:
-            raise LeaseLost("a process that a step has forked cannot report for it")
-        if self._asker == threading.get_ident():  # a finalizer that logs, say
-            raise RuntimeError("a step cannot report while it reports")
-        with self._asking:
-            if self._is_over:
-                raise LeaseLost("this attempt has ended")
-            self._asker = threading.get_ident()
+        ours, theirs = socket.socketpair()
+        with theirs:
             try:
-                self._wire.send("call", self._number, (method, given))
-                answer = self.answers.get()
-            finally:
-                self._asker = 0
-        if answer is not None:
-            raise unpack(answer)
+                self._process = subprocess.Popen(  # noqa: S603  this package's own
+                    [sys.executable, "-P", "-c", _START, str(theirs.fileno()), str(_ROOT)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **self.settings.server, **lifeline.mark},
+                    start_new_session=True,  # Ctrl-C reaches the worker alone
+                )
+            except BaseException:
+                ours.close()
+                raise
+        lifeline.watch(self._process.pid)
+        self._wire = Wire(ours)
+        inbox = self._opened(number := next(self._numbers))
+        threading.Thread(target=self._listen, name=f"spark-host-{self._process.pid}", daemon=True).start()
+        until = time.monotonic() + START_SECONDS
+        try:
+            self._send("open", number, Opening(self.settings, sys.path, levels_now()))
+            while (message := self._next(inbox, number)) is None:
+                if time.monotonic() > until or self.is_retired:
+                    self.kill()
+        finally:
+            self._inboxes.pop(number, None)
+        if message.kind != "done":
+            self.stop()
+            raise self._error(message, "was built")
 
-    def end(self) -> None:
-        """The step has returned; a thread that outlives it is told so."""
-        with self._asking:
-            self._is_over = True
+    def run(self, ctx: Context, title: str) -> Outcome:
+        """Run a step, and return its outcome.
 
-    def progress(self, value: JsonLike) -> None:
-        self.ask("progress", encode(value, where="progress"))
+        Raises:
+            SessionGone: The process or its session has ended.
+            StepCancelled: The step continues although it was cancelled; the host ends with its other steps.
+            Exception: What ``run_step`` raises.
+        """
+        inbox = self._opened(number := next(self._numbers))
+        stopped: float | None = None
+        try:
+            self._send("step", number, (portable(ctx), ctx.flow is not None))
+            while True:
+                if stopped is None and ctx.cancelled.is_set():
+                    stopped = time.monotonic()
+                    self._send("cancel", number)
+                elif stopped is not None and time.monotonic() > stopped + CANCEL_GRACE_SECONDS:
+                    self._leave(title)
+                message = self._next(inbox, number)
+                if message is None:
+                    continue
+                if message.kind == "call":
+                    self._send("answer", number, _called(ctx, message))
+                elif message.kind == "done":
+                    return Outcome(*message.value)
+                else:
+                    raise self._error(message, f"ran {title}")
+        finally:
+            self._inboxes.pop(number, None)
 
-    def log(self, line: str) -> None:
-        self.ask("log", str(line))
+    def publish(self, places: Sequence[Publication], epoch: int | None) -> list[Publication]:
+        """Make versions where the session is; see ``make_versions``.
 
-    def output(self, fields: Mapping[str, str]) -> None:
-        self.ask("output", encode(dict(fields), where="output"))
+        Raises:
+            SessionGone: It has ended.
+            Exception: What the store raises.
+        """
+        inbox = self._opened(number := next(self._numbers))
+        try:
+            self._send("publish", number, (list(places), epoch))
+            while (message := self._next(inbox, number)) is None:
+                pass
+            if message.kind != "done":
+                raise self._error(message, "made versions")
+            settled: list[Publication] = message.value
+            return settled
+        finally:
+            self._inboxes.pop(number, None)
 
-    def report_usage(self, usage: Usage) -> None:
-        self.ask("report_usage", usage)
+    @property
+    def running(self) -> int:
+        """How many steps and other calls it runs now."""
+        return len(self._inboxes) - (self._probe is not None)
 
-    def write_message(self, text: str) -> None:
-        self.ask("write_message", str(text))
+    def probe(self) -> float:
+        """Check that the session replies. A host whose session has ended is retired.
 
-    def check_owner(self) -> None:
-        self.ask("check_owner")
-
-    def note_published(self, lines: Sequence[str]) -> None:
-        self.ask("note_published", list(lines))
-
-    async def check_owner_async(self) -> None:
-        await asyncio.to_thread(self.check_owner)
-
-
-class _Flow(FlowOfNode):
-    """The flow of the step's node; see ``worker.running_flow.RunningFlow``."""
-
-    def __init__(self, speaker: _Speaker) -> None:
-        self._speaker = speaker
-
-    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        self._speaker.ask("add_nodes", list(nodes), tuple(before))
-
-    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        await asyncio.to_thread(self.add_nodes, nodes, before=before)
-
-
-class _ToWorker(logging.Handler):
-    """Sends what is logged here to the loggers of the worker."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # the worker has ended
-            self._wire.send("logged", 0, {name: _plain(value) for name, value in vars(record).items()})
-
-
-class _ToQueue(QueueHandler):
-    """Puts records in a queue, as text, and with the whole of an error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.process == _OWNER:  # a process that a step has forked has no thread that sends them
-            super().emit(record)
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """A copy that can travel."""
-        told = logging.makeLogRecord(record.__dict__)
-        told.msg, told.args = record.getMessage(), None
-        if record.exc_info and not record.exc_text:
-            told.exc_text = logging.Formatter().formatException(record.exc_info)
-        told.exc_info = None
-        return told
-
-
-_OWNER: Final = os.getpid()
-
-
-def _plain(value: object) -> object:
-    """A value that surely arrives, whatever an ``extra`` holds."""
-    return value if value is None or type(value) in (str, int, float, bool) else str(value)
-
-
-class _Log:
-    """Logs to the worker, by a thread: whoever logs may be in the middle of a message to it."""
-
-    def __init__(self, wire: Wire, levels: Mapping[str, int]) -> None:
-        records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._listener = QueueListener(records, _ToWorker(wire))
-        self._listener.start()
-        self._handler, self._levels = _ToQueue(records), {"": logging.WARNING, **levels}
-        for name, level in {"py4j": logging.WARNING, **levels}.items():  # it tells of each connection
-            logging.getLogger(name or None).setLevel(level)
-        self.restore()
-
-    def restore(self) -> None:
-        """Undo what a step has changed for others: the level of the worker counts, and all goes there."""
-        root = logging.getLogger()
-        root.setLevel(self._levels[""])
-        logging.disable(logging.NOTSET)
-        if self._handler not in root.handlers:
-            root.addHandler(self._handler)
+        Returns:
+            For how many seconds it has not replied.
+        """
+        if self._probe is not None:
+            number, inbox, since = self._probe
+            try:
+                message = inbox.get_nowait()
+            except queue.Empty:
+                return time.monotonic() - since
+            self._inboxes.pop(number, None)
+            self._probe = None
+            if message.kind != "done":
+                self.is_retired = True
+                return 0.0
+        inbox = self._opened(number := next(self._numbers))
+        self._probe = number, inbox, time.monotonic()
+        with suppress(OSError):  # it has ended: the inbox gets a message
+            if self._wire is not None:
+                self._wire.try_to_send("probe", number)
+        return 0.0
 
     def stop(self) -> None:
-        """Send what is left."""
-        self._listener.stop()
+        """End it with its JVM and everything that runs there, and wait. Repeatable."""
+        self.is_retired = True
+        process = self._process
+        if process is None:
+            return
+        if self._wire is not None:
+            self._wire.end()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("a session host did not end within %g s; killing it", END_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with everything that it has started."""
+        self.is_retired = True
+        if (process := self._process) is not None:
+            self._kill_group(process.pid)
+            process.wait()
+            lifeline.forget(process.pid)
+
+    def _kill_group(self, pid: int) -> None:
+        """Kill the process, its JVM and what steps have started; only once, because its id may be reused."""
+        with self._lock:
+            is_first, self._is_killed = not self._is_killed, True
+        if is_first:
+            with suppress(OSError):  # nothing is left of it
+                os.killpg(pid, signal.SIGKILL)
+
+    def _leave(self, title: str) -> None:
+        self.is_retired = True
+        logger.warning("%s was cancelled but continues; its session host takes no more steps", title)
+        if self.running == 1:
+            self.kill()
+        raise StepCancelled(f"{title} was cancelled, but continued for {CANCEL_GRACE_SECONDS:g} s")
+
+    def _opened(self, number: int) -> Inbox:
+        inbox: Inbox = queue.SimpleQueue()
+        with self._lock:
+            self._inboxes[number] = inbox
+            if self._why:
+                inbox.put(Message.of("lost", number, (self._why, "")))
+        return inbox
+
+    def _next(self, inbox: Inbox, number: int) -> Message | None:
+        """The next message of a step; None if there is none yet.
+
+        The end of the process is detected here too: a process that it has started may hold its connection
+        open.
+        """
+        with suppress(queue.Empty):
+            return inbox.get(timeout=POLL_SECONDS)
+        if not self.has_ended:
+            return None
+        with suppress(queue.Empty):
+            return inbox.get(timeout=POLL_SECONDS)  # its last message
+        return Message.of("lost", number, (self._how_it_ended(), ""))
+
+    def _send(self, kind: str, number: int, value: Any = None) -> None:
+        with suppress(OSError):  # it has ended: the inbox gets a message
+            if self._wire is not None:
+                self._wire.send(kind, number, value)
+
+    def _error(self, message: Message, when: str) -> Exception:
+        if message.kind == "raised":
+            return unpack(message.value)
+        what, explanation = message.value
+        if message.kind == "closed":
+            return SessionClosed(what, explanation)
+        if message.kind == "unfit":
+            return SessionUnfit(f"{what} while it {when}", explanation)
+        self.is_retired = True  # its JVM has ended, or all of it
+        return SessionGone(f"{what} while it {when}", explanation)
+
+    def _listen(self) -> None:
+        """Distribute its messages until it ends, then wake all waiters."""
+        wire = self._wire
+        try:
+            while wire is not None and (message := wire.receive()) is not None:
+                if message.kind == "logged":
+                    log_record(message)
+                elif (inbox := self._inboxes.get(message.number)) is not None:
+                    inbox.put(message)
+        finally:
+            self.is_retired = True
+            why = self._how_it_ended()
+            with self._lock:
+                self._why = why
+                waiting = list(self._inboxes.items())
+            for number, inbox in waiting:
+                inbox.put(Message.of("lost", number, (why, "")))
+            if wire is not None:
+                wire.close()
+
+    def _how_it_ended(self) -> str:
+        process = self._process
+        if process is None:
+            return "the session host was not started"
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        if process.returncode is not None:
+            self._kill_group(process.pid)  # what it has left
+        return f"the session host {_exit(process.returncode)}"
 
 
-def _default_signals() -> None:
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+def _called(ctx: Context, message: Message) -> bytes | None:
+    """Make a call for a step; returns None, or the packed error."""
+    try:
+        method, given = message.value
+        if method == "add_nodes" and ctx.flow is not None:
+            nodes, before = given
+            ctx.flow.add_nodes(nodes, before=before)
+        elif method in _OF_JSON:
+            getattr(ctx, method)(decode(given[0], where=method))
+        elif method in _METHODS:
+            getattr(ctx, method)(*given)
+        elif method in _OF_SPEAKER:
+            getattr(ctx.speaker, method)(*given)
+    except Exception as exc:  # noqa: BLE001  raised in the step
+        return pack(exc)
+    return None
+
+
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "closed its connection"
+    if code < 0:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+START_POLL_SECONDS: Final = 0.25
+
+
+class PooledHost:
+    """A host in the pool: which sessions it serves, who uses it. The pool's lock guards all but the start."""
+
+    def __init__(self, host: Host, request: SessionRequest, *, is_for_once: bool) -> None:
+        self.host, self.request, self.is_for_once = host, request, is_for_once
+        self.users, self.idle_since, self.bytes = 0, time.monotonic(), 0
+        self.is_replaced = False
+        self._starting = threading.Lock()
+        self._is_begun = False
+        self._done = threading.Event()
+        self._error: Exception | None = None
+
+    def started(self, is_cancelled: Callable[[], bool] = lambda: False) -> Host:
+        """The host, once its session exists; the first caller starts it.
+
+        Raises:
+            StepCancelled: The step was cancelled while it waited; the start continues.
+            Exception: It cannot be started.
+        """
+        with self._starting:
+            if not self._is_begun:
+                self._is_begun = True
+                threading.Thread(target=self._start, name="spark-host-start", daemon=True).start()
+        while not self._done.wait(START_POLL_SECONDS):
+            if is_cancelled():
+                raise StepCancelled("cancelled while it waited for a Spark session")
+        if self._error is not None:
+            raise self._error
+        return self.host
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its session was ever built."""
+        return self._done.is_set() and self._error is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its session exists and takes steps."""
+        return self.has_started and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes no more steps."""
+        return self.host.is_retired or self.host.has_ended or self.is_replaced
+
+    def measure(self) -> None:
+        """Measure the memory of the host, with everything that it has started."""
+        import psutil  # noqa: PLC0415  of an extra
+
+        with suppress(psutil.Error):
+            if self.host.pid is not None:
+                owner, total = psutil.Process(self.host.pid), 0
+                for one in (owner, *owner.children(recursive=True)):
+                    with suppress(psutil.Error):  # it has just ended
+                        total += one.memory_info().rss
+                self.bytes = total
+
+    def _start(self) -> None:
+        try:
+            self.host.start()
+        except Exception as exc:  # noqa: BLE001  raised in the waiting steps
+            self._error, self.host.is_retired = exc, True
+        self._done.set()

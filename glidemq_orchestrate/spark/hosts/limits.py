@@ -1,11 +1,11 @@
-"""How many sessions a worker has at once, and how long each is used; from the environment.
+"""How many sessions a worker has at once, and how long each is used, from the environment.
 
-* ``GLIDEMQ_SPARK_SESSIONS``: sessions at a time, the shared one included; 2 by default. One that takes the
-  place of another is started before that ends, and not counted.
-* ``GLIDEMQ_SPARK_SESSION_STEPS``: after so many steps another takes its place; unlimited by default.
-* ``GLIDEMQ_SPARK_SESSION_SECONDS``: after so long; a day by default.
-* ``GLIDEMQ_SPARK_SESSION_MEMORY``: when its processes have so much memory (``6g``); unlimited by
-  default.
+* ``GLIDEMQ_SPARK_SESSIONS``: sessions at a time, including the shared one; 2 by default. A replacement is
+  started before the old session ends, and does not count.
+* ``GLIDEMQ_SPARK_SESSION_STEPS``: a session is replaced after this many steps; unlimited by default.
+* ``GLIDEMQ_SPARK_SESSION_SECONDS``: a session is replaced at this age; a day by default.
+* ``GLIDEMQ_SPARK_SESSION_MEMORY``: a session is replaced when its processes use this much memory (``6g``);
+  unlimited by default.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Limits:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read them; an empty variable counts as unset.
+        """Read the limits; an empty variable counts as unset.
 
         Raises:
-            ConfigurationError: One is not of its form.
+            ConfigurationError: A variable is malformed.
         """
         given = os.environ if environment is None else environment
         return cls(

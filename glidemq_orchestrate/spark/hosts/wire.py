@@ -1,21 +1,21 @@
-"""What a worker and a session host say to each other: pickled messages over a socket that only they have.
+"""Messages between a worker and a session host: pickled, over a socket that only these two have.
 
 ===========  =======================================================  ======================================
-from worker  value                                                    answered by
+from worker  value                                                    reply
 ===========  =======================================================  ======================================
 ``open``     ``Opening``, once                                        ``done``, or ``raised`` and the end
-``step``     the fields of a context, and whether it has a flow       ``done``, ``raised`` or an end of it
-``cancel``   None: the step is to stop                                nothing
-``answer``   what a call of the step has returned, or its error       nothing
-``publish``  what is to count, as ``Publication``                     ``done`` or ``raised``
-``look``     None                                                     ``done``, or ``lost``, or nothing
+``step``     the fields of a context, and whether it has a flow       ``done``, ``raised`` or see below
+``cancel``   None: stop the step                                      nothing
+``answer``   the packed error of a call of the step, or None          nothing
+``publish``  the accepted ``Publication`` list, and an epoch          ``done`` or ``raised``
+``probe``    None                                                     ``done``, or ``lost``, or nothing
 ===========  =======================================================  ======================================
 
-The end of a step without an outcome: ``closed`` is that of its session, ``lost`` that of all sessions here,
-and ``unfit``: none ends, and the step needs another.
-A host says ``call`` for what a step asks of its worker (progress, a line of its log, ...), with the method
-and its arguments, and ``logged`` with a record of its own logging. Every message has the number of what it
-belongs to. The end of either side is the end of the connection; a host ends with its worker.
+A step that has no outcome ends with ``closed`` (its session has ended), ``lost`` (all sessions of the host
+have ended) or ``unfit`` (no session has ended, but the step needs another one). A host sends ``call`` when a
+step calls its worker (progress, a line of its log, ...), with the method and its arguments, and ``logged``
+with a record of its own logging. Every message has the number of the step or request that it belongs to. The
+connection ends with either side, and a host ends with its worker.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate.spark.published.version import Publication
-from glidemq_orchestrate.spark.settings import SparkSettings
+from glidemq_orchestrate.spark.published.locations.version import Publication
+from glidemq_orchestrate.spark.setup.settings import SparkSettings
+
+logger = logging.getLogger("glidemq_orchestrate.spark")
 
 _SIZE: Final = struct.Struct(">Q")
 
 
 class Message(NamedTuple):
-    """See the module. Its value is restored by whom it is for: where that fails, it concerns nobody else."""
+    """See the module. The value is unpickled by its receiver, so an error in that affects nobody else."""
 
     kind: str
     number: int
@@ -52,8 +54,8 @@ class Message(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What it says."""
-        return pickle.loads(self.packed)  # noqa: S301  from our own child, or parent
+        """Its value."""
+        return pickle.loads(self.packed)  # noqa: S301  from our own child or parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ class Opening:
     """What a host needs to know before its first step.
 
     Attributes:
-        settings: Of its session.
-        path: Where it imports from, as its worker does.
-        levels: Of loggers, by name; the root is the empty name.
+        settings: The settings of its session.
+        path: ``sys.path`` of the worker.
+        levels: Levels of loggers by name; the root has the empty name.
     """
 
     settings: SparkSettings
@@ -72,14 +74,14 @@ class Opening:
 
 
 class Outcome(NamedTuple):
-    """What a step has returned, as JSON, and what it has published, which counts when that is accepted."""
+    """What a step has returned, as JSON, and what it has published, which counts once that is accepted."""
 
     result: str
     published: list[Publication]
 
 
 class Wire:
-    """One end of the connection. Any thread may send; one receives. A forked child has none."""
+    """One end of the connection. Any thread may send; one receives. A forked child has no connection."""
 
     def __init__(self, own: socket.socket) -> None:
         self._socket, self._owner = own, os.getpid()
@@ -87,10 +89,10 @@ class Wire:
         self._lock = threading.Lock()
 
     def send(self, kind: str, number: int = 0, value: Any = None) -> None:
-        """Send a message, as a whole; waits while the other side does not read.
+        """Send a whole message; waits while the other side does not read.
 
         Raises:
-            OSError: The connection has ended, or this process was forked from that which has it.
+            OSError: The connection has ended, or this process was forked from its owner.
             Exception: The value cannot be pickled; nothing was sent.
         """
         frame = self._frame(Message.of(kind, number, value))
@@ -98,7 +100,7 @@ class Wire:
             self._socket.sendall(frame)
 
     def try_to_send(self, kind: str, number: int) -> None:
-        """Send a message without a value; does nothing where that would have to wait."""
+        """Send a message without a value, unless that would have to wait."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -108,14 +110,14 @@ class Wire:
             self._lock.release()
 
     def receive(self) -> Message | None:
-        """The next message; None when the other side has ended."""
+        """The next message; None once the other side has ended."""
         with suppress(OSError):
             if (head := self._read(_SIZE.size)) and (body := self._read(_SIZE.unpack(head)[0])):
                 return Message(*pickle.loads(body))  # noqa: S301  a text, a number and bytes
         return None
 
     def end(self) -> None:
-        """Send no more, also what others are about to: the other side learns of it. Repeatable."""
+        """Stop sending, in all threads; the other side sees the end of the connection. Repeatable."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -126,12 +128,12 @@ class Wire:
             self._socket.close()
 
     def after_fork(self) -> None:
-        """Leave the connection to the parent, which a copy would keep alive."""
+        """Leave the connection to the parent: a copy would keep it open."""
         self._socket.close()
 
     def _frame(self, message: Message) -> bytes:
         if os.getpid() != self._owner:
-            raise OSError("the connection belongs to the process that this one was forked from")
+            raise OSError("the connection belongs to the parent of this forked process")
         body = pickle.dumps(tuple(message))
         return _SIZE.pack(len(body)) + body
 
@@ -146,7 +148,18 @@ class Wire:
 
 
 def levels_now() -> dict[str, int]:
-    """The levels of loggers in this process, as far as they were set."""
+    """The levels of the loggers in this process that have one."""
     known = list(logging.getLogger().manager.loggerDict.items())
     named = {name: one.level for name, one in known if isinstance(one, logging.Logger) and one.level}
     return {"": logging.getLogger().level, **named}
+
+
+def log_record(message: Message) -> None:
+    """Pass a record of a session host to the loggers of this process."""
+    try:
+        record = logging.makeLogRecord(message.value)
+        known = logging.getLogger(record.name)
+        if known.isEnabledFor(record.levelno):
+            known.handle(record)
+    except Exception:
+        logger.exception("a record of a session host cannot be logged")

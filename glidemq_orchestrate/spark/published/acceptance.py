@@ -14,9 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.published.cleanup import tidy_now_and_then
-from glidemq_orchestrate.spark.published.target import Target, target_of
-from glidemq_orchestrate.spark.published.version import NotPublished, Publication
+from glidemq_orchestrate.spark.published.locations.target import Target, target_of, tidy_now_and_then
+from glidemq_orchestrate.spark.published.locations.version import NotPublished, Publication
 from glidemq_orchestrate.worker.handlers.handler import JobEvent
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 

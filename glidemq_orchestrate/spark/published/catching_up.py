@@ -16,7 +16,7 @@ from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.spark.published import accepted as ops
 from glidemq_orchestrate.spark.published.acceptance import Make
-from glidemq_orchestrate.spark.published.version import Publication
+from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.worker.handlers.handler import Serving
 
 logger = logging.getLogger("glidemq_orchestrate.spark")

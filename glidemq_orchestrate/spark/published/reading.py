@@ -1,20 +1,28 @@
-"""``read_published`` and ``published_path``: the newest version of a location, or that of a result."""
+"""``read_published`` and ``published_path``: the newest version of a location, or that of a result.
+
+A dependency's result is accepted, and the next step begins, a moment before its version is made. A step must
+not read a location as it was before its dependencies. So each step makes the versions of its direct
+dependencies when it begins, for itself and for all steps after it. What cannot be made then is tried again by
+each reader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextvars
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.published.before import published_before
-from glidemq_orchestrate.spark.published.contents import versions
-from glidemq_orchestrate.spark.published.iceberg.reading import current_rows
-from glidemq_orchestrate.spark.published.iceberg.table import IcebergTable, is_iceberg
-from glidemq_orchestrate.spark.published.store import Store
-from glidemq_orchestrate.spark.published.target import Target, target_of
-from glidemq_orchestrate.spark.published.version import (
+from glidemq_orchestrate.spark.published.acceptance import make_versions
+from glidemq_orchestrate.spark.published.locations.iceberg.conversion import current_rows
+from glidemq_orchestrate.spark.published.locations.iceberg.table import IcebergTable, is_iceberg
+from glidemq_orchestrate.spark.published.locations.store import Store
+from glidemq_orchestrate.spark.published.locations.target import Target, target_of
+from glidemq_orchestrate.spark.published.locations.version import (
     ATTEMPTS,
     FILES,
     MANIFEST,
@@ -22,6 +30,7 @@ from glidemq_orchestrate.spark.published.version import (
     Publication,
     Version,
     found,
+    versions,
     visible,
 )
 from glidemq_orchestrate.wire.codec import Json
@@ -29,6 +38,30 @@ from glidemq_orchestrate.wire.codec import Json
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+MAX_MADE: Final = 1_000
+"""So many versions are made before a step begins: each is a look at a file at least."""
+_inputs: Final[contextvars.ContextVar[Mapping[str, Json]]] = contextvars.ContextVar(
+    "inputs", default=MappingProxyType({})
+)
+
+
+@contextmanager
+def coming_after(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[None]:
+    """Run a block as a step with these results of its dependencies, whose versions are made."""
+    places = (place for result in inputs.values() for place in found(result))
+    make_versions(islice(places, MAX_MADE), spark)
+    token = _inputs.set(inputs)
+    try:
+        yield
+    finally:
+        _inputs.reset(token)
+
+
+def published_before(location: str) -> Iterator[Publication]:
+    """What the dependencies of the step that runs here have published at a location."""
+    for result in _inputs.get().values():
+        yield from (place for place in found(result) if place.location == location)
 
 
 def read_published(spark: SparkSession, source: str | Json) -> DataFrame:

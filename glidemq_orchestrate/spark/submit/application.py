@@ -1,4 +1,4 @@
-"""The program that a ``spark.submit`` job names, checked. Pure, but for the packages that it is looked up in.
+"""The program that a ``spark.submit`` job names, and its settings and arguments for ``spark-submit``.
 
 The payload is::
 
@@ -8,15 +8,17 @@ The payload is::
      "py_files": ["mypackage.jobs:helpers.zip"],
      "conf": {"spark.executor.memory": "8g"}}
 
-``file`` is a file of a package that the worker may import from (``--allow-import``). In its place,
-``"application": "s3a://jobs/daily.jar"`` names any path or URI that fits a pattern of the worker's
+``file`` is a file of a package that the worker may import from (``--allow-import``). Instead,
+``"application": "s3a://jobs/daily.jar"`` names any path or URI that matches a pattern of the worker's
 ``GLIDEMQ_SPARK_APPLICATIONS`` (``/opt/jobs/*,s3a://jobs/*``), with ``"class"`` for the main class of a JAR.
-``args`` are its arguments; what is no text becomes JSON, and ``inputs`` puts results of dependencies in their
-places. ``conf`` holds what any step may ask for (``hosts.session_request``), and some settings of Spark SQL.
+``args`` are its arguments: what is not a string becomes JSON, and ``inputs`` replaces some of them by results
+of dependencies. ``conf`` holds the settings that any step may set (``setup.request``), and some of Spark SQL.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -27,9 +29,8 @@ from importlib.resources import as_file, files
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from glidemq_orchestrate.spark.engine import settings_in
-from glidemq_orchestrate.spark.hosts.session_request import RESOURCES, check_allowed
-from glidemq_orchestrate.spark.settings import setting
+from glidemq_orchestrate.spark.setup.request import RESOURCES, check_allowed, identity_of, settings_in
+from glidemq_orchestrate.spark.setup.settings import REDACTED, setting
 from glidemq_orchestrate.wire.codec import Json, encode
 from glidemq_orchestrate.worker.handlers.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.handlers.context import Context
@@ -47,7 +48,11 @@ SQL_SETTINGS: Final = (
     "spark.sql.shuffle.partitions",
     "spark.sql.sources.partitionOverwriteMode",
 )
-"""What a payload may set of Spark SQL; others name classes, or are the worker's."""
+"""The settings of Spark SQL that a payload may set; others name classes, or belong to the worker."""
+YARN_TAGS: Final = "spark.yarn.tags"
+KUBERNETES_LABEL: Final = "spark.kubernetes.executor.label.glidemq-tag"
+
+
 _FIELDS: Final = frozenset(
     {"file", "application", "class", "args", "inputs", "py_files", "conf", "deploy_mode", "lineage", "user"}
 )
@@ -59,12 +64,12 @@ class Application:
     """A program for ``spark-submit``.
 
     Attributes:
-        title: How messages call it.
+        title: Its name in messages.
         path: Its file, or a URI.
-        main_class: That of a JAR; empty for any other.
+        main_class: The main class of a JAR; else empty.
         args: Its arguments.
-        py_files: Files that its Python may import.
-        conf: The settings that the payload asks for.
+        py_files: Files that its Python can import.
+        conf: The settings in the payload.
     """
 
     title: str
@@ -80,11 +85,11 @@ class Application:
 
         Args:
             ctx: The job.
-            stack: Until it is closed, files of packages that are no files on disk are there.
+            stack: Files of zipped packages exist on disk until it is closed.
             environment: For tests.
 
         Raises:
-            InvalidCall: It is not of the form above, or names what this worker may not run.
+            InvalidCall: It is malformed, or names something that this worker may not run.
         """
         data = ctx.data
         if not isinstance(data, dict):
@@ -113,10 +118,47 @@ class Application:
             _conf(title, data, find.environment),
         )
 
+    def settings(self, ctx: Context, settings: Mapping[str, str], tag: str) -> dict[str, str]:
+        """All settings of the driver.
+
+        The tag also goes where a cluster keeps such things, so that everything of a job can be found there:
+        to the tags of an application of YARN, and to a label of its pods on Kubernetes.
+
+        Args:
+            ctx: The job.
+            settings: Those of the worker and of the payload.
+            tag: The tag of the driver.
+        """
+        conf = {
+            "spark.app.name": f"{ctx.queue}: {ctx.node or self.path.rpartition('/')[2]} ({ctx.job_id})",
+            "spark.ui.port": "0",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.redaction.regex": REDACTED,
+            **settings,
+            **identity_of(self.title, ctx),
+            "spark.submit.deployMode": "client",  # the cluster's own setting may be another
+        }
+        if conf["spark.master"].startswith("yarn"):
+            conf[YARN_TAGS] = ",".join(filter(None, (conf.get(YARN_TAGS), tag)))
+        if conf["spark.master"].startswith("k8s://"):
+            conf[KUBERNETES_LABEL] = tag
+        return conf
+
+    def arguments(self) -> list[str]:
+        """The arguments of ``spark-submit`` after the settings."""
+        main_class = ["--class", self.main_class] if self.main_class else []
+        py_files = ["--py-files", ",".join(self.py_files)] if self.py_files else []
+        return [*main_class, *py_files, self.path, *self.args]
+
+    def digest(self, conf: Mapping[str, str]) -> str:
+        """A digest of the program and its settings: a driver with the same one runs the same thing."""
+        fields = (self.path, self.main_class, self.args, self.py_files, dict(conf))
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Finds the files that a payload names, where it may name them."""
+    """Finds the files that a payload names, and refuses those that it may not name."""
 
     title: str
     allowed: Sequence[str]
@@ -145,18 +187,18 @@ class _Finder:
         if _is_plain(path) and any(fnmatchcase(path, pattern) for pattern in patterns if pattern):
             return path
         raise InvalidCall(
-            f"{self.title}: this worker may not run {path}: it runs files of packages, and what "
+            f"{self.title}: this worker may not run {path}: it runs only files of packages, and what "
             f"{ALLOW_VARIABLE} allows (paths and patterns, such as /opt/jobs/*)"
         )
 
     def either(self, name: str) -> str:
-        """One of the two: a name with a colon and no slash before it is in a package."""
+        """A file in a package if the name has a colon with no slash before it; else any allowed path."""
         head, colon, _ = name.partition(":")
         return self.file(name) if colon and "/" not in head and "://" not in name else self.anywhere(name)
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path or URI means what it says: whoever opens a URI decodes it, maybe more than once."""
+    """Whether a path or URI is unambiguous, even if a program decodes it more than once."""
     if path.startswith("-") or any(character in path for character in ",#?\\") or not path.isprintable():
         return False
     while (decoded := unquote(path)) != path:
@@ -183,7 +225,7 @@ def _texts(title: str, name: str, given: Json) -> list[str]:
 
 
 def _conf(title: str, data: Mapping[str, Json], environment: Mapping[str, str]) -> dict[str, str]:
-    """What the payload sets: what a session may have, and settings of Spark SQL that name no code."""
+    """The settings in the payload: those of a session, and those of Spark SQL that name no code."""
     given = settings_in(data.get("conf"), f"{title}: ")
     check_allowed(given, (*RESOURCES, *SQL_SETTINGS), environment)
     return {name: setting(value) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""What a driver writes, as it comes: to the log of its job, and the facts in it to the progress."""
+"""The output of a driver as it is written: lines go to the log of its job, facts in them to the progress."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.spark.drivers.lines import Line, LineReader
 from glidemq_orchestrate.spark.failures import LINES, explained
+from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.log_capture import MAX_LINES
@@ -28,53 +28,53 @@ _GREETING: Final = re.compile(
     r"WARNING: Using incubator modules: |(?:NOTE: )?Picked up \w+: |Using Spark's default log4j profile: "
     r"|\S+ \S+ WARN NativeCodeLoader: "
 )
-"""What a JVM and Spark say whenever they start."""
+"""What a JVM and Spark print at every start."""
 _AFTERWORD: Final = re.compile(
     r"Error: (?:Could not create the Java Virtual Machine\.|A fatal exception has occurred\.)"
 )
-"""What a JVM says after the cause for which it does not start."""
+"""What a JVM prints after the cause if it does not start."""
 _ERROR: Final = re.compile(r"error|exception|fatal|\bkilled\b", re.IGNORECASE)
 _NO_JAR: Final = re.compile(r"Local jar (\S+) does not exist, skipping")
 _NO_CLASS: Final = re.compile(r"Error: Failed to load class ")
 _KILLED: Final = {
-    137: "signal 9, maybe as memory ran out",
+    137: "signal 9, perhaps because memory ran out",
     143: "signal 15",
-    -9: "signal 9, maybe as memory ran out",
+    -9: "signal 9, perhaps because memory ran out",
     -15: "signal 15",
 }
-"""Exit codes of what was killed, as a shell and as Python has them."""
+"""Exit codes of killed processes, in the form of a shell and of Python."""
 
 
 class Output:
-    """What a driver writes: to the log of the job, without Spark's chatter; the last lines are kept."""
+    """Writes the output of a driver to the log of the job, without Spark's chatter; keeps the last lines."""
 
     def __init__(self, ctx: Context, facts: Mapping[str, Json]) -> None:
         self._ctx, self._lines, self._is_away = ctx, 0, False
-        self._unsure: list[str] = []  # lines logged since the server last answered
+        self._unconfirmed: list[str] = []  # lines logged since the server last answered
         self._last: deque[str] = deque(maxlen=LINES)
         self._facts: dict[str, Json] = {"host": os.uname().nodename, **facts}
 
     @property
     def application_id(self) -> str | None:
-        """The id in Spark, when Spark has told it."""
+        """The id in Spark, once it is known."""
         found = self._facts.get("application_id")
         return found if isinstance(found, str) else None
 
     def begin(self, **facts: Json) -> None:
-        """Tell of another driver than before."""
+        """Replace the facts: this is another driver."""
         self._facts = {"host": os.uname().nodename}
-        self.tell(**facts)
+        self.report(**facts)
 
-    def tell(self, **facts: Json) -> None:
+    def report(self, **facts: Json) -> None:
         """Add facts to the progress of the job."""
         self._facts |= facts
-        with suppress(GlideMQError, RuntimeError):  # an attempt that has ended reports nothing
+        with suppress(GlideMQError, RuntimeError):  # an ended attempt reports nothing
             self._ctx.progress(self._facts)
 
     def take_new(self, reader: LineReader) -> bool:
-        """Take the lines that have come, but not while the server is away, which would lose them.
+        """Take the new lines, but not while the server is away, because they would be lost.
 
-        When it is back, those that were on their way as it went are logged again; some may be there twice.
+        When it is back, lines that may have been lost are logged again, so some may appear twice.
 
         Returns:
             Whether the server has them all.
@@ -83,28 +83,28 @@ class Output:
             return False
         for line in reader.new():
             self.take(line)
-        return not self._unsure
+        return not self._unconfirmed
 
     def _can_take(self, *, has_new: bool) -> bool:
-        if not self._unsure and (not has_new or self._lines >= MAX_LINES):
+        if not self._unconfirmed and (not has_new or self._lines >= MAX_LINES):
             return True
         try:
             self._ctx.check_owner()
         except TransportError:
             self._is_away = True
             return False
-        except (GlideMQError, RuntimeError):  # an attempt that has ended logs nothing
-            self._unsure, self._is_away = [], False
+        except (GlideMQError, RuntimeError):  # an ended attempt logs nothing
+            self._unconfirmed, self._is_away = [], False
             return True
         if self._is_away:
             self._is_away = False
-            self._log(*self._unsure)
+            self._log(*self._unconfirmed)
         else:
-            self._unsure = []
+            self._unconfirmed = []
         return True
 
     def recall(self, line: Line) -> None:
-        """Take a line that an earlier attempt has taken."""
+        """Keep a line that an earlier attempt has logged."""
         text = line.text.decode(errors="replace")
         if not (line.is_log and (_CHATTER.match(text) or _GREETING.match(text))):
             self._last.append(text)
@@ -114,19 +114,19 @@ class Output:
         text = line.text.decode(errors="replace")
         if line.is_log and _CHATTER.match(text):
             if self.application_id is None and (found := _APPLICATION.search(text)):
-                self.tell(application_id=found[0])
+                self.report(application_id=found[0])
             elif "ui" not in self._facts and (page := _UI.search(text)):
-                self.tell(ui=f"http://{self._facts['host']}:{page[1]}")
+                self.report(ui=f"http://{self._facts['host']}:{page[1]}")
             return
         if line.is_log and _GREETING.match(text):
             return
-        self._last.append(text)  # Spark sends what Python writes as an error to the output
+        self._last.append(text)  # Spark sends the standard error of Python to the output
         self._lines += 1
         if self._lines <= MAX_LINES:
-            self._unsure.append(text)
+            self._unconfirmed.append(text)
             self._log(text)
         if self._lines == MAX_LINES:
-            self._log("what it writes from here on is not kept")
+            self._log("further output is not kept")
 
     def _log(self, *lines: str) -> None:
         with suppress(GlideMQError, RuntimeError):
@@ -134,15 +134,15 @@ class Output:
                 self._ctx.log(line)
 
     def cause(self, code: int) -> str:
-        """Why it failed with an exit code, by the last error that it has written."""
+        """The cause of an exit code: the last error in the output."""
         text = "\n".join(self._last)
         begins = [found.start() for found in _BEGINS.finditer(text)]
         if begins:
-            told = _LOGGED.split(text[begins[-1] :], 1)[0]
-            return explained(_RAISED.sub("Caused by: ", told))
+            error = _LOGGED.split(text[begins[-1] :], 1)[0]
+            return explained(_RAISED.sub("Caused by: ", error))
         last = [line for line in self._last if line.strip() and not _AFTERWORD.match(line)]
         if code in _KILLED and not any(map(_ERROR.search, last)):
-            return f"it has written no error: so ends what is killed by {_KILLED[code]}"
+            return f"it wrote no error; the exit code is that of a process killed by {_KILLED[code]}"
         if last and _NO_CLASS.match(last[-1]) and (jar := _NO_JAR.search(text)):
             return f"the JAR {jar[1]} does not exist ({last[-1]})"
-        return last[-1] if last else "it has written nothing"
+        return last[-1] if last else "it wrote nothing"

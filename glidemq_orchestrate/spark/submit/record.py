@@ -1,4 +1,4 @@
-"""What the server knows of a job's driver: the progress of the job, told before the driver is started."""
+"""The server's record of a job's driver: the progress of the job, stored before the driver starts."""
 
 from __future__ import annotations
 
@@ -7,52 +7,53 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import JobNotFound
-from glidemq_orchestrate.spark.drivers.folder import MAX_PATIENCE, machine
-from glidemq_orchestrate.spark.drivers.keeper import GRACE_SECONDS
+from glidemq_orchestrate.spark.submit.drivers.driver_folder import MAX_PATIENCE, machine
+from glidemq_orchestrate.spark.submit.drivers.keeper import GRACE_SECONDS
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Serving
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
-if TYPE_CHECKING:
-    from glidemq_orchestrate.spark.submit.output import Output
-
-TOLD_SECONDS: Final = 5.0
+STORE_SECONDS: Final = 5.0
 AGAIN: Final = timedelta(seconds=5)
 SLACK_SECONDS: Final = 5.0
 _NAME: Final = re.compile(r"glidemq-[0-9a-f]{20}-\d+")
 
 
 class Record:
-    """What the last attempt of a job has told of its driver.
+    """What the last attempt of a job has reported of its driver.
 
     Args:
-        progress: That of the job, whatever is stored there.
+        progress: The progress of the job, in any form.
     """
 
     def __init__(self, progress: Json) -> None:
-        told = progress if isinstance(progress, dict) else {}
-        name = told.get("driver")
+        stored = progress if isinstance(progress, dict) else {}
+        name = stored.get("driver")
         is_name = isinstance(name, str) and _NAME.fullmatch(name) is not None
-        is_whole = is_name and isinstance(told.get("machine"), str) and not told.get("ended")
-        self.facts: dict[str, Json] = told if is_whole else {}
+        is_whole = is_name and isinstance(stored.get("machine"), str) and not stored.get("ended")
+        self.facts: dict[str, Json] = stored if is_whole else {}
 
     @property
     def name(self) -> str:
-        """The name of its folder; empty if there is no driver."""
+        """The name of the driver's folder; empty if there is no driver."""
         return str(self.facts.get("driver", ""))
 
     @property
     def is_here(self) -> bool:
-        """Whether the driver has not ended, as far as is known, and was started on this machine."""
+        """Whether the driver was started on this machine, and is not known to have ended."""
         return bool(self.name) and self.facts["machine"] == machine()
 
-    def wait(self, ctx: Context, output: Output) -> None:
-        """Return if it has ended for sure: with its worker gone, a keeper ends its driver.
+    def wait(self, epoch: int, report: Callable[..., None]) -> None:
+        """Return if it has certainly ended: a keeper without a worker ends its driver.
+
+        Args:
+            epoch: The number of this attempt.
+            report: Called with the facts of the driver if it may still run.
 
         Raises:
             RetryLater: It may still run on another machine. A worker there that gets the job takes it over.
@@ -60,13 +61,13 @@ class Record:
         if not self.facts or self.is_here:
             return
         since, patience = _number(self.facts.get("alone_since")), _number(self.facts.get("patience"))
-        since = since if since is not None and since <= ctx.epoch else ctx.epoch
-        left = min(patience or 0.0, MAX_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (ctx.epoch - since) / 1000
+        since = since if since is not None and since <= epoch else epoch
+        left = min(patience or 0.0, MAX_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (epoch - since) / 1000
         if left > 0:
-            output.begin(**{**self.facts, "alone_since": since})
+            report(**{**self.facts, "alone_since": since})
             raise RetryLater(
                 AGAIN,
-                f"its driver may still run on {self.facts.get('host')}: it waits for that",
+                f"its driver may still run on {self.facts.get('host')}; waiting for its end",
                 counts=False,
             )
 
@@ -75,7 +76,7 @@ class Records:
     """Reads the records of jobs.
 
     Args:
-        serving: How to reach the server; None: nothing is known.
+        serving: How to reach the server; None: there are no records.
     """
 
     def __init__(self, serving: Serving | None) -> None:
@@ -83,11 +84,11 @@ class Records:
 
     @property
     def are_known(self) -> bool:
-        """Whether there is a server, which will tell of the end of a job."""
+        """Whether there is a server, which will report the end of a job."""
         return self._serving is not None
 
     def of(self, ctx: Context) -> Record:
-        """That of a job.
+        """The record of a job.
 
         Raises:
             TransportError: The server cannot be reached.
@@ -96,17 +97,17 @@ class Records:
             return read()
 
     def wait_for(self, ctx: Context, driver: str) -> None:
-        """Return when the server has stored that this driver is started.
+        """Return once the server has stored the name of this driver.
 
         Raises:
             RetryLater: It has not.
             TransportError: The server cannot be reached.
         """
-        until = time.monotonic() + TOLD_SECONDS
+        until = time.monotonic() + STORE_SECONDS
         with self._reader(ctx) as read:
             while self.are_known and read().name != driver:
                 if time.monotonic() > until:
-                    raise RetryLater(AGAIN, "the server does not store which driver is started", counts=False)
+                    raise RetryLater(AGAIN, "the server has not stored the name of the driver", counts=False)
                 time.sleep(0.05)
 
     @contextmanager

@@ -27,7 +27,7 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from glidemq_orchestrate.errors import ConfigurationError
 
 PYTHON_JOB: Final = "python"  # glidemq_orchestrate.python.functions.JOB_NAME
-SPARK_JOB: Final = "spark.python"  # glidemq_orchestrate.spark.steps.JOB_NAME
+SPARK_JOB: Final = "spark.python"  # glidemq_orchestrate.spark.steps.run.JOB_NAME
 _CONTEXT: Final = "ctx"
 _DAG_MODULE: Final = "unusual_prefix_"  # what Airflow puts before the name of a DAG file
 _ASKING: Final = frozenset({"get_current_context", "get_parsing_context"})

@@ -15,7 +15,7 @@ from airflow_provider_glidemq.by_import_path import PYTHON_JOB, SPARK_JOB, Named
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.python import functions
-from glidemq_orchestrate.spark import steps
+from glidemq_orchestrate.spark.steps import run
 
 HERE = Path(__file__)
 
@@ -67,7 +67,7 @@ class Group:
 
 
 def test_the_names_of_the_jobs_are_those_of_the_core() -> None:
-    assert (PYTHON_JOB, SPARK_JOB) == (functions.JOB_NAME, steps.JOB_NAME)
+    assert (PYTHON_JOB, SPARK_JOB) == (functions.JOB_NAME, run.JOB_NAME)
     assert NamedFunction.of(clean).job == PYTHON_JOB
     assert NamedFunction.of(step, is_spark=True).job == SPARK_JOB
 

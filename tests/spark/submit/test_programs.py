@@ -15,10 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from glidemq_orchestrate.spark.drivers.keeper import TAG_VARIABLE
-from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
-from glidemq_orchestrate.spark.submit.driver import DriverCancelled, DriverFailed, Drivers, drivers
-from glidemq_orchestrate.spark.submit.handler import run_application
+from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
+from glidemq_orchestrate.spark.submit.drivers.keeper import TAG_VARIABLE
+from glidemq_orchestrate.spark.submit.handler import (
+    DriverCancelled,
+    DriverFailed,
+    Drivers,
+    drivers,
+    run_application,
+)
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import spawned
@@ -98,7 +103,8 @@ json.dump(result, open(os.environ["GLIDEMQ_RESULT"], "w"))
             marks=LONG,
         ),
         pytest.param(
-            "import os; os.mkdir(os.environ['GLIDEMQ_RESULT'])", InvalidCall, "is no file: write JSON to it",
+            "import os; os.mkdir(os.environ['GLIDEMQ_RESULT'])",
+            InvalidCall, "is not a file: write JSON to it",
             marks=LONG,
         ),
         pytest.param(
@@ -127,7 +133,7 @@ def test_the_cause_of_spark_is_told_with_a_remedy(make: Callable[..., Run], fold
 from pyspark.sql import SparkSession
 SparkSession.builder.getOrCreate().read.parquet("{folder}/none").count()
 """
-    with pytest.raises(DriverFailed, match=r"PATH_NOT_FOUND.*To mend it: see that the step that writes it"):
+    with pytest.raises(DriverFailed, match=r"PATH_NOT_FOUND.*Fix: check that the step that writes it"):
         run_application(make(program).ctx)
 
 
@@ -176,7 +182,7 @@ def test_what_an_earlier_attempt_has_left_is_ended_first(make: Callable[..., Run
         }
         assert run_application(run.ctx) == {"application_id": None}, "of one without a result"
         assert {tag: process.poll() is not None for tag, process in left.items()} == marks
-    assert "ended the driver that an earlier attempt had left here" in run.recorder.lines
+    assert "ended the driver of an earlier attempt" in run.recorder.lines
 
 
 @pytest.mark.long

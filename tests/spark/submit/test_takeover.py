@@ -18,8 +18,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.spark.submit.application import JOB_NAME
-from glidemq_orchestrate.spark.submit.driver import DriverFailed
-from glidemq_orchestrate.spark.submit.handler import run_application
+from glidemq_orchestrate.spark.submit.handler import DriverFailed, run_application
 from glidemq_orchestrate.worker.handlers.context import Cancelled
 from tests.conftest import Eventually
 from tests.processes import spawned
@@ -74,7 +73,7 @@ class Taken:
 
     def taken_over(self, queue: Queue, job: str) -> int:
         """How often a worker has taken over its driver."""
-        return str(queue.logs(job).lines).count("goes on with the driver")
+        return str(queue.logs(job).lines).count("took over the driver")
 
     def has_run_once(self, queue: Queue, job: str) -> None:
         """Check that all of a single run has reached the job."""
@@ -187,7 +186,7 @@ def test_a_killed_keeper_ends_its_driver_and_fails_the_attempt(taken: Taken) -> 
             progress: Any = queue.get_job(job).progress
             os.kill(progress["pid"], signal.SIGKILL)
             taken.eventually(lambda: queue.get_job(job).state == "failed", timeout=60)
-        assert "the process that kept its driver was killed" in str(queue.get_job(job).failed_reason)
+        assert "the keeper of its driver was killed" in str(queue.get_job(job).failed_reason)
         assert (drivers_of(taken.folder), kept()) == ([], [])
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.cluster import require_master, settings_of_file
-from glidemq_orchestrate.spark.settings import SparkSettings
+from glidemq_orchestrate.spark.setup.master import require_master
+from glidemq_orchestrate.spark.setup.settings import SparkSettings, settings_of_file
 
 FILE = """
 # a comment
@@ -65,7 +65,7 @@ def test_a_master_that_does_not_answer_is_told_after_a_while(caplog: pytest.LogC
         closed.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{closed.getsockname()[1]}"
     began = time.monotonic()
-    with pytest.raises(ConfigurationError, match=f"no Spark master answers at {master}: start it"):
+    with pytest.raises(ConfigurationError, match=f"no Spark master replies at {master}\\. Fix: start it"):
         require_master(master, patience=0.1)
     assert time.monotonic() - began < 10
     assert "waiting up to 0.1 s" in caplog.text
@@ -84,7 +84,7 @@ def test_what_is_no_master_is_refused(master: str) -> None:
 
 @pytest.mark.parametrize("master", ["foo://host:1", "", "locals", "http://host:7077", "k8s://", "local[]"])
 def test_a_master_of_no_kind_that_spark_has_is_refused(master: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no Spark master: it must be local\[\*\], spark://"):
+    with pytest.raises(ConfigurationError, match=r"is not a Spark master: it must be local\[\*\], spark://"):
         require_master(master, patience=0)
 
 

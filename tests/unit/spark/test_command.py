@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 
 from glidemq_orchestrate.spark.submit.application import Application
-from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, settings_of
 from glidemq_orchestrate.worker.handlers.context import Context
 
 APPLICATION = Application("application a", "/opt/jobs/a.py", "", ("--day", "1"), ("/opt/jobs/b.zip",), {})
@@ -15,7 +14,7 @@ CTX = Context("etl", "7", "spark.submit", 1, {"user": "ana"}, {}, None, None)
 
 
 def settings(master: str, more: Mapping[str, str] = {}) -> Mapping[str, str]:
-    return settings_of(CTX, APPLICATION, {"spark.master": master, **more}, "glidemq-0a1")
+    return APPLICATION.settings(CTX, {"spark.master": master, **more}, "glidemq-0a1")
 
 
 @pytest.mark.parametrize("master", ["yarn", "yarn-client"])
@@ -45,11 +44,11 @@ def test_a_driver_runs_beside_its_worker_whatever_the_defaults_of_a_cluster_are(
 
 
 def test_arguments_come_after_the_program() -> None:
-    assert arguments_of(APPLICATION) == ["--py-files", "/opt/jobs/b.zip", "/opt/jobs/a.py", "--day", "1"]
+    assert APPLICATION.arguments() == ["--py-files", "/opt/jobs/b.zip", "/opt/jobs/a.py", "--day", "1"]
 
 
 def test_a_digest_tells_programs_and_settings_apart() -> None:
     other = Application("application a", "/opt/jobs/a.py", "", ("--day", "2"), ("/opt/jobs/b.zip",), {})
-    found = {digest_of(one, {"a": value}) for one in (APPLICATION, other) for value in ("1", "2")}
+    found = {one.digest({"a": value}) for one in (APPLICATION, other) for value in ("1", "2")}
     assert len(found) == 4
-    assert digest_of(APPLICATION, {"a": "1", "b": "2"}) == digest_of(APPLICATION, {"b": "2", "a": "1"})
+    assert APPLICATION.digest({"a": "1", "b": "2"}) == APPLICATION.digest({"b": "2", "a": "1"})

@@ -9,10 +9,9 @@ import pytest
 
 from glidemq_orchestrate import Context, RetryLater
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.drivers import folder as folders
-from glidemq_orchestrate.spark.drivers import lines
-from glidemq_orchestrate.spark.drivers.folder import DriverFolder
-from glidemq_orchestrate.spark.drivers.lines import Line, LineReader, Writer
+from glidemq_orchestrate.spark.submit.drivers import driver_folder, lines
+from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder
+from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Record
 
@@ -97,35 +96,35 @@ class TestFolders:
     def test_what_nobody_needs_is_swept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         held, left = DriverFolder.made("held-1", "x"), DriverFolder.made("left-1", "x")
         left.release()
-        folders.sweep()
+        driver_folder.sweep()
         assert left.path.exists(), "it may just be made"
-        monkeypatch.setattr(folders, "_YOUNG_SECONDS", -1.0)
-        folders.sweep()
+        monkeypatch.setattr(driver_folder, "_YOUNG_SECONDS", -1.0)
+        driver_folder.sweep()
         assert (held.path.exists(), left.path.exists()) == (True, False)
-        folders.remove("held")
+        driver_folder.remove("held")
         assert not held.path.exists()
 
     def test_a_folder_that_is_open_to_others_is_refused(self) -> None:
-        folders.home().chmod(0o755)
+        driver_folder.home().chmod(0o755)
         with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
-            folders.home()
+            driver_folder.home()
 
     def test_a_link_in_its_place_is_refused(self, tmp_path: Path) -> None:
-        home = folders.home()
+        home = driver_folder.home()
         home.rmdir()
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         home.symlink_to(tmp_path / "elsewhere")
         with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
-            folders.home()
+            driver_folder.home()
 
     @pytest.mark.parametrize(("text", "seconds"), [("", 120.0), ("0", 0.0), ("7.5", 7.5)])
     def test_the_patience_is_a_number_of_seconds(self, text: str, seconds: float) -> None:
-        assert folders.patience({folders.PATIENCE_VARIABLE: text}) == seconds
+        assert driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text}) == seconds
 
     @pytest.mark.parametrize("text", ["-1", "x", "nan", "inf", "90000"])
     def test_any_other_patience_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigurationError, match="must be a number of seconds, at most 86400"):
-            folders.patience({folders.PATIENCE_VARIABLE: text})
+            driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
 
 
 class TestRecords:
@@ -135,7 +134,7 @@ class TestRecords:
     def waits(self, progress: Any, epoch: int) -> bool:
         ctx = Context("spark", "j", "spark.submit", 1, {}, {}, None, None, epoch=epoch)
         try:
-            Record(progress).wait(ctx, Output(ctx, {}))
+            Record(progress).wait(epoch, Output(ctx, {}).begin)
         except RetryLater as exc:
             return not exc.counts
         return False
@@ -146,15 +145,23 @@ class TestRecords:
         assert self.waits(since, 1_034_000), "its patience, 10 s of grace, and 5 s"
         assert not self.waits(since, 1_035_000)
         assert not self.waits(self.told(ended=True), 1_000_000)
-        assert not self.waits(self.told(machine=folders.machine()), 1_000_000)
+        assert not self.waits(self.told(machine=driver_folder.machine()), 1_000_000)
 
     @pytest.mark.parametrize(
         "progress",
-        [None, 7, "x", [], {}, {"driver": 1, "machine": "x"}, {"driver": "../x", "machine": folders.machine}],
+        [
+            None,
+            7,
+            "x",
+            [],
+            {},
+            {"driver": 1, "machine": "x"},
+            {"driver": "../x", "machine": driver_folder.machine},
+        ],
     )
     def test_whatever_else_is_stored_is_no_record(self, progress: Any) -> None:
         if isinstance(progress, dict) and callable(progress.get("machine")):
-            progress = progress | {"machine": folders.machine()}
+            progress = progress | {"machine": driver_folder.machine()}
         assert not Record(progress).is_here
         assert not self.waits(progress, 1)
 

@@ -135,11 +135,11 @@ py4j.protocol.Py4JJavaError: {PYTHON_ENDED}"""
         ),
         (
             "An error occurred while calling None.None",
-            "the JVM of the session gave no answer (An error occurred while calling None.None)",
+            "the JVM of the session did not answer (An error occurred while calling None.None)",
         ),
         (
             "Answer from Java side is empty",
-            "the JVM of the session gave no answer (Answer from Java side is empty)",
+            "the JVM of the session did not answer (Answer from Java side is empty)",
         ),
         (
             MEMORY,
@@ -195,14 +195,14 @@ def test_a_message_ends_with_one_full_stop_and_advises_nothing_that_the_remedy_s
 def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
     found = explained(f"[PATH_NOT_FOUND] {'x' * 10_000}")
     assert len(found) < MAX + 200
-    assert found.endswith("that the worker reaches the path")
+    assert found.endswith("that the worker can reach the path")
 
 
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
         (CORRUPT, "the file is damaged"),
-        (TASK, "let the user of the worker"),
+        (TASK, "give the user of the worker"),
         (DRIVER, "spark.jars.packages"),
         (EXECUTOR, "more memory"),
         (PYTHON_ENDED, "spark.executor.memoryOverhead"),
@@ -213,9 +213,9 @@ def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "PYSPARK_PYTHON"),
         ("ModuleNotFoundError: No module named 'numpy'", "install it there"),
         ("Could not serialize object: TypeError: cannot pickle '_thread.lock' object", "inside the function"),
-        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading", "a path of its own"),
+        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading", "its own path"),
         ("[PATH_ALREADY_EXISTS] Path file:/x already exists.", 'mode("overwrite")'),
-        (TWICE, "publish once for each location"),
+        (TWICE, "publish once per location"),
         (
             "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x/file",
             "name a directory",
@@ -223,7 +223,7 @@ def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
         ("java.net.UnknownHostException: nosuchhost", "the host in the URI"),
         ("All masters are unresponsive! Giving up.", "GLIDEMQ_SPARK_MASTER"),
         ("java.lang.UnsupportedClassVersionError: x has been compiled by a more recent version", "JAVA_HOME"),
-        ("java.io.IOException: No space left on device", "the disk of the location or"),
+        ("java.io.IOException: No space left on device", "free space on the full disk"),
     ],
 )
 def test_each_error_has_its_remedy(text: str, remedy: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import Context
-from glidemq_orchestrate.spark.identity import identity_of
+from glidemq_orchestrate.spark.setup.request import identity_of
 from glidemq_orchestrate.worker.handlers.context import Unheard
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.spark import steps
-from glidemq_orchestrate.spark.ended import SessionGone
-from glidemq_orchestrate.spark.losses import MAX_KNOWN, Losses
-from glidemq_orchestrate.spark.steps import SessionLost
+from glidemq_orchestrate.spark import handler
+from glidemq_orchestrate.spark.failures import SessionGone
+from glidemq_orchestrate.spark.handler import MAX_KNOWN, Losses, SessionLost
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 
@@ -33,17 +32,17 @@ def test_no_more_jobs_are_known_than_fit() -> None:
 def test_losses_are_free_until_the_step_is_to_blame(*, is_alone: bool, kinds: list[int]) -> None:
     gone = SessionGone("the session was lost")
     gone.is_alone = is_alone
-    found = [steps._lost(gone, count) for count in (1, 2, 3)]
+    found = [handler._lost(gone, count) for count in (1, 2, 3)]
     assert [type(one) for one in found] == [RetryLater if free else SessionLost for free in kinds]
     assert not any(one.counts for one in found if isinstance(one, RetryLater))
-    assert "the last 3 times: its driver ran out of memory" in str(found[2])
+    assert "(3 times in a row): its driver ran out of memory" in str(found[2])
 
 
 def test_what_the_step_met_is_told_in_place_of_a_guess() -> None:
-    gone = SessionGone("the session was lost", "its executors failed. To mend it: look")
-    assert str(steps._lost(gone, 1)) == (
-        "the session was lost: its executors failed. To mend it: look; it runs again"
+    gone = SessionGone("the session was lost", "its executors failed. Fix: look")
+    assert str(handler._lost(gone, 1)) == (
+        "the session was lost: its executors failed. Fix: look; it runs again"
     )
-    assert str(steps._lost(gone, 3)) == (
-        "the session was lost; so it was the last 3 times: its executors failed. To mend it: look"
+    assert str(handler._lost(gone, 3)) == (
+        "the session was lost (3 times in a row): its executors failed. Fix: look"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
-from glidemq_orchestrate.spark.drivers.lines import Line, LineReader, Writer
+from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.worker.handlers.context import Context, Unheard
 
@@ -73,12 +73,12 @@ def taken(output: Output, *lines: str) -> Output:
 @pytest.mark.parametrize(
     ("code", "lines", "expected"),
     [
-        (137, [GREETING], r"^it has written no error: .* killed by signal 9, maybe as memory ran out$"),
-        (-9, [GREETING, "day 1"], r"killed by signal 9, maybe as memory ran out$"),
+        (137, [GREETING], r"^it wrote no error; .* killed by signal 9, perhaps because memory ran out$"),
+        (-9, [GREETING, "day 1"], r"killed by signal 9, perhaps because memory ran out$"),
         (143, [PICKED, GREETING], r"killed by signal 15$"),
         (-15, [], r"killed by signal 15$"),
         (137, ["ValueError: no day"], r"^ValueError: no day$"),
-        (3, [PICKED, GREETING, PROFILE, NATIVE], r"^it has written nothing$"),
+        (3, [PICKED, GREETING, PROFILE, NATIVE], r"^it wrote nothing$"),
         (
             1,
             [

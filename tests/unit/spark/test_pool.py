@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.ended import SessionGone
+from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled
 from glidemq_orchestrate.spark.hosts import pool
 from glidemq_orchestrate.spark.hosts.pool import SHARED, Hosts
-from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
 from glidemq_orchestrate.spark.hosts.wire import Outcome
-from glidemq_orchestrate.spark.step import StepCancelled
+from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.worker.handlers.context import Context, Unheard
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
@@ -51,7 +50,7 @@ class FakeHost:
         found: Any = step(self)  # a real one returns JSON
         return Outcome(found, [])
 
-    def look(self) -> float:
+    def probe(self) -> float:
         return self.silent
 
     def stop(self) -> None:
@@ -74,8 +73,8 @@ def context(data: Any) -> Context:
 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
-    monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(pool, "TELL_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "REPORT_WAIT_SECONDS", 0.1)
     FakeHost.made = []
     made: Any = FakeHost
     found = Hosts(made)
@@ -230,7 +229,7 @@ def test_a_worn_one_takes_steps_until_the_next_is_there(
 def test_one_that_does_not_reply_gets_no_more_steps_and_is_ended_in_the_end(
     hosts: Hosts, begin: Any, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    monkeypatch.setattr(pool, "WEIGH_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "MEASURE_SECONDS", 0.05)
     step, go, _ = begin(hosts)
     eventually(lambda: FakeHost.made and FakeHost.made[0].has_started, 5)
     (stuck,) = FakeHost.made
@@ -310,6 +309,6 @@ def test_a_spark_connect_server_has_settings_of_its_own(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLIDEMQ_SPARK_MASTER", "sc://host")
-    with pytest.raises(InvalidCall, match=r"spark\.driver\.memory: a Spark Connect server has settings"):
+    with pytest.raises(InvalidCall, match=r"spark\.driver\.memory: the settings of a Spark Connect server"):
         run(hosts, BIG)
     assert run(hosts, OWN) is run(hosts)

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.spark import NotPublished, publish_files, published_path, tidy
-from glidemq_orchestrate.spark.published import acceptance, cleanup
+from glidemq_orchestrate.spark.published import acceptance
 from glidemq_orchestrate.spark.published.acceptance import accepted
-from glidemq_orchestrate.spark.published.folder import Folder
-from glidemq_orchestrate.spark.published.store import LocalStore, store_of
-from glidemq_orchestrate.spark.published.version import (
+from glidemq_orchestrate.spark.published.locations import target as cleanup
+from glidemq_orchestrate.spark.published.locations.folder import Folder
+from glidemq_orchestrate.spark.published.locations.store import LocalStore, store_of
+from glidemq_orchestrate.spark.published.locations.version import (
     Publication,
     Version,
     epoch_of,

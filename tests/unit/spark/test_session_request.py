@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.hosts.limits import Limits
-from glidemq_orchestrate.spark.hosts.session_request import SessionRequest
+from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
 

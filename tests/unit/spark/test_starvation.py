@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from glidemq_orchestrate.spark.watch import StageProgress, Starvation
+from glidemq_orchestrate.spark.sessions.progress import StageProgress, Starvation
 
 
 @dataclass
@@ -32,16 +32,16 @@ class Tracker:
 def test_only_what_waits_while_nothing_runs_at_all_waits_for_executors() -> None:
     tracker, now = Tracker({1: 0}), [100.0]
     starvation = Starvation(tracker, "step", 60, lambda: now[0])  # type: ignore[arg-type]
-    assert starvation.look() == 0
+    assert starvation.read() == 0
     now[0] += 59
-    assert (starvation.look(), starvation.has_given_up) == (59, False)
+    assert (starvation.read(), starvation.has_given_up) == (59, False)
     tracker.stages[2] = 1  # a task of another step
-    assert starvation.look() == 0
+    assert starvation.read() == 0
     del tracker.stages[2]
     now[0] += 5
-    assert starvation.look() == 0
+    assert starvation.read() == 0
     now[0] += 60
-    assert (starvation.look(), starvation.has_given_up) == (60, True)
+    assert (starvation.read(), starvation.has_given_up) == (60, True)
 
 
 def test_a_step_without_a_job_waits_for_nothing() -> None:
@@ -49,7 +49,7 @@ def test_a_step_without_a_job_waits_for_nothing() -> None:
     starvation = Starvation(tracker, "step", 60, lambda: now[0])  # type: ignore[arg-type]
     for _ in range(3):
         now[0] += 100
-        assert (starvation.look(), starvation.has_given_up) == (0, False)
+        assert (starvation.read(), starvation.has_given_up) == (0, False)
 
 
 def test_progress_stays_when_spark_has_forgotten_the_jobs_of_a_step_beside_those_of_others() -> None:

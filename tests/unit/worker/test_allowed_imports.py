@@ -150,7 +150,7 @@ def test_an_invalid_list_of_packages_is_refused(wrong: Any) -> None:
     [
         ("glidemq_orchestrate.spark", "glidemq_orchestrate.spark"),
         ("glidemq_orchestrate.spark:handlers", "glidemq_orchestrate.spark"),
-        ("glidemq_orchestrate.spark.steps", "glidemq_orchestrate.spark"),
+        ("glidemq_orchestrate.spark.handler", "glidemq_orchestrate.spark"),
         ("a_module_alone", "a_module_alone"),
     ],
 )

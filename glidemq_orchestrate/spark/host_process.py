@@ -1,0 +1,297 @@
+"""A session host: holds one Spark session, and runs the steps that its worker sends.
+
+Each has a thread of its own, as libraries keep for a thread what a step sets there, such as the precision of
+``decimal``. A host ends with its worker, also when that is killed, and its JVM ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import LeaseLost
+from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone, SessionUnfit
+from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
+from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
+from glidemq_orchestrate.spark.published.locations.version import Publication
+from glidemq_orchestrate.spark.sessions.engines import engine_for
+from glidemq_orchestrate.spark.steps.engine import Engine
+from glidemq_orchestrate.spark.steps.run import run_step
+from glidemq_orchestrate.wire.codec import JsonLike, encode
+from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
+from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Speaker
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def main() -> None:
+    """Serve the worker whose descriptor is the first argument."""
+    wire = Wire(socket.socket(fileno=int(sys.argv[1])))
+    os.register_at_fork(after_in_child=wire.after_fork)
+    message = wire.receive()
+    if message is None:
+        return
+    opening: Opening = message.value
+    sys.path[:] = opening.path
+    log = _Log(wire, opening.levels)
+    engine = engine_for(opening.settings)
+    try:
+        engine.start()
+    except BaseException as exc:  # noqa: BLE001  whatever it is, the worker reports it
+        log.stop()
+        with suppress(OSError):
+            if _is_of_a_killed_jvm(exc):
+                wire.send("lost", message.number, ("the JVM of the Spark session ended", ""))
+            else:
+                wire.send("raised", message.number, pack(exc))
+        engine.stop()
+        return
+    # A host ends with its worker, which may still wait for its steps. Not SIG_IGN, which programs that it
+    # executes would inherit; and what is forked gets the defaults back.
+    for number in _SIGNALS:  # after PySpark, which has a handler of its own
+        signal.signal(number, lambda *_: None)
+    os.register_at_fork(after_in_child=_default_signals)
+    with suppress(OSError):
+        wire.send("done", message.number)
+    _Host(wire, engine, log).serve()
+    with suppress(Exception):
+        engine.stop()
+        log.stop()
+    os._exit(0)  # threads of steps may still be there: nobody waits for them
+
+
+def _is_of_a_killed_jvm(exc: BaseException) -> bool:
+    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415  of an extra
+
+    return isinstance(exc, Py4JNetworkError | ConnectionError | EOFError)
+
+
+class _Host:
+    """The steps of this process."""
+
+    def __init__(self, wire: Wire, engine: Engine, log: _Log) -> None:
+        self._wire, self._engine, self._log, self._owner = wire, engine, log, os.getpid()
+        self._steps: dict[int, _Speaker] = {}
+
+    def serve(self) -> None:
+        """Until the worker ends the connection."""
+        while (message := self._wire.receive()) is not None:
+            speaker = self._steps.get(message.number)
+            if message.kind == "step":
+                speaker = self._steps[message.number] = _Speaker(self._wire, message.number)
+                self._begin("step", self._run, message, speaker)
+            elif message.kind in ("publish", "probe"):
+                self._begin(
+                    message.kind, self._publish if message.kind == "publish" else self._probe, message
+                )
+            elif speaker is not None and message.kind == "cancel":
+                speaker.cancelled.set()
+            elif speaker is not None:
+                speaker.answers.put(message.value)
+
+    def _begin(self, name: str, function: Callable[..., None], *given: Any) -> None:
+        threading.Thread(target=function, args=given, name=f"{name}-{given[0].number}", daemon=True).start()
+
+    def _run(self, message: Message, speaker: _Speaker) -> None:
+        kind: str
+        value: Any
+        self._log.restore()
+        try:
+            kind, value = "done", self._outcome(message, speaker)
+        except SessionClosed as exc:
+            kind, value = "closed", (str(exc), exc.explanation)
+        except SessionUnfit as exc:
+            kind, value = "unfit", (str(exc), exc.explanation)
+        except SessionGone as exc:
+            kind, value = "lost", (str(exc), exc.explanation)
+        except BaseException as exc:  # noqa: BLE001  a step harms its job only
+            kind, value = "raised", pack(exc)
+        if os.getpid() != self._owner:  # a step has forked and let the copy return here
+            os._exit(1)
+        speaker.end()
+        del self._steps[message.number]
+        self._say(kind, message.number, value)
+
+    def _outcome(self, message: Message, speaker: _Speaker) -> Outcome:
+        job, has_flow = message.value
+        flow = _Flow(speaker) if has_flow else None
+        ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
+        published = list[Publication]()
+        try:
+            result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
+        finally:
+            published += accepted.take((ctx.queue, ctx.job_id, ctx.epoch))
+        return Outcome(result, published)
+
+    def _publish(self, message: Message) -> None:
+        try:
+            places, epoch = message.value
+            settled = make_versions(places, self._engine.session(), epoch)
+        except BaseException as exc:  # noqa: BLE001  whatever the store raises
+            self._say("raised", message.number, pack(exc))
+        else:
+            self._say("done", message.number, settled)
+
+    def _probe(self, message: Message) -> None:
+        """Tell whether the session replies; one that does not reply lets the worker wait."""
+        kind = "done" if self._engine.is_alive() else "lost"
+        self._say(kind, message.number, ("the Spark session has ended", ""))
+
+    def _say(self, kind: str, number: int, value: Any) -> None:
+        with suppress(OSError):  # the worker has ended, and so does this process
+            self._wire.send(kind, number, value)
+
+
+class _Speaker(Speaker):
+    """What a step asks of its worker, each answered before it goes on; see ``worker.context.Speaker``."""
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self.cancelled = Cancelled()
+        self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._wire, self._number, self._owner = wire, number, os.getpid()
+        self._asking, self._is_over, self._asker = threading.Lock(), False, 0
+
+    def ask(self, method: str, *given: Any) -> None:
+        """Let the worker call a method of its context.
+
+        Raises:
+            LeaseLost: The step has ended, or this is a copy of its process.
+            RuntimeError: It is called in the middle of itself.
+            Exception: What the worker's method raises.
+        """
+        if os.getpid() != self._owner:
+            raise LeaseLost("a process that a step has forked cannot report for it")
+        if self._asker == threading.get_ident():  # a finalizer that logs, say
+            raise RuntimeError("a step cannot report while it reports")
+        with self._asking:
+            if self._is_over:
+                raise LeaseLost("this attempt has ended")
+            self._asker = threading.get_ident()
+            try:
+                self._wire.send("call", self._number, (method, given))
+                answer = self.answers.get()
+            finally:
+                self._asker = 0
+        if answer is not None:
+            raise unpack(answer)
+
+    def end(self) -> None:
+        """The step has returned; a thread that outlives it is told so."""
+        with self._asking:
+            self._is_over = True
+
+    def progress(self, value: JsonLike) -> None:
+        self.ask("progress", encode(value, where="progress"))
+
+    def log(self, line: str) -> None:
+        self.ask("log", str(line))
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        self.ask("output", encode(dict(fields), where="output"))
+
+    def report_usage(self, usage: Usage) -> None:
+        self.ask("report_usage", usage)
+
+    def write_message(self, text: str) -> None:
+        self.ask("write_message", str(text))
+
+    def check_owner(self) -> None:
+        self.ask("check_owner")
+
+    def note_published(self, lines: Sequence[str]) -> None:
+        self.ask("note_published", list(lines))
+
+    async def check_owner_async(self) -> None:
+        await asyncio.to_thread(self.check_owner)
+
+
+class _Flow(FlowOfNode):
+    """The flow of the step's node; see ``worker.running_flow.RunningFlow``."""
+
+    def __init__(self, speaker: _Speaker) -> None:
+        self._speaker = speaker
+
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        self._speaker.ask("add_nodes", list(nodes), tuple(before))
+
+    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        await asyncio.to_thread(self.add_nodes, nodes, before=before)
+
+
+class _ToWorker(logging.Handler):
+    """Sends what is logged here to the loggers of the worker."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # the worker has ended
+            self._wire.send("logged", 0, {name: _plain(value) for name, value in vars(record).items()})
+
+
+class _ToQueue(QueueHandler):
+    """Puts records in a queue, as text, and with the whole of an error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.process == _OWNER:  # a process that a step has forked has no thread that sends them
+            super().emit(record)
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """A copy that can travel."""
+        told = logging.makeLogRecord(record.__dict__)
+        told.msg, told.args = record.getMessage(), None
+        if record.exc_info and not record.exc_text:
+            told.exc_text = logging.Formatter().formatException(record.exc_info)
+        told.exc_info = None
+        return told
+
+
+_OWNER: Final = os.getpid()
+
+
+def _plain(value: object) -> object:
+    """A value that surely arrives, whatever an ``extra`` holds."""
+    return value if value is None or type(value) in (str, int, float, bool) else str(value)
+
+
+class _Log:
+    """Logs to the worker, by a thread: whoever logs may be in the middle of a message to it."""
+
+    def __init__(self, wire: Wire, levels: Mapping[str, int]) -> None:
+        records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._listener = QueueListener(records, _ToWorker(wire))
+        self._listener.start()
+        self._handler, self._levels = _ToQueue(records), {"": logging.WARNING, **levels}
+        for name, level in {"py4j": logging.WARNING, **levels}.items():  # it tells of each connection
+            logging.getLogger(name or None).setLevel(level)
+        self.restore()
+
+    def restore(self) -> None:
+        """Undo what a step has changed for others: the level of the worker counts, and all goes there."""
+        root = logging.getLogger()
+        root.setLevel(self._levels[""])
+        logging.disable(logging.NOTSET)
+        if self._handler not in root.handlers:
+            root.addHandler(self._handler)
+
+    def stop(self) -> None:
+        """Send what is left."""
+        self._listener.stop()
+
+
+def _default_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,1 @@
+"""Where published data lie: folders of versions, and tables of Apache Iceberg."""

@@ -1,0 +1,301 @@
+"""An accepted attempt becomes one commit of a table of Iceberg, once, whoever makes it.
+
+What a kill leaves behind, and who repairs it:
+
+- before the result is accepted: a folder of files that are in no snapshot, which ``tidy`` removes;
+- after it, before the commit: the server has noted the attempt. A Spark worker of the queue commits it within
+  a minute or when it starts, and so does whoever reads by the result;
+- after the commit, before the file in ``versions``: the commit has set a property of the table with the name
+  of the attempt, by which the next one sees that it is done. Snapshots expire, and their times are those of
+  whoever commits; properties stay. A commit removes those of attempts that have a file in ``versions``.
+
+Of two who commit at the same time the catalog refuses one, which then finds what the other has done.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.spark.published.locations.iceberg.change import Change
+from glidemq_orchestrate.spark.published.locations.iceberg.conversion import for_spark
+from glidemq_orchestrate.spark.published.locations.iceberg.partitions import parts_of, rows_of
+from glidemq_orchestrate.spark.published.locations.store import Store, store_of
+from glidemq_orchestrate.spark.published.locations.version import (
+    ATTEMPTS,
+    MANIFEST,
+    NotPublished,
+    Version,
+    counting,
+    epoch_of,
+    file_of,
+    newest_first,
+    uncounted,
+)
+from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+SCHEME: Final = "iceberg:"
+MAX_TRIES: Final = 20
+"""So often others may be faster with a commit before one gives up."""
+PAUSE_SECONDS: Final = 0.5
+COMMITTED: Final = "glidemq.committed."
+"""What begins the property of a table that names an attempt which it has."""
+MAX_FORGOTTEN: Final = 100
+"""So many of these properties a commit looks at, to remove them."""
+
+
+class TableChanged(Exception):
+    """The columns or partitions of a table were changed, or it was made anew, while a step wrote for it."""
+
+
+def is_iceberg(location: str) -> bool:
+    """Whether a location in a result is a table: ``iceberg:catalog.namespace.table``."""
+    return isinstance(location, str) and location.startswith(SCHEME)
+
+
+def catalog_of(location: str) -> tuple[Catalog, tuple[str, ...]]:
+    """The catalog of a location, as pyiceberg is configured for it, and the name of the table there.
+
+    Raises:
+        Unrecoverable: It names no table.
+        ConfigurationError: pyiceberg is missing, or knows no such catalog.
+    """
+    name, *table = location.removeprefix(SCHEME).split(".")
+    if not all([name, *table]) or len(table) < 2:
+        raise Unrecoverable("a table of Iceberg is named catalog.namespace.table, such as lake.sales.orders")
+    return loaded(name), tuple(table)
+
+
+@functools.cache
+def loaded(name: str) -> Catalog:
+    """A catalog of pyiceberg's configuration, which it reads once in a process.
+
+    Raises:
+        ConfigurationError: pyiceberg is missing, or knows no such catalog.
+    """
+    try:
+        with importing():
+            from pyiceberg.catalog import load_catalog
+    except ImportError as exc:
+        raise ConfigurationError(
+            "tables of Iceberg need pyiceberg: pip install 'glidemq-orchestrate[iceberg]'"
+        ) from exc
+    try:
+        return load_catalog(name)
+    except ValueError as exc:
+        raise ConfigurationError(
+            f"pyiceberg knows no catalog {name}: set PYICEBERG_CATALOG__{name.upper()}__URI and the like, or "
+            "write a .pyiceberg.yaml, where the Spark workers run"
+        ) from exc
+
+
+class IcebergTable:
+    """See ``Target``.
+
+    Attributes:
+        table: As it was when it was opened, or last looked at.
+    """
+
+    def __init__(self, location: str, table: Table, store: Store) -> None:
+        self.location, self.table, self.store = location, table, store
+
+    @classmethod
+    def opened(cls, location: str, spark: SparkSession | None) -> Self:
+        """A table that is there.
+
+        Raises:
+            Unrecoverable, ConfigurationError: It cannot be reached; see ``catalog_of`` and ``store_of``.
+            NotPublished: There is no such table.
+        """
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        catalog, name = catalog_of(location)
+        try:
+            table = catalog.load_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError) as exc:
+            raise NotPublished(f"there is no table {location.removeprefix(SCHEME)}") from exc
+        return cls(location, table, store_of(for_spark(table.location()), spark))
+
+    @property
+    def id(self) -> str:
+        """What tells the table from another of its name."""
+        return str(self.table.metadata.table_uuid)
+
+    def check_unchanged(self) -> None:
+        """Look at the table again.
+
+        Raises:
+            TableChanged: Files that were written for it as it was may not fit any more.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            now = self.table.catalog.load_table(self.table.name())
+        except NoSuchTableError:
+            now = None
+        if now is None or not _is_alike(self.table, now):
+            raise TableChanged(
+                f"the columns or partitions of {self.location} were changed while the rows were written"
+            )
+        self.table = now
+
+    def make(self, name: str) -> bool:
+        """See ``Target.make``."""
+        if self.store.read(path := file_of(name)) is not None:
+            return True
+        text = self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
+        if text is None:
+            return self._has(name)
+        version = Version.read(text)
+        for _ in range(MAX_TRIES):
+            if self._commit(version):
+                break
+            time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two do not meet again
+            self.table = self.table.refresh()
+        else:
+            raise OSError(f"{self.location}: others were faster with {MAX_TRIES} commits in a row")
+        self.store.create(path, text)
+        return True
+
+    def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
+        """See ``Target.tidy``; only attempts that are in no snapshot. The rest is Iceberg's maintenance."""
+        if replaced is not None:
+            raise Unrecoverable(
+                f"{self.location}: old rows of a table of Iceberg go with its snapshots: expire these"
+            )
+        names = uncounted(self.store, set(counting(self.store)), grace, now_ms)
+        if not names:
+            return 0
+        files = self.table.refresh().inspect.all_files().column("file_path").to_pylist()
+        used = {str(file).rpartition(f"/{ATTEMPTS}/")[2].partition("/")[0] for file in files}
+        unused = [name for name in names if name not in used]
+        for name in unused:
+            self.store.remove(f"{ATTEMPTS}/{name}")
+        return len(unused)
+
+    def _has(self, name: str) -> bool:
+        """Whether an attempt is committed."""
+        is_noted = f"{COMMITTED}{name}" in self.table.properties
+        return is_noted or any(change.name == name for change in self._in_snapshots())
+
+    def _commit(self, version: Version) -> bool:
+        """Commit what is to be done of an attempt, if anything is; False if another was faster."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import TableProperties
+
+        if self._has(version.name):
+            return True
+        table, change = self.table, Change.of(version)
+        self._check(version)
+        changes = self._changes(change)
+        left = change.left(changes)
+        if left is None:
+            return True
+        files = [file for one in (left, *left.restored(changes)) for file in self.files(one)]
+        if left.replaces == "nothing" and not files:
+            return True
+        # pyiceberg would commit again by itself, without a look at what the other has done.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        try:
+            with table.transaction() as changing, warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that nothing was there to be replaced
+                self._replace(changing, left)
+                if files:
+                    changing.add_files(files, snapshot_properties=left.summary())
+                if forgotten := self._forgotten():
+                    changing.remove_properties(*forgotten)
+                changing.set_properties({f"{COMMITTED}{version.name}": left.replaces})
+        except CommitFailedException:
+            return False
+        return True
+
+    def _replace(self, changing: Any, change: Change) -> None:
+        from pyiceberg.expressions import AlwaysTrue, Not
+
+        if self.table.current_snapshot() is None or change.replaces == "nothing":
+            return
+        folders = change.spared if change.replaces == "all" else change.partitions
+        rows = rows_of(folders, parts_of(self.table)) if folders else AlwaysTrue()
+        if change.replaces == "all":
+            changing.delete(Not(rows) if folders else rows, snapshot_properties=change.summary())
+        elif folders:
+            changing.delete(rows, snapshot_properties=change.summary())
+
+    def files(self, change: Change) -> list[str]:
+        """The data files of an attempt, as the catalog names them."""
+        below = f"{ATTEMPTS}/{change.name}"
+        folders = [below] if change.partitions is None else [f"{below}/{part}" for part in change.partitions]
+        base = self.table.location().rstrip("/")
+        return [
+            f"{base}/{folder}/{name}"
+            for folder in folders
+            for name in sorted(self.store.names(folder))
+            if name.endswith(".parquet") and not name.startswith(("_", "."))
+        ]
+
+    def _forgotten(self) -> list[str]:
+        """The properties of attempts that have a file by which they count."""
+        noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MAX_FORGOTTEN]
+        return [name for name in noted if self.store.read(file_of(name.removeprefix(COMMITTED))) is not None]
+
+    def _changes(self, change: Change) -> Sequence[Change]:
+        """The changes that snapshots tell of; where some have expired, also the later ones that count."""
+        found = list(self._in_snapshots())
+        if self._is_whole():
+            return found
+        known = {one.name for one in found}
+        noted = [name.removeprefix(COMMITTED) for name in self.table.properties if name.startswith(COMMITTED)]
+        for name in newest_first({*counting(self.store), *noted} - known):
+            if (epoch_of(name) or 0) <= change.epoch:
+                break
+            text = self.store.read(file_of(name)) or self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
+            found += [Change.of(Version.read(text))] if text is not None else []
+        return found
+
+    def _in_snapshots(self) -> Sequence[Change]:
+        """The changes that the snapshots tell of."""
+        summaries = [snapshot.summary for snapshot in self.table.snapshots()]
+        read = [Change.read(summary.additional_properties) for summary in summaries if summary is not None]
+        return [change for change in read if change is not None]
+
+    def _is_whole(self) -> bool:
+        """Whether every snapshot that the table has had is there; tables of the first format number none."""
+        snapshots = self.table.snapshots()
+        if not snapshots:
+            return not getattr(self.table.metadata, "last_sequence_number", 0)
+        return any((one.sequence_number or 0) <= 1 and one.parent_snapshot_id is None for one in snapshots)
+
+    def _check(self, version: Version) -> None:
+        """Refuse what cannot be committed.
+
+        Raises:
+            NotPublished: The table or the files are gone.
+        """
+        attempt = f"attempt {version.name} of {self.location}"
+        if version.table != self.id:
+            raise NotPublished(f"{attempt} was for another table, which had this name then")
+        missing = version.files - len(self.files(Change.of(version)))
+        if missing > 0:
+            raise NotPublished(
+                f"{missing} of {version.files} files of {attempt} were removed before its commit"
+            )
+
+
+def _is_alike(one: Table, other: Table) -> bool:
+    return (
+        one.metadata.table_uuid == other.metadata.table_uuid
+        and one.schema().fields == other.schema().fields
+        and one.spec().fields == other.spec().fields
+    )

@@ -1,0 +1,113 @@
+"""Opens a location, a folder of versions or a table of Iceberg, and removes what no reader will need."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Protocol
+
+from glidemq_orchestrate.spark.published.locations.folder import Folder
+from glidemq_orchestrate.spark.published.locations.iceberg.table import IcebergTable, is_iceberg
+from glidemq_orchestrate.spark.published.locations.store import Store, store_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Target(Protocol):
+    """A location, and how an attempt comes to count there.
+
+    Attributes:
+        location: As it stands in results.
+        store: Where attempts write.
+    """
+
+    @property
+    def location(self) -> str:
+        """See the class."""
+
+    @property
+    def store(self) -> Store:
+        """See the class."""
+
+    def make(self, name: str) -> bool:
+        """Let an attempt count whose result was accepted. Repeatable; False if what it wrote is not there.
+
+        Raises:
+            Exception: Whatever the store or the catalog raises.
+        """
+
+    def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
+        """Remove what no reader will ask for, and return how many folders that were; see ``tidy``."""
+
+
+def target_of(location: str, spark: SparkSession | None) -> Target:
+    """The target of a location: a path, a URI, or ``iceberg:catalog.namespace.table``.
+
+    Raises:
+        Unrecoverable: It cannot be one, or cannot be reached without a Spark session.
+    """
+    if is_iceberg(location):
+        return IcebergTable.opened(location, spark)
+    return Folder(store_of(location, spark))
+
+
+logger = logging.getLogger("glidemq_orchestrate.spark")
+
+GRACE: Final = timedelta(days=7)
+EVERY_SECONDS: Final = 3_600.0
+_tidied: Final[dict[str, float]] = {}
+_lock: Final = threading.Lock()
+
+
+def tidy(
+    location: str,
+    *,
+    grace: timedelta = GRACE,
+    replaced: timedelta | None = None,
+    spark: SparkSession | None = None,
+) -> int:
+    """Remove what attempts have left at a location that never counted, and old versions if that is asked for.
+
+    A worker does this without ``replaced`` after a publication, at most once an hour. Repeatable; a kill
+    leaves only what the next call removes.
+
+    Here ages are counted by the clock of this machine, there by the server's.
+
+    Args:
+        location: As for ``publish``, or ``iceberg:catalog.namespace.table``: there only attempts that are in
+            no snapshot are removed.
+        grace: Attempts without a version stay for so long after they began: they may still be running, or
+            be accepted and wait for their version.
+        replaced: Remove the versions that later ones have replaced wholly, and that began so long ago. Steps
+            and programs that read them by the results of their jobs find them no more. None: they stay.
+        spark: A session, for locations that are not local directories.
+
+    Returns:
+        The number of folders that were removed.
+
+    Raises:
+        Unrecoverable: The location needs a session.
+        Exception: Whatever the store raises.
+    """
+    return target_of(location, spark).tidy(grace, replaced, int(time.time() * 1000))
+
+
+def tidy_now_and_then(target: Target, now_ms: int) -> None:
+    """Tidy a location unless this process has done that within the hour; errors are logged.
+
+    Args:
+        target: The location.
+        now_ms: A time of the server that is not in the future: the clock of this machine may be wrong.
+    """
+    now = time.monotonic()
+    with _lock:
+        if now - _tidied.get(target.location, -EVERY_SECONDS) < EVERY_SECONDS:
+            return
+        _tidied[target.location] = now
+    try:
+        target.tidy(GRACE, None, now_ms)
+    except Exception:
+        logger.exception("%s cannot be tidied", target.location, extra={"action": "not_tidied"})

@@ -1,0 +1,250 @@
+"""Versions of a published table or folder, and which of them make up what readers see.
+
+Below a location are::
+
+    attempts/1795608250123-4f0c1a2b3c4d/            what one attempt wrote, and its _version.json
+    versions/1795608250123-4f0c1a2b3c4d.json        the same file: this attempt counts
+
+The number is the attempt's ``ctx.epoch``, so a later attempt has a larger one. The rest distinguishes jobs
+that began in the same millisecond. An attempt without a file in ``versions`` is visible to nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol, Self
+from urllib.parse import unquote
+
+from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.worker.handlers.context import Context
+
+ATTEMPTS: Final = "attempts"
+VERSIONS: Final = "versions"
+MANIFEST: Final = "_version.json"  # Spark reads no file whose name begins so
+FILES: Final = "files"
+"""The format of a folder of any files."""
+FIELD: Final = "published"
+_NAME: Final = re.compile(r"(\d{1,16})-([0-9a-f]{12})")
+_DEEP: Final = 4
+_SUFFIX: Final = ".json"
+
+
+class NotPublished(Exception):
+    """There is no version of this, or not of this kind."""
+
+
+def name_of(ctx: Context) -> str:
+    """The name of what an attempt publishes.
+
+    Raises:
+        NotPublished: The attempt has no number: it is not run by a worker.
+    """
+    if ctx.epoch <= 0:
+        raise NotPublished("only a job that a worker runs can publish: this context has no epoch")
+    who = f"{ctx.queue}/{ctx.job_id}/{ctx.token}"
+    return f"{ctx.epoch}-{hashlib.sha256(who.encode()).hexdigest()[:12]}"
+
+
+def epoch_of(name: str) -> int | None:
+    """The number in the name of an attempt; None if it is not the name of one."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one attempt has published.
+
+    Attributes:
+        name: Of the attempt; see ``name_of``.
+        format: Of Spark's data sources, or ``files``.
+        schema: Spark's JSON of the columns; None for files.
+        partitions: The folders of the partitions, ``day=2026-01-01/hour=3``; None when it has none.
+        options: Those of the writer, which the reader gets too.
+        replaces_all: Whether it replaces every earlier version, or only their partitions of the same names.
+        adds: Whether it replaces nothing: its rows come to those that are there (tables of Iceberg).
+        partition_by: The columns of the partitions; None where it was not written down.
+        table: The id of the table of Iceberg that it is for, with ``files``, how many it has written; empty
+            for others.
+    """
+
+    name: str
+    format: str
+    schema: Json = None
+    partitions: tuple[str, ...] | None = None
+    replaces_all: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+    adds: bool = False
+    partition_by: tuple[str, ...] | None = None
+    table: str = ""
+    files: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of the partitions, by the names of these where need be; None: not known."""
+        if self.partition_by is not None or self.partitions == ():
+            return self.partition_by
+        parts = self.partitions[0].split("/") if self.partitions else []
+        return tuple(unquote(part.partition("=")[0]) for part in parts)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the attempt."""
+        return epoch_of(self.name) or 0
+
+    def text(self) -> str:
+        """The text of its file."""
+        parts = None if self.partitions is None else list(self.partitions)
+        fields = {
+            "name": self.name, "format": self.format, "schema": self.schema, "partitions": parts,
+            "replaces_all": self.replaces_all, "options": dict(self.options), "adds": self.adds,
+            "partition_by": None if self.partition_by is None else list(self.partition_by),
+            "table": self.table, "files": self.files,
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read the text of such a file.
+
+        Raises:
+            ValueError: It is none.
+        """
+        fields: Any = json.loads(text)
+        try:
+            parts = fields["partitions"]
+            made = cls(
+                fields["name"],
+                fields["format"],
+                fields["schema"],
+                None if parts is None else tuple(parts),
+                fields["replaces_all"],
+                fields["options"],
+                fields.get("adds", False),
+                None if (names := fields.get("partition_by")) is None else tuple(names),
+                fields.get("table", ""),
+                fields.get("files", 0),
+            )
+        except (TypeError, KeyError) as exc:
+            raise ValueError(f"the file of a version lacks {exc}") from exc
+        if not isinstance(made.name, str) or epoch_of(made.name) is None or not isinstance(made.format, str):
+            raise ValueError("the file of a version names no attempt")
+        return made
+
+
+def newest_first(names: Iterable[str]) -> list[str]:
+    """The names of attempts, those with the largest number first; other names are left out."""
+    found = [(epoch, name) for name in names if (epoch := epoch_of(name)) is not None]
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def visible(versions: Iterable[Version]) -> Iterator[tuple[Version, tuple[str, ...] | None]]:
+    """What readers see: versions with those of their partitions that no later one has replaced.
+
+    Args:
+        versions: The newest first; none is asked for after the last that is needed.
+    """
+    replaced: set[str] = set()
+    for version in versions:
+        if version.partitions is None:
+            if not replaced:
+                yield version, None
+            return
+        if left := tuple(part for part in version.partitions if part not in replaced):
+            yield version, left
+        if version.replaces_all:
+            return
+        replaced.update(version.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a step returns of what it has published: where it is, and which attempt."""
+
+    location: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The folder with the data."""
+        return f"{self.location}/{ATTEMPTS}/{self.name}"
+
+    @property
+    def line(self) -> str:
+        """A line of text that names it; ``of_line`` reads it."""
+        return json.dumps([self.name, self.location])
+
+    @classmethod
+    def of_line(cls, line: str) -> Self | None:
+        """What a line names; None if it is of no form that is known here."""
+        try:
+            name, location = json.loads(line)
+        except (ValueError, TypeError):
+            return None
+        is_one = isinstance(location, str) and isinstance(name, str) and epoch_of(name) is not None
+        return cls(location, name) if is_one else None
+
+    def result(self, **more: Json) -> dict[str, Json]:
+        """The part of a result; ``found`` finds it."""
+        here: dict[str, Json] = {"location": self.location, "name": self.name, "path": self.path}
+        return {FIELD: {**here, **more}}
+
+
+def found(result: Json, depth: int = _DEEP) -> Iterator[Publication]:
+    """The publications in the result of a step, also within other objects and lists."""
+    if isinstance(result, dict):
+        fields = result.get(FIELD)
+        if isinstance(fields, dict):
+            location, name = fields.get("location"), fields.get("name")
+            if isinstance(location, str) and isinstance(name, str) and epoch_of(name) is not None:
+                yield Publication(location, name)
+    inner = result.values() if isinstance(result, dict) else result if isinstance(result, list) else ()
+    if depth > 0:
+        for value in inner:
+            yield from found(value, depth - 1)
+
+
+class Files(Protocol):
+    """The files of a location; see ``Store``."""
+
+    def names(self, folder: str) -> list[str]:
+        """See ``Store.names``."""
+
+    def read(self, path: str) -> str | None:
+        """See ``Store.read``."""
+
+
+def file_of(name: str) -> str:
+    """The file by which an attempt counts."""
+    return f"{VERSIONS}/{name}{_SUFFIX}"
+
+
+def counting(store: Files) -> list[str]:
+    """The names of the attempts that count, the newest first."""
+    return newest_first(name.removesuffix(_SUFFIX) for name in store.names(VERSIONS))
+
+
+def versions(store: Files) -> Iterator[Version]:
+    """What counts, the newest first; each is read when it is asked for."""
+    for name in counting(store):
+        if (text := store.read(file_of(name))) is not None:
+            yield Version.read(text)
+
+
+def uncounted(store: Files, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
+    """The attempts that are not known to count and began longer ago than the grace."""
+    return [
+        name
+        for name in newest_first(store.names(ATTEMPTS))
+        if name not in known and is_older(int(name.partition("-")[0]), grace, now_ms)
+    ]
+
+
+def is_older(epoch: int, than: timedelta, now_ms: int) -> bool:
+    """Whether an attempt began so long before a time."""
+    return now_ms - epoch > than.total_seconds() * 1000

@@ -1,0 +1,1 @@
+"""What PySpark has once for a context or a process, and each step needs for itself."""

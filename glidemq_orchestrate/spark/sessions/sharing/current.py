@@ -1,0 +1,147 @@
+"""The step that runs in this thread, or that has started it, and its calls of the JVM.
+
+Spark's own cancel reaches the jobs that run, but a thread that lives on could begin the next one: it would
+write beside the next attempt of its job. All calls of the JVM go through one method of Py4J, so they are
+refused there once the step has ended.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("glidemq_orchestrate.spark")
+
+Method = Callable[..., Any]
+
+
+class StepOver(Exception):
+    """A thread has called Spark after the step that started it had ended."""
+
+
+class Calls:
+    """The calls of one step. Its own thread, which ends it, may always call."""
+
+    def __init__(self) -> None:
+        self._owner = threading.get_ident()
+        self._lock = threading.Lock()
+        self._running = 0
+        self._is_over = False
+
+    def end(self) -> None:
+        """Refuse new calls of other threads from now on."""
+        with self._lock:
+            self._is_over = True
+
+    @property
+    def are_running(self) -> bool:
+        """Whether another thread is in a call."""
+        return self._running > 0
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Run a call.
+
+        Raises:
+            StepOver: The step has ended.
+        """
+        if threading.get_ident() == self._owner:
+            return call()
+        with self._lock:
+            if self._is_over:
+                raise StepOver(
+                    "the step that started this thread has ended, and so has its session. Fix: wait for the "
+                    "threads in the step, and create a thread pool in the step that uses it"
+                )
+            self._running += 1
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
+@dataclass(slots=True)
+class Current:
+    """A step that runs.
+
+    Attributes:
+        spark: Its session.
+        calls: Its calls of the JVM.
+        tag: The tag of its Spark jobs; empty if they do not run on a context of this process.
+        undo: Functions that end what would outlast it: streams, and RDDs that it has cached.
+        checkpoints: Its checkpoint directory, as a Java object; None if it has set none.
+    """
+
+    spark: SparkSession
+    calls: Calls
+    tag: str = ""
+    undo: dict[tuple[str, int], Callable[[], object]] = field(default_factory=dict)
+    checkpoints: Any = None
+
+
+current: Final[contextvars.ContextVar[Current | None]] = contextvars.ContextVar("step", default=None)
+
+
+def be_active(step: Current) -> Callable[[], None]:
+    """Make the session of a step the active one of this thread in Java; returns a function that undoes it.
+
+    Java reads types by the settings of the active session, as in ``schema("at timestamp")``; without one it
+    takes those of the context.
+    """
+    if not step.tag:
+        return lambda: None
+    with suppress(Exception):  # the JVM has ended
+        session: Any = step.spark
+        sessions = getattr(session._jvm, session._jsparkSession.getClass().getName())  # noqa: SLF001
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+        def put_back() -> None:
+            with suppress(Exception):
+                if before.isDefined():
+                    sessions.setActiveSession(before.get())
+                else:
+                    sessions.clearActiveSession()
+
+        return put_back
+    return lambda: None
+
+
+def unless_in_step(stop: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A ``stop`` that does nothing in a step."""
+
+    @functools.wraps(stop)
+    def stopped(self: Any) -> None:
+        if current.get() is None:
+            stop(self)
+        else:
+            logger.warning("stop() was ignored in a step: other steps use the session too")
+
+    return stopped
+
+
+def in_step(method: Method, instead: Callable[..., Any]) -> Method:
+    """A method that a step on a context of this process replaces by another.
+
+    Args:
+        method: PySpark's method.
+        instead: Called with the step, the method, and the arguments of the method, ``self`` included.
+    """
+
+    @functools.wraps(method)
+    def called(self: Any, *given: Any, **named: Any) -> Any:
+        step = current.get()
+        if step is None or not step.tag:
+            return method(self, *given, **named)
+        return instead(step, method, self, *given, **named)
+
+    return called

@@ -1,0 +1,1 @@
+"""What a driver of Spark needs before it starts: settings, a master, Java, temporary folders."""

@@ -1,0 +1,128 @@
+"""Folders for the temporary files of a Spark JVM, which a killed JVM would leave behind.
+
+Spark removes shuffle blocks, added files and the like only at a regular end. So each JVM that is started here
+keeps them in a folder of its own, in every directory that Spark would use. Its owner holds a lock on the
+folder, which always ends with the owner. A folder that nobody holds is removed when a worker starts on this
+machine, or when a session of one has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+
+def write_properties(conf: Mapping[str, str], folder: Path) -> Path:
+    """Write settings to a file in a folder that only this user can read, and return its path.
+
+    On the command line of ``spark-submit`` every user of the machine could read them.
+    """
+    file = folder / "spark.conf"
+    lines = (f"{_escaped(key)} {_escaped(value)}\n" for key, value in conf.items())
+    file.write_text("".join(lines), encoding="ascii")
+    return file
+
+
+def _escaped(text: str) -> str:
+    """A key or a value as ``java.util.Properties`` reads it (its method ``load``)."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
+    return "".join(chr(code) if chr(code).isalnum() and code < 127 else f"\\u{code:04x}" for code in codes)
+
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "glidemq-spark-"
+_DIRECTORIES: Final = "SPARK_LOCAL_DIRS"  # Spark prefers it to the setting
+_SETTING: Final = "spark.local.dir"
+_OPTIONS: Final = "SPARK_SUBMIT_OPTS"  # of the JVM of a driver; spark.driver.extraJavaOptions come after them
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Scratch:
+    """The folders of one JVM: at least one, readable by this user only.
+
+    Args:
+        conf: The settings of its driver.
+
+    Attributes:
+        folders: One in each of ``directories`` that is usable.
+    """
+
+    def __init__(self, conf: Mapping[str, str]) -> None:
+        self._held: list[int] = []
+        self.folders: list[Path] = []
+        for directory in directories(conf):
+            try:
+                folder, held = _made(directory)
+            except OSError as exc:
+                logger.warning("Spark cannot use %s for temporary files: %s", directory, exc.strerror)
+                continue
+            self.folders.append(folder)
+            self._held.append(held)
+        if not self.folders:
+            folder, held = _made(Path(tempfile.gettempdir()))
+            self.folders, self._held = [folder], [held]
+
+    @property
+    def folder(self) -> Path:
+        """The first of them."""
+        return self.folders[0]
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables that make a driver use the folders, on top of those of this process."""
+        temporary = str(self.folder).replace("\\", "\\\\").replace('"', '\\"')
+        options = f'"-Djava.io.tmpdir={temporary}" {os.environ.get(_OPTIONS, "")}'.strip()
+        return {_DIRECTORIES: ",".join(map(str, self.folders)), _OPTIONS: options}
+
+    def close(self) -> None:
+        """Remove the folders, once the JVM has ended. Repeatable."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        while self._held:
+            os.close(self._held.pop())
+
+
+def directories(conf: Mapping[str, str]) -> list[Path]:
+    """Where Spark keeps temporary files: ``SPARK_LOCAL_DIRS``, ``spark.local.dir``, or the user's default."""
+    named = os.environ.get(_DIRECTORIES) or conf.get(_SETTING) or tempfile.gettempdir()
+    return [Path(name.strip()).absolute() for name in named.split(",") if name.strip()]
+
+
+def sweep(conf: Mapping[str, str]) -> None:
+    """Remove the folders that nobody holds. Safe beside other workers. Repeatable."""
+    for directory in {*directories(conf), Path(tempfile.gettempdir())}:
+        for folder in directory.glob(f"{PREFIX}*"):
+            with suppress(OSError):  # another user's, or its owner still runs
+                held = os.open(folder, _FLAGS)
+                try:
+                    if os.fstat(held).st_uid == os.geteuid():
+                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(held)
+
+
+def _made(directory: Path) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=directory))
+        with suppress(FileNotFoundError):  # a sweep removed it before it was locked
+            held = os.open(folder, _FLAGS)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                if os.fstat(held).st_nlink:
+                    return folder, held
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
+                raise
+            os.close(held)

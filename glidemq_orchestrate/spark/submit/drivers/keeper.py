@@ -1,0 +1,153 @@
+"""The keeper of a driver: a process that starts it and stays with it, also when the worker is killed.
+
+While a worker holds the folder of the driver, it goes on. When none has held it for ``patience`` seconds the
+keeper ends it, so that no driver is left behind. It reads what the driver writes, which so waits for nobody.
+When the driver has ended, the keeper ends what it has started, and waits as long for a worker that
+takes its exit code. If the keeper itself is killed, its guard ends the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from glidemq_orchestrate.lifeline import guard
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark.setup.scratch import Scratch, write_properties
+from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder
+from glidemq_orchestrate.spark.submit.drivers.lines import Writer
+
+TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
+"""The tag of a job's drivers, the same for each attempt: everything that they start has it."""
+MARK_VARIABLE: Final = "GLIDEMQ_SPARK_DRIVER"
+"""The name of the folder of one driver: by it an attempt finds what belongs to that, and nothing else."""
+RESULT_VARIABLE: Final = "GLIDEMQ_RESULT"
+GRACE_SECONDS: Final = 10.0
+"""How long a driver that is told to end may take before it is killed."""
+LOOK_SECONDS: Final = 0.25
+NOT_STARTED: Final = 126
+"""The exit code of what cannot be started, as a shell has it."""
+MAX_BYTES: Final = 1 << 16
+"""Of a line; a longer one is cut into several."""
+
+
+def main() -> None:
+    """Keep one driver; the standard input tells which."""
+    Keeper(json.loads(sys.stdin.read())).run()
+
+
+class Keeper:
+    """Keeps one driver.
+
+    Args:
+        order: ``folder``; ``patience`` in seconds; the ``command`` before and the ``arguments`` after the
+            file with its settings ``conf``.
+    """
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._folder = DriverFolder(Path(order["folder"]))
+        self._patience = float(order["patience"])
+        self._command: Sequence[str] = order["command"]
+        self._arguments: Sequence[str] = order["arguments"]
+        self._conf: Mapping[str, str] = order["conf"]
+
+    def run(self) -> None:
+        """Until the driver has ended and its worker knows, or until no worker came."""
+        if not self._folder.hold("keeper"):
+            return
+        # What is started from here on is no driver, and not ended as one.
+        environment = {**os.environ, RESULT_VARIABLE: str(self._folder.result)}
+        for name in (TAG_VARIABLE, MARK_VARIABLE):
+            os.environ.pop(name, None)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        code = self._kept({**environment, **lifeline.mark})
+        if code is None:
+            self._folder.remove()
+            return
+        self._folder.end(code)
+        self._has_worker_until(lambda: not self._folder.path.exists())
+        self._folder.remove()
+
+    def _kept(self, environment: Mapping[str, str]) -> int | None:
+        """The exit code of the driver; None if it was ended because no worker came. It runs no more."""
+        scratch = Scratch(self._conf)
+        lines = Writer(self._folder.path)
+        process: subprocess.Popen[bytes] | None = None
+        readers: list[threading.Thread] = []
+        try:
+            file = write_properties(self._conf, scratch.folder)
+            process = subprocess.Popen(  # noqa: S603  spark-submit, with a program that the worker allows
+                [*self._command, "--properties-file", str(file), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**environment, **scratch.environment()},
+                start_new_session=True,
+            )
+            lifeline.watch(process.pid, grace=GRACE_SECONDS)
+            for stream, is_log in ((process.stdout, False), (process.stderr, True)):
+                readers.append(threading.Thread(target=_read, args=(stream, lines, is_log), daemon=True))
+                readers[-1].start()
+            ended = process
+            if not self._has_worker_until(lambda: ended.poll() is not None):
+                return None
+        except (OSError, ValueError) as exc:  # such as a NUL character
+            why = exc.strerror if isinstance(exc, OSError) else f"{exc} in its arguments"
+            lines.write(f"spark-submit cannot be started: {why}".encode(), is_log=True)
+            return NOT_STARTED
+        finally:
+            self._end(process)
+            for reader in readers:
+                reader.join()
+            lines.close()
+            scratch.close()
+        return process.wait()
+
+    def _has_worker_until(self, is_over: Callable[[], bool]) -> bool:
+        """Wait for something; whether it came before the patience was over, and the folder is there."""
+        seen = time.monotonic()
+        while not is_over():
+            if not self._folder.path.exists():
+                return False
+            if self._folder.is_held("worker"):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > self._patience and self._folder.hold("worker"):
+                return False  # from here on no worker takes it over
+            time.sleep(LOOK_SECONDS)
+        return True
+
+    def _end(self, process: subprocess.Popen[bytes] | None) -> None:
+        """End the driver and all that it has started."""
+        is_running = process is not None and process.poll() is None
+        end_marked(next(iter(lifeline.mark)), "1", process.pid if process and is_running else None)
+        if process is not None:
+            process.wait()
+            lifeline.forget(process.pid)
+
+
+def end_marked(variable: str, value: str, pid: int | None = None) -> bool:
+    """End every process on this machine that has this in its environment; whether there was one.
+
+    Also the process ``pid`` and what it has started, where environments cannot be read.
+    """
+    mark, spared, table = f"{variable}={value}".encode(), {0, 1, os.getpid()}, guard.processes()
+    roots = (
+        {pid: guard.Watched(table[pid].started, GRACE_SECONDS)} if pid is not None and pid in table else {}
+    )
+    if found := guard.left(roots, mark, spared):
+        watched = {one: guard.Watched(entry.started, GRACE_SECONDS) for one, entry in found.items()}
+        guard.end(watched, mark, spared, 0.0)
+    return bool(found)
+
+
+def _read(stream: IO[bytes], lines: Writer, is_log: bool) -> None:  # noqa: FBT001  of a thread
+    for line in iter(lambda: stream.readline(MAX_BYTES), b""):
+        lines.write(line.rstrip(b"\n"), is_log=is_log)
