@@ -147,7 +147,7 @@ def test_lists_need_spark_4(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_runs_only_where_the_worker_allows_it(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("", "0", "yes"):
         monkeypatch.setenv(ALLOW_VARIABLE, value)
-        with pytest.raises(InvalidCall, match=f"any method of Java; {ALLOW_VARIABLE}=1 allows it"):
+        with pytest.raises(InvalidCall, match=f"any Java method; {ALLOW_VARIABLE}=1 allows it"):
             sql({"sql": "select 1"})
 
 

@@ -170,7 +170,7 @@ def test_two_who_begin_at_once_begin_one_after_the_other(
         assert slots.status() == ("completed", 3, 0), place
         assert [number for number, _ in history(slots)] == [0, 1, 2], place
         assert of_others(slots) == [], place
-        requests = [one.request for one in slots.run(generations.history(slots.ref()))[0]]
+        requests = [one.idempotency_key for one in slots.run(generations.history(slots.ref()))[0]]
         assert set(requests) == {"", "one", "two"}, place
     assert place > 40
 

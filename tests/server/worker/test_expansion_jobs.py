@@ -90,7 +90,7 @@ def test_an_empty_list_skips_the_node_and_what_follows(flows: FlowProducer, run_
 def test_what_is_no_list_and_what_is_no_expansion_fail_for_good(
     flows: FlowProducer, run_worker: RunWorker
 ) -> None:
-    options: Any = {"template": {"name": "clean"}}
+    options: Any = {"template": {"job": "clean"}}
     nodes = [
         returns("list", 5),
         expansion({"data": None}, "list"),
