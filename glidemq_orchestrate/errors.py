@@ -1,7 +1,7 @@
-"""Every exception of the package, in one tree.
+"""Every exception that this package raises, as one tree.
 
-A class exists where a caller would react differently. ``retryable`` states whether the same call may
-succeed later unchanged; ``code`` is the server's error code, where one exists.
+There is a class for each reaction that a caller may have. ``retryable``: the same call may succeed later.
+``code``: the server's error code, where there is one.
 
 ::
 
@@ -70,18 +70,18 @@ E = TypeVar("E", bound=BaseException)
 
 
 class GlideMQError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error that this package raises."""
 
     retryable: ClassVar[bool] = False
     code: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let errors cross processes as they are, whatever their constructors take."""
+        """Pickle by attributes, since the constructors take other arguments than ``args``."""
         return restored, (type(self), self.args, self.__dict__)
 
 
 def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -> E:
-    """An exception that was pickled, as it was."""
+    """Rebuild a pickled exception without calling its constructor."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
@@ -92,11 +92,11 @@ class ConfigurationError(GlideMQError, ValueError):
 
 
 class JavaMissing(ConfigurationError):
-    """Spark needs Java 17 or newer and none was found."""
+    """Spark needs Java 17 or newer, and none was found."""
 
 
 class InvalidFlow(GlideMQError, ValueError):
-    """The flow description cannot be run as written. Nothing was sent."""
+    """The flow is not valid. Nothing was sent."""
 
 
 class CycleError(InvalidFlow):
@@ -137,7 +137,7 @@ class CodecError(GlideMQError, ValueError):
 
 
 class EncodeError(CodecError):
-    """The value is not JSON: ``where`` names the job, node or field. Nothing was sent."""
+    """The value is not JSON; ``where`` names the job, node or field. Nothing was sent."""
 
     def __init__(self, message: str, *, where: str = "") -> None:
         self.where = where
@@ -167,18 +167,18 @@ class OutcomeUnknown(TransportError):
 
 
 class NotConfirmed(TransportError):
-    """Everything was written, but has not reached what ``confirm`` of the connection asks for in time.
+    """Everything was written, but did not reach the disk or the replicas that ``confirm`` requires in time.
 
-    The work stands, and a failover or a crash may still lose it. A repeat of the call waits again.
+    The write stands, but a failover or a crash may still lose it. Repeating the call waits again.
     """
 
 
 class ServerBusy(TransportError):
-    """The server replied that it cannot take the call now: it is loading, out of memory or read-only."""
+    """The server refuses the call for now: it is loading, out of memory or read-only."""
 
 
 class ServerTooOld(TransportError):
-    """The server lacks functions: ``version`` is the one it reports. Valkey 7.2 or Redis 7.0 is needed."""
+    """The server has no functions; ``version`` is the one it reports. Needs Valkey 7.2 or Redis 7.0."""
 
     retryable = False
 
@@ -186,22 +186,22 @@ class ServerTooOld(TransportError):
         self.product, self.version = product, version
         super().__init__(
             f"the server is {product} {version}; Valkey 7.2 or Redis 7.0 or newer is needed. "
-            "Point --url (or GLIDEMQ_URL) at a newer server, or start one with `glidemq server`"
+            "Fix: point --url (or GLIDEMQ_URL) at a newer server, or start one with `glidemq server`"
         )
 
 
 class LibraryError(GlideMQError):
-    """A problem with the server-side function libraries."""
+    """A function library on the server is missing or unsuitable."""
 
 
 class LibraryMissing(LibraryError):
-    """The function is not on the server; loading the library fixes it."""
+    """The server does not have the function; loading the library fixes it."""
 
     retryable = True
 
 
 class LibraryVersionMismatch(LibraryError):
-    """Another version of the library is on the server: ``loaded`` against ``required``."""
+    """The server has version ``loaded`` of the library; this client needs ``required``."""
 
     def __init__(self, name: str, loaded: str, required: str) -> None:
         self.loaded, self.required = loaded, required
@@ -223,7 +223,7 @@ class JobNotFound(StateError):
 
 
 class JobSkipped(StateError):
-    """The deduplication id kept the job from being added; ``existing`` is the job that was added before."""
+    """The job was not added: its deduplication id is in use by job ``existing``."""
 
     def __init__(self, queue: str, deduplication_id: str, existing: str | None) -> None:
         self.deduplication_id, self.existing = deduplication_id, existing
@@ -242,12 +242,13 @@ class JobStateConflict(StateError):
 
 
 class QueueInUse(StateError):
-    """Workers are running jobs of the queue: ``active`` of them."""
+    """Workers are running ``active`` jobs of the queue."""
 
     def __init__(self, queue: str, active: int) -> None:
         self.active = active
         super().__init__(
-            f"{active} jobs of queue {queue} are active; nothing was removed. Stop its workers, or use force"
+            f"{active} jobs of queue {queue} are active; nothing was removed. "
+            "Fix: stop its workers, or use force"
         )
 
 
@@ -259,11 +260,11 @@ class FlowConflict(StateError):
     """Another flow has this id. Nothing was changed.
 
     Attributes:
-        differences: What differs by the name of the node, of at most 20 nodes: ``("new",)``, ``("gone",)``,
-            or some of ``queue``, ``job``, ``after``, ``data``, ``options`` and ``policies``. Empty where the
-            flows were not compared, or no node differs.
-        fields: In what the flows themselves differ: some of ``name``, ``deadline`` and ``fail_fast``. Other
-            labels or another retention do not make another flow.
+        differences: What differs, by node name, for at most 20 nodes: ``("new",)``, ``("gone",)``, or any of
+            ``queue``, ``job``, ``after``, ``data``, ``options`` and ``policies``. Empty if the flows were not
+            compared or no node differs.
+        fields: What differs in the flows themselves: any of ``name``, ``deadline`` and ``fail_fast``. Labels
+            and retention are not compared.
     """
 
     def __init__(
@@ -277,28 +278,28 @@ class FlowConflict(StateError):
 
 
 class FlowExpired(StateError):
-    """The jobs and results of the flow were removed after its retention; its status can still be read."""
+    """The retention of the flow has removed its jobs and results. Its status can still be read."""
 
 
 class Superseded(StateError):
-    """Another generation of the flow has begun: this one is refused every change, and its results are gone.
+    """A newer generation of the flow has begun. This one can no longer be changed; its results were removed.
 
-    Ask for the flow again to go on with the current generation.
+    Get the flow by its id to continue with the current generation.
     """
 
 
 class GenerationTaken(StateError):
-    """Another caller was first to begin the next generation of the flow. Nothing was changed; repeat."""
+    """Another caller began the next generation of the flow first. Nothing was changed; repeat the call."""
 
     retryable = True
 
 
 class FlowEnded(StateError):
-    """The flow has failed or was cancelled, or is about to: nothing of it can be changed. Retry it first."""
+    """The flow has failed or was cancelled, or is about to: it cannot be changed. Fix: retry it first."""
 
 
 class FlowIncomplete(StateError):
-    """Staged nodes were swept before the flow could start. Submit it again."""
+    """Staged nodes were swept before the flow could start. Fix: submit it again."""
 
     retryable = True
 
@@ -312,48 +313,48 @@ class NodeNotFound(StateError):
 
 
 class NodeNotEnded(StateError):
-    """Only a node that has ended can run again. Nothing was changed."""
+    """The node has not ended, so it cannot run again. Nothing was changed."""
 
 
 class NodeNotRepeatable(StateError):
-    """The node cannot run again by itself: its job was removed, or it has added nodes.
+    """The node cannot be rerun alone: its job was removed, or it has added nodes.
 
-    Nothing was changed. ``Flow.restart(nodes=[...])`` runs nodes that have added nodes again.
+    Nothing was changed. To rerun nodes that have added nodes, use ``Flow.restart(nodes=[...])``.
     """
 
 
 class ResultRemoved(StateError):
-    """Results that were asked for are gone: their jobs were removed. ``names`` lists the nodes or jobs.
+    """Requested results were removed with their jobs; ``names`` lists the nodes or jobs.
 
-    The others can be read by name. ``rerun`` runs a node again.
+    The other results can be read by name. ``rerun`` runs a node again.
     """
 
     def __init__(self, what: str, names: Sequence[str]) -> None:
         self.names = list(names)
-        some = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
+        shown = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
         super().__init__(
-            f"{what}: the jobs of {some} were removed, and their results with them. "
+            f"{what}: the jobs of {shown} were removed, and their results with them. "
             "Fix: rerun them, or restart the flow; a retry runs nothing of a flow that has completed"
         )
 
 
 class ChildrenFailed(StateError):
-    """Children of a job have ended without a result. Nothing was changed.
+    """Some children of a job ended without a result. Nothing was changed.
 
     Attributes:
-        failed: Why, by the child (a ``JobRef``): the reason of its failure, or that it was removed.
-        values: The results of the others, by child.
+        failed: Why, by child (a ``JobRef``): the reason for its failure, or that it was removed.
+        values: The results of the other children.
     """
 
     def __init__(self, job_id: str, failed: Mapping[Any, str], values: Mapping[Any, Any]) -> None:
         self.failed, self.values = dict(failed), dict(values)
-        some = "; ".join(f"{ref.id} of queue {ref.queue}: {why}" for ref, why in [*failed.items()][:3])
+        shown = "; ".join(f"{ref.id} of queue {ref.queue}: {why}" for ref, why in [*failed.items()][:3])
         more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-        super().__init__(f"children of job {job_id} have no result: {some}{more}")
+        super().__init__(f"children of job {job_id} have no result: {shown}{more}")
 
 
 class LeaseLost(StateError):
-    """The attempt no longer owns its job: another worker took it over, or it was cancelled."""
+    """The attempt no longer owns its job: another worker took the job over, or it was cancelled."""
 
 
 class SchedulerNotFound(StateError):
@@ -367,29 +368,28 @@ class SchedulerBusy(StateError):
 
 
 class EventsLost(StateError):
-    """A stream of events cannot go on without a gap: some were trimmed before they were read."""
+    """The event stream has a gap: events were trimmed before they were read."""
 
 
 class WorkersMissing(GlideMQError):
-    """A flow needs workers that are not running. Nothing was sent."""
+    """The flow needs workers that are not running. Nothing was sent."""
 
     retryable = True
 
 
 class QueueNotServed(WorkersMissing):
-    """No live worker reads these ``queues``."""
+    """No live worker serves these ``queues``."""
 
     def __init__(self, queues: Sequence[str]) -> None:
         self.queues = list(queues)
         options = " ".join(f"--queue {queue}" for queue in self.queues)
         super().__init__(
-            f"no worker serves {_count('queue', self.queues)}; "
-            f"start one: glidemq worker --app MODULE {options}"
+            f"no worker serves {_count('queue', self.queues)}. Fix: glidemq worker --app MODULE {options}"
         )
 
 
 class HandlerNotFound(WorkersMissing):
-    """Workers read the queue, but none has a handler for the job; ``missing`` maps queue to job names."""
+    """Workers serve the queue, but none has a handler for the job; ``missing`` maps queue to job names."""
 
     def __init__(self, missing: Mapping[str, Sequence[str]], known: Mapping[str, Sequence[str]]) -> None:
         self.missing = {queue: list(jobs) for queue, jobs in missing.items()}
@@ -399,11 +399,13 @@ class HandlerNotFound(WorkersMissing):
             f"(known: {', '.join(known[queue]) or 'none'})"
             for queue, jobs in self.missing.items()
         )
-        super().__init__(f"{lacking}. Register it with @handlers.handler(NAME) in the worker's --app module")
+        super().__init__(
+            f"{lacking}. Fix: register it with @handlers.handler(NAME) in the worker's --app module"
+        )
 
 
 class JobFailed(GlideMQError):
-    """The job that was waited for has failed for good; ``reason`` is why, also ``revoked`` or ``expired``."""
+    """The awaited job has failed for good; ``reason`` is why, possibly ``revoked`` or ``expired``."""
 
     def __init__(self, job_id: str, reason: str) -> None:
         self.job_id, self.reason = job_id, reason
@@ -412,7 +414,7 @@ class JobFailed(GlideMQError):
 
 @dataclass(frozen=True, slots=True)
 class FailedNode:
-    """One node of a flow that did not complete: its name, job id, reason and number of attempts."""
+    """A node that did not complete: its name, job id, reason and number of attempts."""
 
     name: str
     job_id: str
@@ -440,7 +442,7 @@ class FlowCancelled(GlideMQError):
 
 
 class WaitTimeout(GlideMQError):
-    """What was waited for did not happen in time; it may still happen."""
+    """The awaited event did not happen in time; it may still happen."""
 
     retryable = True
 

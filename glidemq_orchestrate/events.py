@@ -21,7 +21,7 @@ READ_COUNT = 100
 
 
 def last_event(queue: QueueKeys) -> Call[str]:
-    """The id of the newest event; ``0-0`` for none."""
+    """The id of the newest event; ``0-0`` without one."""
     return command(
         "XREVRANGE",
         queue.key("events"),
@@ -34,13 +34,13 @@ def last_event(queue: QueueKeys) -> Call[str]:
 
 
 def first_event(queue: QueueKeys) -> Call[str | None]:
-    """The id of the oldest event that is not trimmed; None for none."""
+    """The id of the oldest event that has not been trimmed; None without one."""
     words = ("XRANGE", queue.key("events"), "-", "+", "COUNT", 1)
     return command(*words, decode=lambda reply: reply[0][0] if reply else None)
 
 
 def has_lost_events(queue: QueueKeys) -> Call[bool]:
-    """Whether events were ever trimmed; refused without a stream."""
+    """Whether events were ever trimmed; an error without a stream."""
 
     def decode(reply: Any) -> bool:
         info = replies.mapping(reply)
@@ -59,7 +59,7 @@ def read_events(queue: QueueKeys, position: str, count: int, block_ms: int | Non
 
 
 class EventKind(StrEnum):
-    """The events that glide-mq and this package write. Others may appear as plain texts."""
+    """The events that glide-mq and this package write. Other kinds are plain strings."""
 
     ADDED = "added"
     PROMOTED = "promoted"
@@ -91,7 +91,7 @@ class EventKind(StrEnum):
     FLOW_FAILED = "flow.failed"
     FLOW_CANCELLED = "flow.cancelled"
     EVENTS_LOST = "gmo.events-lost"
-    """Made by the reader: events after its position were trimmed away before they were read."""
+    """Inserted by the reader: events after its position were trimmed before they were read."""
 
 
 _POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?", re.ASCII)
@@ -103,11 +103,11 @@ class Event:
     """One entry of the events stream.
 
     Attributes:
-        id: Its position; reading continues after it.
-        kind: A value of ``EventKind``, or another text.
-        job_id: The job; empty for events of a flow. As stored: see ``job`` and ``count``.
+        id: Its position in the stream; reading continues after it.
+        kind: A value of ``EventKind``, or another string.
+        job_id: The job; empty for events of a flow. Unprocessed: see ``job`` and ``count``.
         flow_id: The flow, for ``flow.*`` events; otherwise empty.
-        fields: The other fields, all texts as stored.
+        fields: The other fields, as stored: all strings.
     """
 
     id: str
@@ -118,73 +118,73 @@ class Event:
 
     @property
     def at(self) -> datetime:
-        """When the server stored it; ``datetime.max`` for an invented id."""
+        """When the server stored it; ``datetime.max`` if the id holds no valid time."""
         return moment(self.id.partition("-")[0]) or datetime.max.replace(tzinfo=UTC)
 
     @property
     def is_gap(self) -> bool:
-        """Whether events before this place were lost: read the state of jobs and flows again."""
+        """Whether events before this one were lost: then read the state of jobs and flows again."""
         return self.kind == EventKind.EVENTS_LOST
 
     @property
     def job(self) -> str | None:
-        """The job of the event; None if the id on the wire is a count or stands for the whole queue."""
+        """The id of the job; None for events of the whole queue and for those with a ``count``."""
         is_queue = self.kind in (EventKind.PAUSED, EventKind.RESUMED) and self.job_id == "0"
         return None if self.kind in _COUNTS or is_queue else self.job_id or None
 
     @property
     def count(self) -> int | None:
-        """Of ``cleaned``, ``drained`` and ``retried``: how many jobs."""
+        """For ``cleaned``, ``drained`` and ``retried``: the number of jobs."""
         return _whole(self.job_id) if self.kind in _COUNTS else None
 
     @property
     def generation(self) -> int:
-        """Of ``flow.*`` events: which run of the flow id; 0 for the first, and for all other events."""
+        """For ``flow.*`` events: the generation of the flow, from 0; 0 for all other events."""
         return (_whole(self.fields.get("generation")) or 0) if self.flow_id else 0
 
     @property
     def result(self) -> Json:
-        """Of ``completed``: what the handler returned. Raises DecodeError if it is not valid JSON."""
+        """For ``completed``: what the handler returned. Raises DecodeError if it is not valid JSON."""
         return decode(self.fields.get("returnvalue"), where=f"result of job {self.job_id}")
 
     @property
     def progress(self) -> Json:
-        """Of ``progress`` and ``usage``: the reported value."""
+        """For ``progress`` and ``usage``: the reported value."""
         return read_progress(self.fields.get("data"))
 
     @property
     def failed_reason(self) -> str | None:
-        """Of ``failed`` and ``retrying``: why."""
+        """For ``failed`` and ``retrying``: why."""
         reason = self.fields.get("failedReason")
         return None if reason is None else readable(reason)
 
     @property
     def attempts_made(self) -> int | None:
-        """Of ``retrying``: runs so far."""
+        """For ``retrying``: the number of attempts so far."""
         return _whole(self.fields.get("attemptsMade"))
 
     @property
     def delay(self) -> timedelta | None:
-        """Of ``retrying`` and ``delay-changed``: the pause before the next run."""
+        """For ``retrying`` and ``delay-changed``: the pause before the next attempt."""
         delay_ms = _whole(self.fields.get("delay"))
         return None if delay_ms is None else span(delay_ms)
 
     @property
     def priority(self) -> int | None:
-        """Of ``priority-changed``: the new one."""
+        """For ``priority-changed``: the new priority."""
         return _whole(self.fields.get("priority"))
 
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events a reader returns; left out means all. A gap is always returned."""
+    """Which events a reader returns: all by default. A gap is always returned."""
 
     kinds: Collection[str] | None = None
     jobs: Collection[str] | None = None
     flows: Collection[str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is not a collection: a part of a string would be taken for an element of it."""
+        """Refuse a string: ``in`` would match any part of it."""
         check_fields(self, ConfigurationError)
 
     def takes(self, event: Event) -> bool:
@@ -208,21 +208,21 @@ def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event
 
 def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
     """``read``; if events after the position were trimmed away, the first one returned is a gap."""
-    # Events trimmed between the two calls may be reported as lost though they were read; never the reverse.
+    # Events trimmed between the two calls may be reported as lost although they were read; never the reverse.
     check_position(position)
     streams, first = yield from ask_all([_reading(queue, position, block_ms), first_event(queue)])
     events = _events(streams)
     is_gap = bool(events) and _order(first or "0-0") > _order(position)
-    if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count decides
+    if is_gap and _order(position) == (0, 0):  # the start of the stream: the server's count decides
         is_gap = yield from ask(has_lost_events(queue))
     return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
 
 
 def check_position(position: str) -> str:
-    """Return a position in a stream, checked.
+    """Return the position if it is valid for a stream.
 
     Raises:
-        ConfigurationError: It cannot be one.
+        ConfigurationError: It is not.
     """
     if not _POSITION.fullmatch(position) or max(map(int, position.split("-"))) >= 2**64:
         raise ConfigurationError(f"{position!r:.60} is not a position of an event reader")
@@ -239,7 +239,7 @@ def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Eve
 
 
 def _order(entry_id: str) -> tuple[int, int]:
-    """An entry id as numbers that can be compared."""
+    """The sort key of an entry id."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
 
@@ -252,7 +252,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def event_of(entry_id: str, fields: Mapping[str, str]) -> Event:
-    """The event of an entry of the stream."""
+    """The event that an entry of the stream holds."""
     rest = {name: value for name, value in fields.items() if name not in ("event", "jobId", "flowId")}
     return Event(entry_id, fields.get("event", ""), fields.get("jobId", ""), fields.get("flowId", ""), rest)
 

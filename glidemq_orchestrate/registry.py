@@ -10,9 +10,9 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 
 class Group(NamedTuple):
-    """A consumer group: entries that its consumers hold, the last one that it was given, and how many follow.
+    """A consumer group: how many entries its consumers hold, the last delivered one, and how many follow it.
 
-    ``lag``: None where the server does not know.
+    ``lag``: None where the server cannot compute it.
     """
 
     name: str
@@ -22,39 +22,39 @@ class Group(NamedTuple):
 
 
 def create_group(queue: QueueKeys) -> Call[None]:
-    """Create the consumer group of the workers; refused with BUSYGROUP if it exists."""
+    """Create the consumer group of the workers; error BUSYGROUP if it exists."""
     return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
 
 
 def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
-    """Register a worker until ``ttl_ms`` from now. Repeatable."""
+    """Register a worker until ``ttl_ms`` from now. Idempotent."""
     words = ("SET", queue.worker(worker_id), description, "PX", ttl_ms)
     return command(*words, decode=replies.anything, repeatable=True)
 
 
 def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
-    """Remove a registration. Repeatable."""
+    """Remove a registration. Idempotent."""
     return command("UNLINK", queue.worker(worker_id), decode=replies.anything, repeatable=True)
 
 
 def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[str | None]]:
-    """The registrations of these workers; None for an expired one."""
+    """The registration of each worker; None where it has expired."""
     return command("MGET", *(queue.worker(worker) for worker in worker_ids), decode=list)
 
 
 def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]]:
-    """The consumers of a group with their idle times; refused without a group."""
+    """The consumers of a group with their idle times; an error without the group."""
     return command(
         "XINFO",
         "CONSUMERS",
         queue.key("stream"),
         group,
-        decode=lambda reply: [_consumer(replies.mapping(one)) for one in reply],
+        decode=lambda reply: [_consumer(replies.mapping(row)) for row in reply],
     )
 
 
 def groups(queue: QueueKeys) -> Call[list[str]]:
-    """The consumer groups of the stream; refused without a stream."""
+    """The consumer groups of the stream; an error without a stream."""
     return command(
         "XINFO",
         "GROUPS",
@@ -64,13 +64,13 @@ def groups(queue: QueueKeys) -> Call[list[str]]:
 
 
 def group_details(queue: QueueKeys) -> Call[list[Group]]:
-    """The consumer groups of the stream; refused without a stream."""
+    """The consumer groups of the stream; an error without a stream."""
 
     def decode(reply: Any) -> list[Group]:
-        found = [replies.mapping(one) for one in reply]
+        found = [replies.mapping(row) for row in reply]
         return [
-            Group(str(one["name"]), int(one["pending"]), str(one["last-delivered-id"]), one.get("lag"))
-            for one in found
+            Group(str(row["name"]), int(row["pending"]), str(row["last-delivered-id"]), row.get("lag"))
+            for row in found
         ]
 
     return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
@@ -92,18 +92,18 @@ def _consumer(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
-    """List a worker as live until ``until_ms``. Repeatable."""
+    """List a worker as live until ``until_ms``. Idempotent."""
     words = ("ZADD", queue.workers(), until_ms, worker_id)
     return command(*words, decode=replies.anything, repeatable=True)
 
 
 def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
-    """Take a worker off the list. Repeatable."""
+    """Remove a worker from the list of live workers. Idempotent."""
     return command("ZREM", queue.workers(), worker_id, decode=replies.anything, repeatable=True)
 
 
 def registered_until(queue: QueueKeys, now_ms: int) -> Call[dict[str, int]]:
-    """The ids of our live workers, and until when each is registered."""
+    """The expiry of each registration of our live workers, by worker id."""
     words = ("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", "WITHSCORES")
 
     def decode(reply: Any) -> dict[str, int]:

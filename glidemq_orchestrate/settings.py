@@ -1,4 +1,4 @@
-"""Where the server is, and how to log in. Opens nothing and keeps secrets out of ``repr``."""
+"""The address of the server and the credentials. Opens no connection; ``repr`` shows no secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 ENV_URL: Final = "GLIDEMQ_URL"
 ENV_PREFIX: Final = "GLIDEMQ_PREFIX"
-"""Of the data source of Spark; a worker sets it for its steps."""
+"""The key prefix for the Spark data source; a worker sets it for its steps."""
 DEFAULT_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
@@ -30,7 +30,7 @@ SCHEMES: Final = tuple(
     [f"{scheme}{'+' if kind else ''}{kind}://" for kind in _KINDS for scheme in _TCP]
     + [f"{scheme}://" for scheme in _SOCKETS]
 )
-# In a query: our names, and redis-py's names for the same.
+# Query parameters: our names, and redis-py's names for the same.
 _QUERY: Final = {
     "user": "user",
     "username": "user",
@@ -80,27 +80,27 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """A server, a cluster, or a server that sentinels watch; and how to log in.
+    """A server, a cluster or a server behind sentinels, and the credentials for it.
 
-    Options given here take precedence over the URL. Files are read when the first connection is made.
+    These options take precedence over the URL. Files are read at the first connection.
 
     Attributes:
         url: ``valkey://user:password@host:6379/0``, ``unix:///path``, ``valkey+cluster://host:6379,host:6379``
-            (some nodes suffice) or ``valkey+sentinel://host:26379,host:26379/SERVICE/0``. ``valkeys`` instead
-            of ``valkey`` is TLS; ``redis`` and ``rediss`` mean the same. The names below, and ``db``, may
-            stand in the query: ``?ca=/etc/ca.pem``.
+            (any of its nodes) or ``valkey+sentinel://host:26379,host:26379/SERVICE/0``. ``valkeys`` instead
+            of ``valkey`` is TLS; ``redis`` and ``rediss`` mean the same. The options below and ``db`` may
+            also be query parameters: ``?ca=/etc/ca.pem``.
         prefix: First part of every key; ``glide`` as in glide-mq.
         connect_timeout: Seconds to wait for a connection.
-        socket_timeout: Seconds to wait for the reply of a call that does not block on purpose.
+        socket_timeout: Seconds to wait for the reply to a call that does not block on purpose.
         user: ACL user.
         password: Password of that user.
-        ca: File with the certificates to trust; those of the system by default.
+        ca: File with the trusted certificates; those of the system by default.
         cert: File with the certificate of this client.
         key: File with its private key; it may be in ``cert``.
-        verify: False accepts any certificate of the server: for tests only.
+        verify: False accepts any server certificate: for tests only.
         sentinel_user: ACL user at the sentinels.
         sentinel_password: Password of that user.
-        confirm: What every write that a caller relies on must have reached before its call returns: ``disk``
+        confirm: What every write that a caller relies on must reach before its call returns: ``disk``
             (the append-only file of the primary), ``replicas:1`` (that many replicas) or
             ``disk,replicas:1``. By default nothing is awaited.
         confirm_timeout: Seconds to wait for each of the two; then ``NotConfirmed`` is raised.
@@ -146,9 +146,11 @@ class ConnectionSettings:
 
     def _check_options(self) -> None:
         if not self.tls and (set_ := [name for name in _FILES if getattr(self, name)]):
-            raise ConfigurationError(f"{set_[0]} needs TLS: {self.where} is not encrypted; use valkeys://...")
+            raise ConfigurationError(
+                f"{set_[0]} needs TLS, but {self.where} is not encrypted. Fix: use valkeys://..."
+            )
         if self.key and not self.cert:
-            raise ConfigurationError("key needs cert: give the file of the client's certificate too")
+            raise ConfigurationError("key needs cert. Fix: pass the file of the client's certificate too")
         if self.kind == "cluster" and self.db:
             raise ConfigurationError(f"db must be 0 in a cluster, got {self.db}")
         if self.kind != "sentinel" and (self.sentinel_user or self.sentinel_password):
@@ -158,42 +160,42 @@ class ConnectionSettings:
 
     @classmethod
     def resolve(cls, url: Address = None, *, prefix: str = DEFAULT_PREFIX) -> ConnectionSettings:
-        """Settings as they are, or from a URL, or from ``GLIDEMQ_URL`` when nothing is given.
+        """Return the settings unchanged, or read them from a URL; by default from ``GLIDEMQ_URL``.
 
         Args:
             url: The settings or the URL.
             prefix: Replaces the prefix of the settings unless it is the default.
 
         Raises:
-            ConfigurationError: Neither is given, or the URL or a part of it is not valid.
+            ConfigurationError: There is no URL, or it is not valid.
         """
         if isinstance(url, ConnectionSettings):
             return url if prefix in {DEFAULT_PREFIX, url.prefix} else replace(url, prefix=prefix)
         url = url or os.environ.get(ENV_URL)
         if not url:
             raise ConfigurationError(
-                f"no server given: pass url=..., --url or set {ENV_URL} "
-                "(for one on this machine: glidemq server)"
+                f"no server URL. Fix: pass url=... or --url, or set {ENV_URL}; "
+                "to start a server on this machine: glidemq server"
             )
         return cls(url=url, prefix=prefix)
 
     @property
     def confirmation(self) -> Confirmation | None:
-        """What writes must have reached; None if they need not wait."""
+        """What writes must reach; None if they need not wait."""
         return read_confirm(self.confirm)
 
     @property
     def where(self) -> str:
-        """The servers as in the URL, to be shown: without user, password and query."""
+        """The servers as in the URL, without user, password and query: safe to display."""
         return _shown(self)
 
     @property
     def whole_url(self) -> str:
-        """A URL with every option but the prefix in it, for another process. It holds the secrets."""
+        """A URL with every option except the prefix, for another process. It contains the secrets."""
         names = [name for name in dict.fromkeys(_QUERY.values()) if name != "db"]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
+        changed = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
         options = {
-            name: str(value).lower() if value is False else str(value) for name, value in given.items()
+            name: str(value).lower() if value is False else str(value) for name, value in changed.items()
         }
         head, scheme = self.url.partition("://")[0], "valkeys" if self.tls else "valkey"
         if head in _SOCKETS:
@@ -207,7 +209,7 @@ class ConnectionSettings:
         return f"{place}?{urlencode(options)}" if options else place
 
     def node(self, place: Endpoint) -> str:
-        """The URL of one of the servers, to be shown: without secrets."""
+        """The URL of one of the servers, without secrets: safe to display."""
         if self.kind == "single" and place in self.places:
             return self.where
         return f"{'valkeys' if self.tls else 'valkey'}://{place}"
@@ -226,8 +228,8 @@ class ConnectionSettings:
         )
 
     def __repr__(self) -> str:
-        """The options that are set, without secrets."""
-        # What is read from the URL may be a part of a password, put in the wrong place.
+        """Show the options that are set, without secrets."""
+        # A part of the URL may be a misplaced part of a password.
         hidden = {*_SECRETS, *options_in(self.url)}
         shown = {"url": self.where, "prefix": self.prefix}
         for name in ("user", *_FILES, *_SECRETS, "confirm"):
@@ -237,11 +239,11 @@ class ConnectionSettings:
 
 
 Address: TypeAlias = str | ConnectionSettings | None
-_DEFAULTS: Final = {one.name: one.default for one in fields(ConnectionSettings)}
+_DEFAULTS: Final = {parsed.name: parsed.default for parsed in fields(ConnectionSettings)}
 
 
 def _shown(settings: ConnectionSettings) -> str:
-    """The part of a URL that may be shown: never the user, the password or the query."""
+    """The URL without user, password and query."""
     head, path = settings.url.partition("://")[0], f"/{settings.db}" if settings.db else ""
     user_info = "***@" if _USER_INFO.match(settings.url) else ""
     if head in _SOCKETS:
@@ -251,7 +253,7 @@ def _shown(settings: ConnectionSettings) -> str:
 
 
 def options_in(url: str) -> dict[str, object]:
-    """Read the options that a URL states, secrets too, by the name of the setting; no others are returned.
+    """Read only the options that a URL contains, secrets included, by the name of the setting.
 
     Raises:
         ConfigurationError: The URL is not valid. The message quotes none of it: it may be part of a password.
@@ -287,11 +289,11 @@ def options_in(url: str) -> dict[str, object]:
 
 
 def _once(stated: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Options by name. One that is stated twice must be the same, or nobody knows which was meant."""
+    """Options by name. Refuses an option that occurs twice with different values."""
     found: dict[str, object] = {}
     for name, value in stated:
         if found.setdefault(name, value) != value:
-            raise ConfigurationError(f"the URL states {name} twice, and differently: give it once")
+            raise ConfigurationError(f"the URL contains {name} twice with different values. Fix: use it once")
     return found
 
 
@@ -300,7 +302,7 @@ def _refused(why: str) -> ConfigurationError:
 
 
 def _is_torn(url: str, parts: SplitResult) -> bool:
-    """Whether a password may reach beyond where user and host should end: it has a ``/``, ``?`` or ``#``."""
+    """Whether the password seems to contain an unescaped ``/``, ``?`` or ``#``."""
     return "#" in url or any("@" in part for part in (parts.path, parts.query))
 
 
@@ -316,7 +318,7 @@ def _secrets(parts: SplitResult) -> Mapping[str, str]:
 def _service(name: str) -> str:
     try:
         return SERVICE.check(name)
-    except ConfigurationError:  # which quotes the name
+    except ConfigurationError:  # its message quotes the name
         why = f"the service of the sentinels is not valid: use {SERVICE.rule}"
     raise _refused(why)
 
@@ -331,13 +333,13 @@ def _socket_path(parts: SplitResult) -> str:
 def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if len(hosts) > MAX_HOSTS:
-        raise _refused(f"it names more than {MAX_HOSTS:,} hosts; some of a cluster suffice")
+        raise _refused(f"it has more than {MAX_HOSTS:,} hosts; a few nodes of a cluster suffice")
     if kind == "single" and len(hosts) > 1:
         raise _refused("several hosts need valkey+cluster:// or valkey+sentinel://")
     for number, text in enumerate(hosts, 1):
         try:
-            one = urlsplit(f"//{text}")
-            host, port = one.hostname, one.port
+            parsed = urlsplit(f"//{text}")
+            host, port = parsed.hostname, parsed.port
         except ValueError:
             host, port = None, None
         if text and (host is None or port == 0 or not _is_host(host)):
@@ -347,13 +349,13 @@ def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
 
 
 def _is_host(host: str) -> bool:
-    """Whether a resolver can look the host up."""
+    """Whether a resolver accepts the host name."""
     if _IPV6.match(host):
         return True
     if len(host) > MAX_HOST or not _HOST.match(host):
         return False
     try:
-        with importing():  # the idna codec is a module
+        with importing():  # the idna codec is imported on first use
             return host.isascii() or bool(host.encode("idna"))
     except UnicodeError:
         return False
@@ -363,7 +365,7 @@ def _query(parts: SplitResult) -> Iterator[tuple[str, object]]:
     for number, (name, text) in enumerate(parse_qsl(parts.query, keep_blank_values=True), 1):
         ours = _QUERY.get(name)
         if not text and (ours is not None or name == "ssl_cert_reqs"):
-            continue  # an option that is left out
+            continue  # an empty option
         if name == "ssl_cert_reqs":
             yield "verify", text != "none"
         elif ours is None:

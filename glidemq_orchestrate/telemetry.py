@@ -1,6 +1,6 @@
-"""OpenTelemetry spans: the tracer, and a span where jobs are added. The span of a run is linked to it.
+"""OpenTelemetry: the tracer, and the span for adding jobs, to which the span of each run is linked.
 
-The package ``opentelemetry-api`` is optional; without it, or without a tracer provider, nothing here costs
+The package ``opentelemetry-api`` is optional. Without it or without a tracer provider, each function costs no
 more than a check. Names and attributes follow the semantic conventions for messaging.
 """
 
@@ -30,7 +30,7 @@ def _api() -> Any:
 
 
 def tracer() -> Tracer | None:
-    """The tracer, when a provider is set."""
+    """The tracer; None unless a provider is set."""
     trace = _api()
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None
@@ -39,13 +39,13 @@ def tracer() -> Tracer | None:
 
 
 def is_on() -> bool:
-    """Whether spans go anywhere."""
+    """Whether spans are recorded."""
     return tracer() is not None
 
 
 @contextlib.contextmanager
 def adding(queue: str, name: str, count: int = 1) -> Iterator[str]:
-    """A span around adding jobs; yields the W3C ``traceparent`` for them to carry, '' without tracing."""
+    """A span around adding jobs; yields the W3C ``traceparent`` for the jobs, '' without tracing."""
     found = tracer()
     if found is None:
         yield ""

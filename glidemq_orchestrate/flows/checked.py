@@ -1,4 +1,4 @@
-"""Flows ready to be sent: checked as far as possible without a server, payloads encoded."""
+"""Checked flows: validated as far as possible without a server, with encoded payloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glidemq_orchestrate.flows.order import check_known, check_unique, topologic
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.foundation.arguments import ODD, check_fields
+from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
 from glidemq_orchestrate.foundation.names import FLOW_NAME, JOB_NAME, LABEL, NODE
 from glidemq_orchestrate.jobs.bounds import lasting, whole
@@ -35,14 +35,14 @@ MAX_OWN_POLICIES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CheckedNode:
-    """A node ready to be sent: payloads encoded, relations known in both directions.
+    """A validated node with encoded payloads and its edges in both directions.
 
     Attributes:
-        is_placed: Its options affect where it is queued: priority, LIFO, time to live, ordering or cost.
-        rule: None for a node that runs when all have completed.
-        on_failure: What its failure means to its dependents; None: it counts as a failure.
-        policies: What the failure of a dependency means to it, where the node itself sets that.
-        extension: The id of the addition from outside that brought it to the generation before, or ''.
+        is_placed: Whether its options affect how it is queued: priority, LIFO, time to live, ordering, cost.
+        rule: None for the default, all completed.
+        on_failure: How its failure counts for its dependents; None: as a failure.
+        policies: How failures of dependencies count, where the node itself sets that.
+        extension: The id of the extension that added it to the previous generation, or ''.
     """
 
     rank: float
@@ -69,7 +69,7 @@ class CheckedNode:
         return self.rule is not None or self.on_failure is not None or self.queue_timeout_ms is not None
 
     def identity(self) -> list[Any]:
-        """What distinguishes the node, for the fingerprint of the flow."""
+        """The identity of the node, for the fingerprint of the flow."""
         parts: list[Any] = [
             self.name,
             self.queue,
@@ -85,22 +85,21 @@ class CheckedNode:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFlow:
-    """A flow that can be sent: acyclic, names known, payloads encoded, nodes in topological order.
+    """A validated flow: acyclic, without unknown names, payloads encoded, nodes in topological order.
 
     Attributes:
         name, labels, nodes: As in the specification.
         queue_of: The queue of each node by name.
-        home: The queue that keeps the record where the server tells no better one (``choose_home``): the one
-            with most nodes, of equals the first.
-        digest: A fingerprint of what would run, independent of the order in which nodes are listed.
-        retention_ms: How long after the end the jobs are kept, or None.
+        home: The default for the home queue (see ``choose_home``): the first of those with the most nodes.
+        digest: A fingerprint of what would run, independent of the order of the nodes.
+        retention_ms: How long the jobs are kept after the end, or None.
         deadline_ms: How long it may run, or None.
         fail_fast: Whether the first failure ends it.
-        trace: The W3C trace context that its jobs carry; not part of the fingerprint.
-        request: The token of whoever asks for this run; not part of the fingerprint.
-        owner: Who keeps it wanted; not part of the fingerprint.
-        carried: The ids of the jobs of those nodes that have completed in the generation before.
-        settled: Those of them whose dependents are the same as there, and are carried over too.
+        trace: The W3C trace context of its jobs; not part of the fingerprint.
+        request: The idempotency key of this run; not part of the fingerprint.
+        owner: The owner that keeps it running; not part of the fingerprint.
+        carried: The job ids of the nodes that are carried over from the previous generation.
+        settled: Those whose dependents are unchanged and carried over too.
     """
 
     name: str
@@ -127,27 +126,27 @@ class CheckedFlow:
 def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
     """Check everything that can be checked without a server, and encode the payloads.
 
-    Submitting a flow does this first. In a test of your flows it finds what a submission would refuse.
+    Submitting a flow does this first. In a test of your flows it finds the errors of a submission.
 
     Args:
         spec: The flow.
-        is_part: The nodes may wait for nodes outside ``spec``.
+        is_part: Whether nodes may wait for nodes outside ``spec``.
 
     Raises:
-        InvalidFlow: No nodes, a bad name; its subclasses CycleError, DuplicateNode, UnknownDependency,
-            FlowTooLarge for those.
+        InvalidFlow: It has no nodes, or a bad name. Subclasses: CycleError, DuplicateNode, UnknownDependency,
+            FlowTooLarge.
         ConfigurationError: A queue name is not valid.
         EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
     """
     try:
         return _checked(spec, is_part=is_part)
-    except ODD as exc:
+    except EXPLAINABLE as exc:
         _explain(spec, exc)
         raise
 
 
 def _explain(spec: FlowSpec, exc: Exception) -> None:
-    """Raise the error that explains another one, if a value of the wrong type does."""
+    """Raise a clearer error if a value of the wrong type explains ``exc``."""
     if isinstance(exc, GlideMQError):
         return
     if not isinstance(spec, FlowSpec):
@@ -195,7 +194,7 @@ def _checked(spec: FlowSpec, *, is_part: bool) -> CheckedFlow:
 
 
 class _Encoder:
-    """Encodes nodes. Options that nodes share are encoded once."""
+    """Encodes nodes. Shared options are encoded once."""
 
     def __init__(self, spec: FlowSpec) -> None:
         self._spec = spec
@@ -235,7 +234,7 @@ class _Encoder:
         )
 
     def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:
-        """The options with the flow's priority, their wire form, and whether they are placed; cached."""
+        """The options with the flow's priority, their wire form, and ``is_placed``; cached."""
         found = self._options.get(id(options))
         if found is None:
             full = options
@@ -292,17 +291,17 @@ def _check_node(node: FlowNode) -> None:
         return
     for name in ("job_id", "deduplication", "parent"):
         if getattr(node.options, name) is not None:
-            raise InvalidFlow(f"node {node.name}: options.{name} is set by the flow, leave it out")
+            raise InvalidFlow(f"node {node.name}: options.{name} is set by the flow. Fix: leave it out")
 
 
 def _check_policies(name: str, after: Sequence[str], policies: Mapping[str, OnFailure]) -> None:
-    """Refuse more policies than the server could write in a few milliseconds."""
+    """Refuse more policies than the server can write in a few milliseconds."""
     if len(after) <= MAX_OWN_POLICIES or not policies:
         return
     if len(policies) < len(after) or len(set(policies.values())) > 1:
         raise InvalidFlow(
-            f"node {name} has {len(after):,} dependencies, and on_failure for some of them: "
-            f"beyond {MAX_OWN_POLICIES:,} dependencies, all must have the same on_failure or none"
+            f"node {name} has {len(after):,} dependencies and different on_failure for some: "
+            f"with more than {MAX_OWN_POLICIES:,}, all must have the same on_failure or none"
         )
 
 
@@ -310,7 +309,7 @@ def retention_ms(retention: Duration | None) -> int | None:
     """A retention in ms.
 
     Raises:
-        InvalidFlow: It is negative, or no duration.
+        InvalidFlow: It is negative or not a duration.
     """
     span = optional_duration("retention", retention, error=InvalidFlow)
     return None if span is None else milliseconds(span)
@@ -323,6 +322,6 @@ def _ms(name: str, value: Duration | None) -> int | None:
 
 
 def canonical(data: str) -> str:
-    """JSON text with its keys in order: flows that differ only in that have one fingerprint."""
-    # A single key has no order.
+    """JSON text with sorted keys, so that their order does not affect the fingerprint."""
+    # A single key needs no sorting.
     return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data

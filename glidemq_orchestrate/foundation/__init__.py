@@ -1,1 +1,1 @@
-"""What every other room stands on: rules for names, clocks, imports at run time, texts of errors and logs."""
+"""The foundation of all other rooms: rules for names, clocks, imports at run time, error and log texts."""

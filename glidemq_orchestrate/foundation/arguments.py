@@ -1,7 +1,7 @@
-"""Explains an error by an argument of the wrong type: its name, what it must be, and what it is.
+"""Explains an error by an argument of the wrong type: its name, the expected type and the actual one.
 
-Nothing is checked ahead, so calls with good arguments cost nothing: only when a call fails with an error that
-is not of this package are its arguments compared with their annotations.
+Nothing is checked in advance, so valid calls cost nothing. Only after a call fails with an error that is not
+ours are its arguments compared with their annotations.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
-ODD: Final = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RecursionError)
+EXPLAINABLE: Final = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RecursionError)
 _TEXTS: Final = (str, bytes, bytearray)
 
 
 def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F]:
-    """A decorator: an error that an argument of the wrong type explains becomes ``error``, which names it."""
+    """Decorate a function: an error due to an argument of the wrong type becomes ``error`` and names it."""
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function):
@@ -37,7 +37,7 @@ def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F
             async def later(*args: Any, **kwargs: Any) -> Any:
                 try:
                     return await function(*args, **kwargs)
-                except ODD as exc:
+                except EXPLAINABLE as exc:
                     _explain(exc, function, args, kwargs, error)
                     raise
 
@@ -47,7 +47,7 @@ def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
-            except ODD as exc:
+            except EXPLAINABLE as exc:
                 _explain(exc, function, args, kwargs, error)
                 raise
 
@@ -61,18 +61,18 @@ def explain_methods(kind: C) -> C:
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
             made = explained()(method)
-            made.__qualname__ = f"{kind.__qualname__}.{name}"  # one that was made elsewhere has another
+            made.__qualname__ = f"{kind.__qualname__}.{name}"  # a function defined elsewhere has another one
             setattr(kind, name, made)
     return kind
 
 
 def check_fields(instance: Any, error: type[GlideMQError], *, without: Collection[str] = ()) -> None:
-    """Refuse a dataclass that has a value of the wrong type; the message names the field.
+    """Refuse a dataclass with a value of the wrong type; the message names the field.
 
-    Fields ``without`` are left to a check that says more.
+    Fields in ``without`` are skipped: another check gives a better message.
 
     Raises:
-        GlideMQError: There is one; the class is ``error``.
+        GlideMQError: A field has the wrong type; the class is ``error``.
     """
     kind: Any = type(instance)
     for name, hint, default, plain in _fields(kind):
@@ -94,31 +94,31 @@ def _explain(
     kwargs: dict[str, Any],
     error: type[GlideMQError],
 ) -> None:
-    """Raise the error that explains another one, if an argument does."""
+    """Raise a clearer error if an argument of the wrong type explains ``exc``."""
     if isinstance(exc, GlideMQError):
         return
     try:
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
-    except TypeError:  # an argument is missing, or there are too many
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError:  # the number of arguments is wrong
         return
     hints = _hints(function)
-    for name, value in given.items():
+    for name, value in bound.items():
         if not fits(value, hints.get(name, Any)):
             annotation = inspect.signature(function).parameters[name].annotation
             raise error(_fault(name, annotation, value)) from exc
 
 
 def _fault(name: str, annotation: object, value: object) -> str:
-    wanted = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    expected = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     found = f"{type(value).__name__}" + (
         " with other elements" if isinstance(value, Collection) and not isinstance(value, _TEXTS) else ""
     )
-    return f"{name} must be {wanted.replace(' | ', ' or ')}, got {found if value is not None else None}"
+    return f"{name} must be {expected.replace(' | ', ' or ')}, got {found if value is not None else None}"
 
 
 @functools.cache
 def _fields(kind: type) -> list[tuple[str, Any, Any, frozenset[type]]]:
-    """The fields of a dataclass: name, hint, default, and types of which every value fits."""
+    """The fields of a dataclass: name, hint, default, and the types whose every value fits."""
     hints = _hints(kind)
     return [
         (part.name, hint := hints.get(part.name, Any), part.default, frozenset(_plain_types(hint)))
@@ -136,19 +136,19 @@ def _plain_types(hint: Any) -> Iterator[type]:
 
 @functools.cache
 def _hints(of: Any) -> Mapping[str, Any]:
-    """The annotations that can be evaluated, by name."""
-    own = vars(sys.modules[of.__module__])
+    """By name, the annotations that can be evaluated."""
+    namespace = vars(sys.modules[of.__module__])
     found: dict[str, Any] = {}
     for name, annotation in of.__annotations__.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
-        # An alias may name more than its users import; some names are imported for type checkers only.
+        # An alias may use names that its users do not import; some are imported for type checkers only.
         with contextlib.suppress(NameError, TypeError):
-            found |= typing.get_type_hints(alone, own, vars(abc))
+            found |= typing.get_type_hints(alone, namespace, vars(abc))
     return found
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value may be passed where the hint stands; True where that cannot be known."""
+    """Whether a value matches the type hint; True where that cannot be decided."""
     if hint is None or hint is types.NoneType:
         return value is None
     if isinstance(hint, typing.NewType):

@@ -1,8 +1,8 @@
-"""Imports at run time, by one thread at a time and never during a fork.
+"""Imports at run time: by one thread at a time, and never during a fork.
 
-A child that was forked while a thread imported a module waits for that module for ever: its lock is held by a
-thread that the child does not have. And two threads that enter an import cycle from two ends see half-loaded
-modules.
+A child that was forked while a thread imported a module deadlocks on that module: a thread that the child
+does not have holds the import lock. And two threads that enter an import cycle at different modules see
+half-loaded modules.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Keep any thread of this process from forking while the imports in this block run."""
+    """Prevent forks by other threads while the imports in this block run."""
     with _ONE_AT_A_TIME:
         yield
 
 
-# The thread that forks takes the lock first, and both processes release it.
+# The forking thread takes the lock first; both processes release it.
 os.register_at_fork(
     before=_ONE_AT_A_TIME.acquire,
     after_in_parent=_ONE_AT_A_TIME.release,

@@ -1,4 +1,4 @@
-"""Functions of the user by name: ``module:function``."""
+"""Finds functions of the user by name: ``module:function``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glidemq_orchestrate.foundation.names import shown
 
 
 class LocatedFunction(NamedTuple):
-    """A function, and where it is: an attribute ``name`` of ``holder``, a module or class."""
+    """A function and its location: attribute ``name`` of ``holder``, a module or class."""
 
     holder: Any
     name: str
@@ -21,7 +21,7 @@ class LocatedFunction(NamedTuple):
 
 
 def with_directory() -> None:
-    """From now on modules of the current directory are found too, as commands of the shell expect."""
+    """Add the current directory to the import path, as users of the shell expect."""
     if "" not in sys.path:
         sys.path.insert(0, "")
 
@@ -33,10 +33,10 @@ def is_named(name: str) -> bool:
 
 
 def check_named(name: str, what: str) -> None:
-    """Refuse what is not ``module:function``, without importing anything.
+    """Refuse a name that is not ``module:function``, without importing anything.
 
     Raises:
-        ConfigurationError: It is not; ``what`` says for what it is.
+        ConfigurationError: It is not; the message begins with ``what``, the purpose of the function.
     """
     if not is_named(name):
         raise ConfigurationError(f"{what} {shown(name)}: no such function; write module:function")
@@ -46,7 +46,8 @@ def find(name: str, what: str) -> LocatedFunction:
     """Find ``module:function`` or ``module:Class.method``.
 
     Raises:
-        ConfigurationError: There is none, or its module cannot be imported; ``what`` says for what it is.
+        ConfigurationError: There is none, or its module cannot be imported. The message begins with ``what``,
+            the purpose of the function.
     """
     check_named(name, what)
     module, _, path = name.partition(":")

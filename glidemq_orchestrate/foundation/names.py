@@ -1,7 +1,7 @@
 """The rules for names, with every limit. Independent of keys and servers.
 
-Queue names, job ids and ordering keys have glide-mq's limit. It does not limit names of jobs and schedulers;
-our limit leaves room for several names of an orchestrator in one.
+Queue names, job ids and ordering keys have glide-mq's limit. It does not limit the names of jobs and
+schedulers; our limit leaves room to join several names of an orchestrator.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class NameRule:
     """The rule for one kind of name.
 
     Attributes:
-        what: The kind, for errors.
-        error: The class that is raised.
-        most: The longest, in characters.
-        marks: Characters that it may not have.
-        is_plain: Whether control characters are refused too.
+        what: The kind of name, for errors.
+        error: The class of the error.
+        max_length: In characters.
+        marks: Forbidden characters.
+        is_plain: Whether control characters are forbidden too.
     """
 
     what: str
     error: type[GlideMQError] = ConfigurationError
-    most: int = MAX_NAME
+    max_length: int = MAX_NAME
     marks: str = ""
     is_plain: bool = False
 
@@ -45,14 +45,14 @@ class NameRule:
         Raises:
             GlideMQError: The name is not valid; the class is ``error``. Long names are cut in the message.
         """
-        if isinstance(name, str) and 0 < len(name) <= self.most and not self._has_fault(name):
+        if isinstance(name, str) and 0 < len(name) <= self.max_length and not self._has_fault(name):
             return name
         raise self.error(f"{self.what} {shown(name)} is not valid: use {self.rule}")
 
     @property
     def rule(self) -> str:
         """The rule, for errors."""
-        parts = [f"1 to {self.most:,} characters"]
+        parts = [f"1 to {self.max_length:,} characters"]
         parts += ["no control characters"] if self.is_plain else []
         parts += [f"none of {' '.join(self.marks)}"] if self.marks else []
         return ", ".join(parts)
@@ -79,24 +79,24 @@ NOTE: Final = NameRule("note", is_plain=True)
 FLOW_NAME: Final = NameRule("flow name", InvalidFlow, MAX_LONG_NAME)
 NODE: Final = NameRule("node name", InvalidFlow, is_plain=True)
 LABEL: Final = NameRule("label", InvalidFlow)
-SCHEDULER: Final = NameRule("scheduler name", most=MAX_LONG_NAME)
-SUBSCRIPTION: Final = NameRule("subscription name", most=MAX_NAME)
-SUBJECT: Final = NameRule("subject pattern", most=MAX_LONG_NAME)
+SCHEDULER: Final = NameRule("scheduler name", max_length=MAX_LONG_NAME)
+SUBSCRIPTION: Final = NameRule("subscription name", max_length=MAX_NAME)
+SUBJECT: Final = NameRule("subject pattern", max_length=MAX_LONG_NAME)
 SERVICE: Final = NameRule("service of the sentinels", is_plain=True)
 PREFIX: Final = NameRule("prefix", marks="{}")
 
 
 def check_request(request: str) -> str:
-    """Return the token of whoever asks for a change, if it is valid; '' is none.
+    """Return the idempotency key of a request if it is valid; '' means none.
 
     Raises:
-        ConfigurationError: It is no text, too long, or has control characters.
+        ConfigurationError: It is not a string, is too long, or has control characters.
     """
     return REQUEST.check(request) if request != "" else ""
 
 
 def shown(name: object) -> str:
-    """A name as errors show it: quoted, and cut where it is long."""
+    """A name for an error message: quoted, and cut if it is long."""
     if not isinstance(name, str):
         return f"of type {type(name).__name__}"
     if len(name) <= SHOWN:
@@ -105,7 +105,7 @@ def shown(name: object) -> str:
 
 
 def described(value: object) -> str:
-    """A value as errors show it: cut where it is long, its type where it cannot be shown."""
+    """A value for an error message: cut if it is long; its type if it has no printable form."""
     if isinstance(value, str):
         return shown(value)
     try:
@@ -116,6 +116,6 @@ def described(value: object) -> str:
 
 
 def short_reason(reason: str) -> str:
-    """A reason as it is stored: at most 4,000 characters, without lone surrogates."""
+    """A reason in its stored form: at most 4,000 characters, without lone surrogates."""
     text = reason.encode(errors="replace").decode()  # lone surrogates, as in file names, cannot be sent
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"

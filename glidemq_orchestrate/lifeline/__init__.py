@@ -1,1 +1,1 @@
-"""Ends the processes that a process has started when it ends, also when it is killed."""
+"""Ends the child processes of a process when it ends, even if it is killed."""

@@ -1,11 +1,11 @@
-"""Keeps a data directory, and the path of a socket, for one server at a time.
+"""Reserves a data directory, or the path of a socket, for one server at a time.
 
 The owner of a server holds a lock on a file in the directory, from before the server starts until it has
-stopped. The system gives the lock up when the owner is killed; its guard then ends the server, which may
-still write for some seconds. So whoever gets the lock also waits for the server that the pid file names.
+stopped. If the owner is killed, the system releases the lock. The owner's guard then ends the server, which
+may still write for some seconds. So the next owner of the lock waits for the server that the pid file names.
 
-Of a socket the lock is a file beside it, which goes with the lock: a server that starts removes the socket of
-another one without a word.
+The lock of a socket is a file beside it, removed with the lock. It is needed because a starting server
+silently removes the socket of another one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 
 LOCK_FILE: Final = "glidemq.lock"
 CONFIG_FILE: Final = "valkey.conf"
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 FORK_SECONDS: Final = 0.5
 _PROC: Final = Path("/proc")
 
@@ -31,11 +31,11 @@ _PROC: Final = Path("/proc")
 class Lock:
     """The right of this process to run a server on a directory or a socket.
 
-    It ends with ``release`` or with the process, not with its forked children.
+    It ends with ``release`` or with the process. Forked children do not extend it.
 
     Args:
         descriptor: The locked file.
-        passing: Its path, if the file goes with the lock.
+        passing: Its path, if the file is removed with the lock.
     """
 
     def __init__(self, descriptor: int, passing: Path | None = None) -> None:
@@ -43,30 +43,30 @@ class Lock:
         self._passing = passing
         _held.add(self)
 
-    def tell(self, who: str) -> None:
-        """Write who holds it, for the error of the next one that tries."""
+    def write_holder(self, who: str) -> None:
+        """Write who holds the lock, for the error message of the next process that tries."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, who.encode(), 0)
 
     def release(self) -> None:
-        """Let others have the directory. A repeat does nothing."""
+        """Release the directory to others. Idempotent."""
         if self._descriptor is not None:
-            self.tell("")
+            self.write_holder("")
             if self._passing is not None:
                 with contextlib.suppress(OSError):
                     self._passing.unlink()
         self.close()
 
     def close(self) -> None:
-        """Close the file: the lock ends if this was the process that took it."""
+        """Close the file, which ends the lock if this process took it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def lock_socket(socket: Path) -> Lock:
-    """Take the path of a Unix socket for a server; its directory is created if missing.
+    """Reserve the path of a Unix socket for a server; its directory is created if missing.
 
     Raises:
         ConfigurationError: A server uses it, or the lock file cannot be written.
@@ -86,15 +86,15 @@ def lock_socket(socket: Path) -> Lock:
             raise
         if _is_at(path, descriptor):
             return lock
-        lock.close()  # whoever had it has removed the file meanwhile
+        lock.close()  # its previous owner has just removed the file
 
 
 def lock_directory(directory: Path, pid_file: str, patience: float) -> Lock:
-    """Take a directory for a server.
+    """Reserve a directory for a server.
 
     Args:
-        directory: Exists.
-        pid_file: Where the server writes its process id, in the directory.
+        directory: An existing directory.
+        pid_file: Name of the file in the directory where the server writes its process id.
         patience: Seconds to wait for the end of a server whose owner was killed.
 
     Raises:
@@ -105,7 +105,7 @@ def lock_directory(directory: Path, pid_file: str, patience: float) -> Lock:
     lock = Lock(descriptor)
     try:
         _take(descriptor, what)
-        lock.tell(f"process {os.getpid()} is starting it")  # and not what the last one has left
+        lock.write_holder(f"process {os.getpid()} is starting it")  # replaces what the last owner left
         _await_end(directory, pid_file, patience)
     except BaseException:
         lock.close()
@@ -127,7 +127,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _take(descriptor: int, what: str) -> None:
-    """Lock the file; a child that was just forked by a killed owner may hold it for a moment longer."""
+    """Lock the file; a child that a killed owner has just forked may hold it for a moment longer."""
     until = time.monotonic() + FORK_SECONDS
     while True:
         try:
@@ -140,16 +140,16 @@ def _take(descriptor: int, what: str) -> None:
             raise ConfigurationError(f"cannot lock {what}: {exc.strerror}") from exc
         else:
             return
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _await_end(directory: Path, pid_file: str, patience: float) -> None:
-    """Wait for the end of a server that nobody owns any more."""
+    """Wait for the end of a server that has lost its owner."""
     until = time.monotonic() + patience
     while (pid := _server(directory, pid_file)) is not None:
         if time.monotonic() > until:
             raise _in_use(f"data directory {directory}", f"pid {pid}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _in_use(what: str, who: str) -> ConfigurationError:

@@ -1,4 +1,4 @@
-"""Variables of the environment for what a library starts that accepts none."""
+"""Sets environment variables for processes started by a library that has no option for them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def patched(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables in the block, and those of before after it.
+    """Set these variables in the block and restore the old ones after it.
 
-    A process that another thread starts in the meantime gets them as well.
+    A process that another thread starts during the block gets them too.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

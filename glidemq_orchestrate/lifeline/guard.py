@@ -1,10 +1,10 @@
-"""The guard of a process: a program that ``lifeline`` starts and that ends the processes of a dead owner.
+"""The guard of a process: a program, started by ``lifeline``, that ends the processes of a dead owner.
 
-It reads from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it; at the end
-it has this long to end by SIGTERM), ``- PID`` (forget it), ``.`` (the owner exits normally). When the input
-ends, the owner has ended, for whatever reason, and the guard ends what it watches: each process, its group
-and session, their descendants, and every process with the mark in its environment. It never ends an ancestor
-of the owner. Imports nothing of this package: it must start fast.
+It reads from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it; it will have
+this long to end after SIGTERM), ``- PID`` (forget it), ``.`` (the owner exits normally). End of input means
+that the owner has ended. The guard then ends each watched process, its group and session, their descendants,
+and every process with the mark in its environment. It never ends an ancestor of the owner. It imports nothing
+of this package, to start fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MARK: Final = re.compile(r"GLIDEMQ_OWNER_\d+_[0-9a-f]{16}")
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 QUIET_SECONDS: Final = 2.0
 GIVE_UP_SECONDS: Final = 60.0
 _PROC: Final = Path("/proc")
@@ -45,12 +45,12 @@ class Watched(NamedTuple):
 
 
 def main(mark: str, owner: int) -> None:
-    """Wait until the owner has ended, then end the processes it left."""
+    """Wait until the owner has ended, then end the processes that it left."""
     if MARK.fullmatch(mark) is None:  # a shorter one could match unrelated processes
         sys.exit(f"{mark!r} is not a mark")
     spared = {0, 1, os.getpid(), *_above(owner)}
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # meant for the owner, which then reports what to forget
+        signal.signal(each, signal.SIG_IGN)  # it is for the owner, which then sends what to forget
     watched: dict[int, Watched] = {}
     quiet = QUIET_SECONDS
     for line in sys.stdin.buffer:
@@ -68,11 +68,11 @@ def main(mark: str, owner: int) -> None:
 
 
 def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], quiet: float) -> None:
-    """End all of them; returns when none was seen for ``quiet`` seconds, or after ``GIVE_UP_SECONDS``.
+    """End all of them; returns when none has appeared for ``quiet`` seconds, or after ``GIVE_UP_SECONDS``.
 
     A process that a killed owner was about to start, between fork and exec, has no mark yet.
     """
-    begun, ours, asked = time.monotonic(), dict(watched), False
+    begun, ours, terminated = time.monotonic(), dict(watched), False
     last = begun
     while (now := time.monotonic()) - begun < GIVE_UP_SECONDS:
         found, spent = left(ours, mark, spared), now - begun
@@ -80,14 +80,14 @@ def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], q
             return
         for pid, entry in found.items():
             last = now
-            # Once seen it is remembered: after its parent has ended it may not be found any more.
+            # Remembered once found: after its parent has ended, a search may no longer find it.
             grace = ours.setdefault(pid, Watched(entry.started, 0.0)).grace
             if spent >= grace:
                 _send(pid, signal.SIGKILL)
-            elif not asked:
+            elif not terminated:
                 _send(pid, signal.SIGTERM)
-        asked = True
-        time.sleep(LOOK_SECONDS)
+        terminated = True
+        time.sleep(POLL_SECONDS)
 
 
 def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> dict[int, Entry]:
@@ -127,9 +127,9 @@ def processes() -> dict[int, Entry]:
 def _from_proc() -> dict[int, Entry]:
     table = {}
     for place in _PROC.iterdir():
-        with suppress(OSError, ValueError):  # it has ended in the meantime, or is not a process
+        with suppress(OSError, ValueError):  # it has just ended, or is not a process
             pid = int(place.name)
-            # The name of a program, in brackets, may hold anything.
+            # The name of the program, in brackets, may contain any character.
             fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] not in ("Z", "X"):
                 table[pid] = Entry(int(fields[1]), int(fields[2]), int(fields[3]), fields[19])
@@ -137,7 +137,7 @@ def _from_proc() -> dict[int, Entry]:
 
 
 def _from_ps() -> dict[int, Entry]:
-    """The same without ``/proc``: by POSIX ``ps``, which does not report sessions."""
+    """The same without ``/proc``, by POSIX ``ps``, which does not report sessions."""
     command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart="]
     output = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  fixed arguments
     table = {}

@@ -1,7 +1,7 @@
-"""Ends the processes that a process has started when it ends, also when it is killed, by a guard process.
+"""Ends the child processes of a process when it ends, even if it is killed, by a guard process.
 
-A parent-death signal would not do: it is tied to the thread that started the child, exists on Linux only, and
-does not reach grandchildren. The guard is started when the first process is watched, and ends by itself.
+A parent-death signal would not suffice: it is tied to the thread that started the child, exists on Linux
+only, and does not reach grandchildren. The guard starts with the first watched process and ends unaided.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PROGRAM: Final = Path(__file__).with_name("guard.py")
 
 
 class Lifeline:
-    """The processes that must not outlive this one. Any thread may call it; a forked child starts empty.
+    """The processes that must not outlive this one. Thread-safe; a forked child starts with none.
 
     Attributes:
-        mark: An environment variable for the processes that are started. By it their descendants are found
-            even when they detach (on Linux).
+        mark: An environment variable for started processes. It identifies their descendants even when they
+            detach (on Linux).
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Lifeline:
         self._name = f"GLIDEMQ_OWNER_{os.getpid()}_{secrets.token_hex(8)}"
 
     def before_fork(self) -> None:
-        """Wait until no guard is being started: a child would keep an end of its pipe without knowing."""
+        """Wait until no guard is being started: otherwise a child would hold an end of its pipe open."""
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
@@ -49,7 +49,7 @@ class Lifeline:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Start empty in a child: the parent's processes stay with the parent."""
+        """Start with none in a child: the parent's processes stay with the parent."""
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.detach()
@@ -57,30 +57,30 @@ class Lifeline:
 
     @property
     def mark(self) -> Mapping[str, str]:
-        """See the class. Starts the guard."""
+        """The environment variable for started processes. Starts the guard."""
         with self._lock:
             self._started()
             return {self._name: "1"}
 
     def watch(self, pid: int, *, grace: float = 0.0) -> None:
-        """End a process, its group and their descendants when this process has ended.
+        """Have a process, its group and their descendants ended when this process has ended.
 
         Args:
-            pid: A process that was started by this one.
-            grace: Seconds that it has to end by SIGTERM before it is killed; 0: it is killed immediately.
+            pid: A child of this process.
+            grace: Seconds between SIGTERM and SIGKILL; 0 kills it immediately.
         """
         with self._lock:
             self._watched[pid] = grace
             self._send(f"+ {pid} {grace}\n")
 
     def forget(self, pid: int) -> None:
-        """Stop watching it: it has ended. Harmless when it was not watched."""
+        """Stop watching a process that has ended. Does nothing if it was not watched."""
         with self._lock:
             if self._watched.pop(pid, None) is not None:
                 self._send(f"- {pid}\n")
 
     def close(self) -> None:
-        """Report a normal exit: the guard need not wait for processes that a killed owner was starting."""
+        """Report a normal exit: the guard then need not wait for processes that were being started."""
         with suppress(OSError):
             if self._guard is not None:
                 self._guard.send(".\n")
@@ -91,12 +91,12 @@ class Lifeline:
             return
         try:
             guard.send(line)
-        except OSError:  # the guard was killed: the next one gets all that is watched
+        except OSError:  # the guard was killed: the next one gets all watched processes
             self._guard = None
             self._started()
 
     def _started(self) -> _Guard | None:
-        """The guard, started if it is not running; None when it cannot be started."""
+        """The guard, started if it is not running; None if it cannot be started."""
         if self._guard is not None and self._guard.is_alive:
             return self._guard
         try:
@@ -106,7 +106,7 @@ class Lifeline:
         except OSError as exc:
             self._guard = None
             logger.warning(
-                "processes that this one starts may outlive it: cannot start its guard: %s",
+                "cannot start the guard, so child processes may outlive this process: %s",
                 exc,
                 extra={"action": "guard_missing"},
             )
@@ -114,10 +114,10 @@ class Lifeline:
 
 
 class _Guard:
-    """The guard of this process, and the pipe that shows it that the process is alive."""
+    """The guard process, and the pipe that stays open while this process lives."""
 
     def __init__(self, name: str) -> None:
-        if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
+        if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
             raise OSError("no Python interpreter found to run it")
         theirs, self._pipe = os.pipe()
         try:
@@ -143,9 +143,9 @@ class _Guard:
         os.write(self._pipe, line.encode())
 
     def detach(self) -> None:
-        """Close the pipe in a forked child: a copy there would hide the end of the parent from the guard."""
+        """Close the pipe in a forked child: with a copy open, the guard would not notice the parent's end."""
         os.close(self._pipe)
-        self._process.returncode = 0  # not a child of this process: nothing here waits for it
+        self._process.returncode = 0  # it is not a child of this process
 
 
 lifeline: Final = Lifeline()

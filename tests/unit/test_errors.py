@@ -138,6 +138,6 @@ def test_a_cancelled_flow_shows_the_reason() -> None:
 
 def test_missing_workers_show_what_to_start() -> None:
     assert "--queue a --queue b" in str(QueueNotServed(["a", "b"]))
-    assert "queue a;" in str(QueueNotServed(["a"]))
+    assert "queue a." in str(QueueNotServed(["a"]))
     text = str(HandlerNotFound({"a": ["x", "y"]}, {"a": []}))
     assert "queue a: no handler for jobs x, y (known: none)" in text

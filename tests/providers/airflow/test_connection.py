@@ -180,13 +180,16 @@ def test_a_url_and_the_other_fields_complete_each_other() -> None:
 
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"extra": '{"tls": true, "tls": false}'}, "extra 'tls' is given twice, and differently"),
-    ({"extra": '{"__extra__": {"tls": true, "tls": null}}'}, "extra 'tls' is given twice, and differently"),
-    ({"host": "valkeys://h?verify=true&verify=false"}, "host: the URL states verify twice"),
-    ({"host": "valkeys://h?verify=true&ssl_cert_reqs=none"}, "host: the URL states verify twice"),
-    ({"host": "valkeys://h?ca=/a&ca=/b"}, "host: the URL states ca twice"),
-    ({"host": "valkey://h/3?db=4"}, "host: the URL states db twice"),
-    ({"host": "valkey://u:hunter3@h?password=hunter4"}, "host: the URL states password twice"),
+    ({"extra": '{"tls": true, "tls": false}'}, "extra 'tls' is given twice with different values"),
+    (
+        {"extra": '{"__extra__": {"tls": true, "tls": null}}'},
+        "extra 'tls' is given twice with different values",
+    ),
+    ({"host": "valkeys://h?verify=true&verify=false"}, "host: the URL contains verify twice"),
+    ({"host": "valkeys://h?verify=true&ssl_cert_reqs=none"}, "host: the URL contains verify twice"),
+    ({"host": "valkeys://h?ca=/a&ca=/b"}, "host: the URL contains ca twice"),
+    ({"host": "valkey://h/3?db=4"}, "host: the URL contains db twice"),
+    ({"host": "valkey://u:hunter3@h?password=hunter4"}, "host: the URL contains password twice"),
     ({"host": "valkey://h", "extra": {"tls": True}}, "tls differs between extra tls and the URL in host"),
     ({"host": "valkeys://h", "extra": {"tls": False}}, "tls differs"),
     ({"host": "valkeys://h?ca=/a", "extra": {"ca": "/b"}}, "ca differs between extra ca and the URL in host"),

@@ -138,7 +138,7 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
         (
             ["flow", "submit", "nightly.yaml"],
             1,
-            "QueueNotServed: no worker serves queue etl; start one: glidemq worker",
+            "QueueNotServed: no worker serves queue etl. Fix: glidemq worker",
         ),
         (["flow", "submit", "missing.yaml"], 2, "ConfigurationError: cannot read flow file missing.yaml"),
         (["flow", "submit", "steps.py"], 2, "InvalidFlow: steps.py"),

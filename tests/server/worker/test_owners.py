@@ -229,4 +229,4 @@ def test_without_a_python_to_run_it_there_is_no_guard_and_it_is_logged(
     lifeline = Lifeline()
     lifeline.watch(os.getpid())
     lifeline.forget(os.getpid())
-    assert "may outlive it: cannot start its guard: no Python interpreter" in caplog.text
+    assert "child processes may outlive this process: no Python interpreter" in caplog.text

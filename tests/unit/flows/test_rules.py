@@ -184,7 +184,9 @@ class TestBadInput:
     def test_many_dependencies_with_different_policies(self) -> None:
         names = [f"n{n}" for n in range(1_001)]
         some = [Dependency(name, "ignore") if name == "n7" else name for name in names]
-        with pytest.raises(InvalidFlow, match="node end has 1,001 dependencies, and on_failure for some"):
+        with pytest.raises(
+            InvalidFlow, match="node end has 1,001 dependencies and different on_failure for some"
+        ):
             checked(*map(node, names), node("end", *some))
 
 

@@ -182,7 +182,7 @@ def test_the_server_is_that_of_the_environment_by_default(monkeypatch: pytest.Mo
     found = Options({"socket_timeout": "2.5", "prefix": "p", "user": "u"}, (), "a read").settings()
     assert (found.db, found.socket_timeout, found.prefix, found.user) == (3, 2.5, "p", "u")
     monkeypatch.delenv(ENV_URL)
-    with pytest.raises(ConfigurationError, match="no server given"):
+    with pytest.raises(ConfigurationError, match="no server URL"):
         Options({}, (), "a read").settings()
 
 
