@@ -1,1 +1,1 @@
-"""The only package that talks to a server: drives operations on redis-py and translates its errors."""
+"""The only room with connections to a server: drives operations on redis-py and translates its errors."""

@@ -1,4 +1,4 @@
-"""Drives operations on asyncio connections. For one event loop."""
+"""Drives operations on asyncio connections of one event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import BusyLoadingError, ResponseError
 
 from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
-from glidemq_orchestrate.io.confirming import followed, judged
+from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import abort, async_pool, opened_async
 from glidemq_orchestrate.io.packing import outcome, pieces, put_back, sort_out
 from glidemq_orchestrate.io.pool import Link, Pool
@@ -33,29 +33,29 @@ from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 T = TypeVar("T")
 
 
-class Doubt:
-    """Looks now and then, while a reply does not come, whether its server has been replaced.
+class ReplacementCheck:
+    """Checks now and then, while a reply is overdue, whether its server has been replaced.
 
     Args:
-        look: Ends the wait if so.
+        check: Ends the wait if so.
         longer: Seconds for which the server may block on purpose.
     """
 
-    def __init__(self, look: Callable[[], Coroutine[Any, Any, None]], longer: float) -> None:
-        self._look_now, self._loop = look, asyncio.get_running_loop()
+    def __init__(self, check: Callable[[], Coroutine[Any, Any, None]], longer: float) -> None:
+        self._check_now, self._loop = check, asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(DOUBT_SECONDS + longer, self._begin)
 
     def _begin(self) -> None:
-        self._task = self._loop.create_task(self._look())
+        self._task = self._loop.create_task(self._check())
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         while True:
-            await self._look_now()
+            await self._check_now()
             await asyncio.sleep(DOUBT_SECONDS)
 
     def end(self) -> None:
-        """Stop: the reply is there, or nobody waits for it any more."""
+        """Stop checking: the reply has arrived, or its caller no longer waits."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -71,7 +71,7 @@ class AsyncDriver:
         self._has_replied, self._closings = False, 0
 
     async def run(self, op: Op[T]) -> T:
-        """Run an operation to its end; returns or raises what it does."""
+        """Run an operation to its end; returns its value or raises its error."""
         return await self._run(op, self._topology)
 
     async def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
@@ -86,7 +86,7 @@ class AsyncDriver:
         for pool in list(self._pools.values()):
             for connection in pool.every():
                 await connection.disconnect(nowait=True)
-        await asyncio.sleep(0)  # in this turn the event loop closes their sockets
+        await asyncio.sleep(0)  # lets the event loop close their sockets
 
     async def _run(self, op: Op[T], topology: Topology) -> T:
         """Send the operation the reply to each of its requests, or raise the error in it."""
@@ -112,7 +112,7 @@ class AsyncDriver:
         return replies if is_batch else outcome(replies[0])
 
     async def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
-        """The replies to the calls; those that are safe to repeat are sent again after some errors."""
+        """The replies to the calls; calls that are safe to repeat are sent again after some errors."""
         closings, delivered = self._closings, await self._once(calls, topology)
         for pause in PAUSES:
             again = delivered.again(calls, is_known=self._has_replied)
@@ -149,15 +149,15 @@ class AsyncDriver:
         try:
             if (whole := followed(parcel, self._settings)) is None:
                 return await self._exchange(parcel)
-            return judged(whole, await self._exchange(whole), parcel, self._settings)
+            return confirmed_replies(whole, await self._exchange(whole), parcel, self._settings)
         except GlideMQError as exc:
             return exc
 
     async def _exchange(self, parcel: Parcel) -> Replies:
-        """Send a parcel on one connection and read its replies; closes what leads nowhere (see ``Link``)."""
+        """Send a parcel on one connection and read its replies; closes bad connections (see ``Link``)."""
         pool = self._pool(parcel)
         connection = pool.take()
-        link = Link.BROKEN  # also when cancelled: half a reply may be on its way
+        link = Link.BROKEN  # also when cancelled: part of a reply may still arrive
         try:
             await self._open(connection, parcel)
             replies = await self._converse(connection, parcel)
@@ -198,13 +198,13 @@ class AsyncDriver:
                 doubt.end()
         return replies
 
-    def _doubt(self, connection: AbstractConnection, parcel: Parcel) -> Doubt:
+    def _doubt(self, connection: AbstractConnection, parcel: Parcel) -> ReplacementCheck:
         async def end_if_replaced() -> None:
             with suppress(GlideMQError):
                 if await self._drive(self._topology.is_replaced(parcel.place)):
                     abort(connection)
 
-        return Doubt(end_if_replaced, sum(call.blocks_for or 0.0 for call in parcel.calls))
+        return ReplacementCheck(end_if_replaced, sum(call.blocks_for or 0.0 for call in parcel.calls))
 
     async def _reply(self, connection: AbstractConnection) -> Any:
         try:

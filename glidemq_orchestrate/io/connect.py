@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 # Not used here. The driver and the standard library import these at the first connection and the first call,
-# when an import can no longer be kept apart from a fork (see ``importing``).
+# when an import can no longer exclude a fork (see ``importing``).
 import encodings.idna  # noqa: F401
 import importlib.readers
 import importlib.resources.readers  # noqa: F401
@@ -28,19 +28,19 @@ from glidemq_orchestrate.io.packing import ESCAPES
 from glidemq_orchestrate.io.pool import Pool
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
-UNASKED: Final = "the server sent something before any call, or closed the connection"
+UNEXPECTED: Final = "the server sent something before any call, or closed the connection"
 
 
 class _Abrupt(aio.AbstractConnection):
-    """Does not wait for the server to take part in the end of a connection, as TLS would have it.
+    """Closes a connection without waiting for the server's part of a TLS shutdown.
 
-    A server that is stopped never does, and redis-py leaves the connection open for as long as that takes.
+    A stopped server never does its part, and redis-py keeps the connection open until it does.
     """
 
     _writer: asyncio.StreamWriter | None
 
     def abort(self) -> None:
-        """Close the socket in the next turn of the event loop; who reads from it gets an error."""
+        """Close the socket in the next turn of the event loop; a pending read gets an error."""
         if self._writer:
             self._writer.transport.abort()
 
@@ -52,7 +52,7 @@ class _Abrupt(aio.AbstractConnection):
 
 
 def abort(connection: aio.AbstractConnection) -> None:
-    """Cut a connection: whoever waits for a reply on it learns that it broke."""
+    """Cut a connection: a pending wait for a reply on it fails."""
     if isinstance(connection, _Abrupt):
         connection.abort()
 
@@ -67,20 +67,20 @@ class _Unix(_Abrupt, aio.UnixDomainSocketConnection): ...
 
 
 class _TlsInTime(sync.SSLConnection):
-    """Waits for the TLS handshake as for the connection; redis-py would wait for ``socket_timeout``."""
+    """Limits the TLS handshake to the time limit of connecting; redis-py would use ``socket_timeout``."""
 
     def __init__(self, *, socket_timeout: float, **options: Any) -> None:
         super().__init__(socket_timeout=options["socket_connect_timeout"], **options)
         self._of_calls = socket_timeout
 
     def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002
-        """The handshake is done: from here on calls have their own time."""
+        """Apply the time limit of calls once the handshake is done."""
         self.socket_timeout = self._of_calls
         self.update_current_socket_timeout(self._of_calls)
         super().on_connect_check_health(check_health)
 
     def disconnect(self, *args: Any) -> None:
-        """The next connection begins with a handshake again."""
+        """Apply the time limit of connecting to the next connection."""
         super().disconnect(*args)  # type: ignore[no-untyped-call]
         self.socket_timeout = self.socket_connect_timeout
 
@@ -93,7 +93,7 @@ class _Kinds(NamedTuple):
     unix: Any
 
     def of(self, settings: ConnectionSettings, place: Endpoint) -> Any:
-        """That of a connection to this place."""
+        """The class for a connection to this place."""
         if not place.port:
             return self.unix
         return self.tls if settings.tls else self.tcp
@@ -104,7 +104,7 @@ _ASYNCIO: Final = _Kinds(_Tcp, _Tls, _Unix)
 
 
 def opened(connection: sync.AbstractConnection) -> None:
-    """Make a connection ready for a call: connected, and nothing has arrived that no call has asked for."""
+    """Make a connection ready for a call: connected, and without unread data."""
     for _ in range(2):
         connection.connect()  # type: ignore[no-untyped-call]
         try:
@@ -113,7 +113,7 @@ def opened(connection: sync.AbstractConnection) -> None:
         except (RedisError, OSError):
             pass
         connection.disconnect()  # type: ignore[no-untyped-call]
-    raise RedisConnectionError(UNASKED)
+    raise RedisConnectionError(UNEXPECTED)
 
 
 async def opened_async(connection: aio.AbstractConnection) -> None:
@@ -126,7 +126,7 @@ async def opened_async(connection: aio.AbstractConnection) -> None:
         except (RedisError, OSError):
             pass
         await connection.disconnect()
-    raise RedisConnectionError(UNASKED)
+    raise RedisConnectionError(UNEXPECTED)
 
 
 def sync_pool(
@@ -142,7 +142,7 @@ def sync_pool(
         partial(
             _BLOCKING.of(settings, place),
             socket_timeout=settings.socket_timeout,
-            retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
+            retry=Retry(NoBackoff(), 0),  # if the driver repeated calls, outcomes would be unknowable
             **options,
         )
     )
@@ -158,8 +158,8 @@ def async_pool(
     return Pool(
         partial(
             _ASYNCIO.of(settings, place),
-            # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and
-            # the cancelled task would run for ever. Every exchange has our own time limit instead.
+            # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation; the
+            # cancelled task would then never end. Every exchange has our own time limit instead.
             socket_timeout=None,
             retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
             **options,
@@ -175,7 +175,7 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
         "decode_responses": True,
         "encoding_errors": ESCAPES,
         "protocol": 2,
-        "driver_info": None,  # saves two commands per connection, which an ACL would have to allow
+        "driver_info": None,  # saves two commands per connection that an ACL would have to allow
         "socket_connect_timeout": settings.connect_timeout,
         "username": settings.sentinel_user if sentinel else settings.user,
         "password": settings.sentinel_password if sentinel else settings.password,
@@ -199,9 +199,9 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
 def _waits_for_greeting(options: dict[str, Any], settings: ConnectionSettings) -> bool:
     """Whether a connection sends HELLO first.
 
-    With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply proves that it did
-    not, before a call is sent whose outcome would then be unknown. AUTH has such a reply too. No ACL can
-    forbid HELLO.
+    With TLS 1.3 a server may refuse a client's certificate after the handshake, and the outcome of the first
+    call would be unknown. A reply to HELLO proves that it did not; so does a reply to AUTH. No ACL can forbid
+    HELLO.
     """
     return settings.tls and not options["password"]
 
@@ -233,17 +233,17 @@ def _check_files(settings: ConnectionSettings) -> None:
         if settings.ca:
             context.load_verify_locations(settings.ca)
     except ssl.SSLError:
-        raise ConfigurationError(f"ca: {settings.ca} holds no certificates in PEM form") from None
+        raise ConfigurationError(f"ca: {settings.ca} contains no certificates in PEM form") from None
     try:
         if settings.cert:
             context.load_cert_chain(settings.cert, settings.key, _no_password)
     except ssl.SSLError:
         what = f"{settings.cert} and {settings.key}" if settings.key else settings.cert
         raise ConfigurationError(
-            f"cert: {what} must hold a certificate and its key in PEM form, without a password"
+            f"cert: {what} must contain a certificate and its key in PEM form, without a password"
         ) from None
 
 
 def _no_password() -> str:
-    """Instead of the terminal, which OpenSSL would ask."""
+    """Replaces OpenSSL's prompt on the terminal."""
     return ""

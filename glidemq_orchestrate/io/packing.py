@@ -1,7 +1,7 @@
-"""Calls as bytes. Calls that cannot be sent are found before anything is sent. Pure.
+"""Encodes calls as bytes, and finds those that cannot be sent before anything is sent. Pure.
 
-A byte of a reply that is not UTF-8 is read as an escape (``surrogateescape``) and sent again as that byte, so
-an id keeps its bytes. A lone surrogate that does not stand for a byte cannot be sent.
+A byte of a reply that is not UTF-8 is read as an escape (``surrogateescape``) and sent again as the same
+byte, so ids keep their bytes. Any other lone surrogate cannot be sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ with contextlib.suppress(ImportError):  # redis-py itself uses it on blocking co
     _fast = hiredis.pack_command
 
 ESCAPES: Final = "surrogateescape"
-HALF: Final = "a text with half a character (a lone surrogate)"
+LONE_SURROGATE: Final = "a text with a lone surrogate"
 _MAX: Final = 2**63  # hiredis crashes on numbers of thousands of digits
 _NUMBERS: Final = frozenset({int, float})
 
@@ -31,10 +31,10 @@ _NONE: Final[Refused] = {}
 
 
 def pack(words: Sequence[Word]) -> bytes:
-    """One command in the form of the protocol.
+    """Encode one command in the form of the protocol.
 
     Raises:
-        UnicodeEncodeError: A word is not valid text; ``sort_out`` finds such calls.
+        UnicodeEncodeError: A word is not valid text. ``sort_out`` finds such calls.
     """
     if _fast is not None:
         try:
@@ -50,7 +50,7 @@ def pack(words: Sequence[Word]) -> bytes:
 
 
 def pieces(calls: Sequence[Call[Any]]) -> list[bytes]:
-    """The calls of a trip in few pieces, each sent by one system call; large calls are not copied."""
+    """The calls of a trip as few pieces, each for one system call; large calls are not copied."""
     packed = [call.packed or pack(call.words) for call in calls]
     if len(packed) == 1:
         return packed
@@ -84,7 +84,7 @@ def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused
 
 
 def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
-    """The replies to the sent calls, with the errors in the places of the others."""
+    """The replies to the sent calls, with the errors of the others in their places."""
     if not refused:
         return list(replies)
     whole = list(replies)
@@ -94,7 +94,7 @@ def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
 
 
 def _flaw(call: Call[Any]) -> EncodeError | None:
-    """Pack a call, or return why it cannot be sent: texts are checked while packed, other words before."""
+    """Pack a call, or return why it cannot be sent. Texts are checked while packing, other words before."""
     if call.packed is None:
         others = [word for word in call.words if word.__class__ is not str]
         if not _are_small(others):
@@ -104,12 +104,12 @@ def _flaw(call: Call[Any]) -> EncodeError | None:
         try:
             object.__setattr__(call, "packed", pack(call.words))
         except UnicodeEncodeError:
-            return _error(call, HALF)
+            return _error(call, LONE_SURROGATE)
     return None
 
 
 def _are_small(words: list[Word]) -> bool:
-    """Whether all are numbers that can be sent: a quick check that nearly every call passes."""
+    """Whether all words are numbers that can be sent: a fast check that nearly every call passes."""
     numbers: Any = words
     return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MAX)
 
@@ -120,7 +120,7 @@ def _flaw_of(word: Word) -> str:
         try:
             word.encode(errors=ESCAPES)
         except UnicodeEncodeError:
-            return HALF
+            return LONE_SURROGATE
     elif isinstance(word, bool) or not isinstance(word, int | float):
         return f"a value of type {type(word).__name__}"
     elif isinstance(word, int) and not -_MAX <= word <= _MAX:
@@ -133,7 +133,7 @@ def _error(call: Call[Any], flaw: str) -> EncodeError:
 
 
 def outcome(reply: Any) -> Any:
-    """The reply to a single call; raises an error reply."""
+    """The reply to a single call; raises it if it is an error."""
     if isinstance(reply, GlideMQError):
         raise reply
     return reply

@@ -1,7 +1,7 @@
-"""Open connections between their calls.
+"""A pool of open connections.
 
-Not redis-py's pool: that one keeps every connection it ever opened, a thousand of them after a thousand
-calls at once, for as long as the process lives.
+redis-py's own pool keeps every connection that it ever opened until the process ends: after a thousand
+concurrent calls, a thousand connections.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ IDLE_SECONDS: Final = 60.0
 
 
 class Link(Enum):
-    """What an exchange has shown of its connection.
+    """The state of a connection after an exchange.
 
-    ``SOUND``: it may be used again. ``BROKEN``: it may not, and nothing is known of the others. ``MISLED``:
-    nor may the others, as it leads to a server that is stuck or no longer the primary. Where one address
-    stands for several servers, only a new connection finds the present one.
+    ``SOUND``: it may be used again. ``BROKEN``: it may not; the others may. ``MISLED``: neither it nor the
+    others may, since it leads to a server that hangs or is no longer the primary. If one address serves
+    several servers, only a new connection reaches the current one.
     """
 
     SOUND = "sound"
@@ -42,10 +42,10 @@ class Pool(Generic[C]):
         self._old: deque[C] = deque()
 
     def take(self) -> C:
-        """The connection that was used last, or a new one that is not connected yet.
+        """The most recently used connection, or a new one that is not connected yet.
 
-        One that was idle for a minute is not used: load balancers forget idle connections without
-        a word, and a call on such a one would wait for its whole time limit.
+        Connections that were idle for a minute are not used. Load balancers silently drop idle connections,
+        and a call on a dropped one would wait for its whole time limit.
         """
         try:
             used, connection = self._idle.pop()
@@ -59,10 +59,10 @@ class Pool(Generic[C]):
         return connection
 
     def put(self, connection: C, link: Link) -> list[C]:
-        """Keep a connection for later calls, if it is good for them.
+        """Return a connection to the pool if it can be used again.
 
-        Returns the connections to close: this one if it is not, those that nobody needed for a minute, and
-        after ``MISLED`` all that are idle. Those in use then follow at the end of their calls.
+        Returns the connections to close: this one if it cannot, those that were idle for a minute, and after
+        ``MISLED`` all idle ones. Those in use then follow at the end of their calls.
         """
         return [*self._kept(connection, link), *_emptied(self._old)]
 
@@ -91,7 +91,7 @@ class Pool(Generic[C]):
                 used, connection = self._idle.popleft()
             except IndexError:
                 return found
-            if used > since:  # all others were used later
+            if used > since:  # the others were used more recently
                 self._idle.appendleft((used, connection))
                 return found
             found.append(connection)

@@ -1,9 +1,9 @@
-"""Which calls are sent again when a connection breaks, and after which pauses. Pure.
+"""Decides which calls are sent again when a connection breaks, and after which pauses. Pure.
 
-A call that was refused, or not sent, has changed nothing: it is repeated. One whose outcome is unknown is
-repeated if it is marked as safe to repeat (``Call.repeatable``), so users do not notice a single dropped
-connection. A time-out is not repeated: the server is slow, and the caller has waited already. A server that
-never replied is not tried again: its address may be wrong.
+A call that was refused or not sent has changed nothing: it is repeated. A call with an unknown outcome is
+repeated if it is safe to repeat (``Call.repeatable``), so one dropped connection goes unnoticed. A call that
+timed out is not repeated: the server is slow, and the caller has already waited. A server that never replied
+is not tried again: its address may be wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from glidemq_orchestrate.io.slots import is_for_all
 from glidemq_orchestrate.wire.call import Call
 
 PAUSES: Final = (0.05, 0.2, 0.5)
-# With each of these the server has executed nothing.
+# With each of these errors the server has executed nothing.
 _PASSING: Final = frozenset(
     {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "NOREPLICAS"}
 )
@@ -52,7 +52,7 @@ class Delivered:
         ]
 
     def merge(self, numbers: Sequence[int], later: Delivered) -> None:
-        """Put the replies of a repeat in their places."""
+        """Put the replies to repeated calls in their places."""
         if self.error is not None:
             self.replies, self.error = later.replies, later.error
         elif later.error is None:
@@ -67,17 +67,17 @@ class Delivered:
 
 
 def _may_repeat(call: Call[Any], error: GlideMQError) -> bool:
-    """Whether a repeat of a call does no harm; of several primaries, some may have executed it."""
+    """Whether a call may be repeated; some of several primaries may have executed it."""
     return call.repeatable or not (isinstance(error, OutcomeUnknown) or is_for_all(call.words))
 
 
 def is_timeout(error: OutcomeUnknown) -> bool:
-    """Whether the server did not reply in time, on a connection that is open."""
+    """Whether the server did not reply in time on an open connection."""
     return isinstance(error.__cause__, TimeoutError | RedisTimeoutError)
 
 
 def _passes(error: GlideMQError, *, is_known: bool) -> bool:
-    """Whether an error may be gone after a pause, so that a repeat makes sense."""
+    """Whether an error may pass within a pause, so that a repeat makes sense."""
     if isinstance(error, OutcomeUnknown):
         return not is_timeout(error)
     if isinstance(error, ConnectionFailed):

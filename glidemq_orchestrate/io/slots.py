@@ -1,6 +1,6 @@
-"""The server of a cluster that a call belongs to. Pure.
+"""The cluster server that a call goes to. Pure.
 
-All keys of a call are in one slot, or the server refuses it; so the first key decides.
+The server refuses a call whose keys are in several slots, so the first key decides.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _slot(key: Word) -> int:
 
 
 def _scanned_tag(words: Sequence[Word]) -> str | None:
-    """A key in the slot of all keys that a scan matches; None if they may be in several slots."""
+    """A hash tag shared by all keys that a scan matches; None if there is none."""
     names = [str(word).upper() for word in words]
     pattern = str(words[names.index("MATCH") + 1]) if "MATCH" in names else ""
     found = _TAG.match(pattern)
@@ -72,21 +72,21 @@ def _scanned_tag(words: Sequence[Word]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """The primary of each slot: ranges (first, last, primary) in order."""
+    """The primary of each slot, as ordered ranges (first, last, primary)."""
 
     ranges: tuple[tuple[int, int, Endpoint], ...]
 
     @classmethod
-    def read(cls, reply: Any, asked: Endpoint) -> SlotMap:
-        """From the reply to CLUSTER SLOTS; a node without a host is the one that replied."""
+    def read(cls, reply: Any, replying: Endpoint) -> SlotMap:
+        """Read the reply to CLUSTER SLOTS; a node without a host is the one that replied."""
         rows = [
-            (int(row[0]), int(row[1]), Endpoint(row[2][0] or asked.host, int(row[2][1]))) for row in reply
+            (int(row[0]), int(row[1]), Endpoint(row[2][0] or replying.host, int(row[2][1]))) for row in reply
         ]
         return cls(tuple(sorted(rows)))
 
     @property
     def primaries(self) -> tuple[Endpoint, ...]:
-        """Every primary that serves slots, in a fixed order."""
+        """The primaries that serve slots, in a fixed order."""
         return tuple(sorted({place for _, _, place in self.ranges}))
 
     @property

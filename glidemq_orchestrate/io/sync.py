@@ -1,4 +1,4 @@
-"""Drives operations on blocking connections. Thread-safe: every call takes one of its own from a pool."""
+"""Drives operations on blocking connections. Thread-safe: each call takes its own connection from a pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
-from glidemq_orchestrate.io.confirming import followed, judged
+from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import opened, sync_pool
 from glidemq_orchestrate.io.packing import outcome, pieces, put_back, sort_out
 from glidemq_orchestrate.io.pool import Link, Pool
@@ -48,7 +48,7 @@ class SyncDriver:
         self._has_replied, self._closings = False, 0
 
     def run(self, op: Op[T]) -> T:
-        """Run an operation to its end; returns or raises what it does."""
+        """Run an operation to its end; returns its value or raises its error."""
         return self._run(op, self._topology)
 
     def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
@@ -89,7 +89,7 @@ class SyncDriver:
         return replies if is_batch else outcome(replies[0])
 
     def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
-        """The replies to the calls; those that are safe to repeat are sent again after some errors."""
+        """The replies to the calls; calls that are safe to repeat are sent again after some errors."""
         closings, delivered = self._closings, self._once(calls, topology)
         for pause in PAUSES:
             again = delivered.again(calls, is_known=self._has_replied)
@@ -122,12 +122,12 @@ class SyncDriver:
         try:
             if (whole := followed(parcel, self._settings)) is None:
                 return self._exchange(parcel)
-            return judged(whole, self._exchange(whole), parcel, self._settings)
+            return confirmed_replies(whole, self._exchange(whole), parcel, self._settings)
         except GlideMQError as exc:
             return exc
 
     def _exchange(self, parcel: Parcel) -> Replies:
-        """Send a parcel on one connection and read its replies; closes what leads nowhere (see ``Link``)."""
+        """Send a parcel on one connection and read its replies; closes bad connections (see ``Link``)."""
         pool = self._pool(parcel)
         connection = pool.take()
         link = Link.BROKEN
@@ -154,7 +154,7 @@ class SyncDriver:
         replies: Replies = []
         try:
             connection.send_packed_command(pieces(parcel.calls))  # type: ignore[no-untyped-call]
-            for call in parcel.calls:  # what came before an error counts
+            for call in parcel.calls:  # the replies before an error count
                 if self._topology.may_doubt(parcel):
                     self._await_reply(connection, parcel, call)
                 replies.append(self._reply(connection, call))
@@ -165,7 +165,7 @@ class SyncDriver:
         return replies
 
     def _await_reply(self, connection: AbstractConnection, parcel: Parcel, call: Call[Any]) -> None:
-        """Wait for the first bytes of a reply, unless the server has been replaced meanwhile."""
+        """Wait for the first bytes of a reply; end the wait if the server has been replaced."""
         limit = self._settings.socket_timeout + (call.blocks_for or 0.0)
         until, pause = time.monotonic() + limit, DOUBT_SECONDS + (call.blocks_for or 0.0)
         while not connection.can_read(min(pause, max(until - time.monotonic(), 0.0))):

@@ -1,13 +1,13 @@
-"""Where a call goes: to the one server, the primary behind sentinels, or the primaries of a cluster. Pure.
+"""Routes calls: to the one server, the primary behind sentinels, or the primaries of a cluster. Pure.
 
-``deliver`` is a generator: it yields lists of ``Parcel``, and receives for each parcel its replies (an error
-in the place of a refused call) or the error that prevented all of them. The drivers send the parcels. Here a
-call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome is unknown:
-``repeats`` decides about that.
+``deliver`` is a generator. It yields lists of ``Parcel`` and receives, for each parcel, its replies (an error
+in place of a refused call) or the error that prevented all of them. The drivers send the parcels. Here a call
+is sent again only after the server refused it (MOVED, ASK), never when its outcome is unknown: ``repeats``
+decides that.
 
-Primaries and slots are looked up on first use, and again after a connection broke, a server replied READONLY
-or the like, or a slot moved, and while a server does not reply: its machine may be gone, and another one has
-taken over. Threads may share a topology: its knowledge is replaced, not changed.
+Primaries and slots are looked up on first use. They are looked up again after a connection broke, a server
+replied READONLY or the like, or a slot moved, and while a server does not reply: its machine may be down, and
+another one may have taken over. Threads may share a topology: its state is replaced, not modified.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from glidemq_orchestrate.wire.call import Call, command
 
 Received: TypeAlias = "Replies | GlideMQError"
 DOUBT_SECONDS: Final = 2.0
-"""After so long without a reply others are asked whether the server has been replaced."""
+"""After this long without a reply, other servers are asked whether this one has been replaced."""
 REPLACED: Final = "another server has taken over"
 _STALE: Final = frozenset({"READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS", "LOADING"})
 
@@ -57,19 +57,19 @@ ASKING: Final = command("ASKING", decode=str)
 
 
 class Topology(Protocol):
-    """Knows where a call goes."""
+    """Decides where a call goes."""
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """The replies to the calls, in order. Raises the error that prevented all of them."""
 
     def primaries(self) -> Lookup:
-        """Every server that holds a part of the data."""
+        """Every server that owns a part of the data."""
 
     def may_doubt(self, parcel: Parcel) -> bool:
-        """Whether others know if the server of a parcel, which does not reply, has been replaced."""
+        """Whether other servers can report that the silent server of a parcel has been replaced."""
 
     def is_replaced(self, place: Endpoint) -> Doubt:
-        """Whether another server has taken over from this one. Raises what prevents the question."""
+        """Whether another server has taken over from this one. Raises the error that prevents an answer."""
 
 
 def topology_of(settings: ConnectionSettings) -> Topology:
@@ -99,7 +99,7 @@ class Single:
         yield from ()
         return (self._place,)
 
-    def may_doubt(self, parcel: Parcel) -> bool:  # noqa: ARG002  nobody else knows
+    def may_doubt(self, parcel: Parcel) -> bool:  # noqa: ARG002  there is no other server
         """See ``Topology``."""
         return False
 
@@ -135,7 +135,7 @@ class Sentinel:
         return received
 
     def _forget(self) -> None:
-        """Forget the primary, and ask the sentinel that named it last: it may be cut off from the others."""
+        """Forget the primary; the sentinel that named it is asked last, as it may be partitioned."""
         self._primary = None
         first, *others = self._sentinels
         self._sentinels = (*others, first)
@@ -153,7 +153,7 @@ class Sentinel:
         return (yield from self._look_up()) != place
 
     def _look_up(self) -> Generator[list[Parcel], list[Received], Endpoint]:
-        """Ask one sentinel after the other for the primary; the one that knows it comes first next time."""
+        """Ask each sentinel in turn for the primary; the one that replies is asked first next time."""
         name = self._settings.service
         ask = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, decode=list)
         failed: GlideMQError | None = None
@@ -187,7 +187,7 @@ class Cluster:
 
     def may_doubt(self, parcel: Parcel) -> bool:
         """See ``Topology``."""
-        return parcel.calls[0].words[0] != "CLUSTER"  # a look-up, which asks several servers
+        return parcel.calls[0].words[0] != "CLUSTER"  # a look-up already asks several servers
 
     def is_replaced(self, place: Endpoint) -> Doubt:
         """See ``Topology``."""
@@ -195,7 +195,7 @@ class Cluster:
         return place not in (yield from self._look_up()).primaries
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
-        """See ``Topology``. In a batch, an error takes the place of a reply that did not come."""
+        """See ``Topology``. In a batch, an error takes the place of a missing reply."""
         slots = self._map or (yield from self._look_up())
         orders = [self._order(call, slots) for call in calls]
         parts = [part for order in orders for part in order.parts]
@@ -208,12 +208,12 @@ class Cluster:
             merged.append(order.merge(replies[at:end]))
             at = end
         lost = [reply for reply in merged if isinstance(reply, ConnectionFailed | OutcomeUnknown)]
-        if lost and len(lost) == len(merged):  # of some nothing was sent, but that is not true of all
+        if lost and len(lost) == len(merged):  # some were not sent, but not all
             raise next((one for one in lost if isinstance(one, OutcomeUnknown)), lost[0])
         return merged
 
     def _try_elsewhere(self, parts: Sequence[Part], replies: Replies) -> Delivery:
-        """Send calls that could not be sent to the present owners of their slots; updates the replies."""
+        """Send unsent calls to the current owners of their slots; updates the replies."""
         slots = self._map or (yield from self._look_up())
         again = {}
         for number, part in enumerate(parts):
@@ -228,11 +228,11 @@ class Cluster:
         return replies
 
     def _exchange(self, parts: Sequence[Part]) -> Delivery:
-        """Send the parts, and once more those whose slot has moved."""
+        """Send the parts; send those whose slot has moved once more."""
         replies = yield from self._send(parts)
         moved = [i for i, reply in enumerate(replies) if isinstance(reply, Redirected)]
         if moved:
-            # Refused, and so not executed: only these are sent again.
+            # Refused, so not executed: only these are sent again.
             if not all(replies[i].ask for i in moved):
                 self._map = None
             again = [_redirected(parts[i], replies[i]) for i in moved]
@@ -247,36 +247,36 @@ class Cluster:
         return replies
 
     def _forget(self, place: Endpoint) -> None:
-        """Forget the map, and ask this server last: it may be cut off from the others."""
+        """Forget the map; this server is asked last, as it may be partitioned."""
         self._map = None
         self._known = (*(known for known in self._known if known != place), place)
 
     def _send(self, parts: Sequence[Part]) -> Delivery:
-        """Send one parcel per server. A call without a server or a reply gets an error."""
+        """Send one parcel per server. A call without a server or without a reply gets an error."""
         numbers: dict[Endpoint, list[int]] = {}
         for number, part in enumerate(parts):
             if part.place is not None:
                 numbers.setdefault(part.place, []).append(number)
         parcels = []
-        for place, some in numbers.items():
-            pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in some]
+        for place, numbers_there in numbers.items():
+            pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in numbers_there]
             parcels.append(Parcel(place, tuple(call for pair in pairs for call in pair)))
         replies: Replies = [_busy("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
         all_received = (yield parcels) if parcels else []
-        for parcel, some, received in zip(parcels, numbers.values(), all_received, strict=True):
+        for parcel, numbers_there, received in zip(parcels, numbers.values(), all_received, strict=True):
             each: Replies
             if isinstance(received, GlideMQError):
                 self._forget(parcel.place)
-                each = [received] * len(some)
+                each = [received] * len(numbers_there)
             else:
                 both = zip(parcel.calls, received, strict=True)
                 each = [reply for call, reply in both if call is not ASKING]
-            for number, reply in zip(some, each, strict=True):
+            for number, reply in zip(numbers_there, each, strict=True):
                 replies[number] = reply
         return replies
 
     def _order(self, call: Call[Any], slots: SlotMap) -> Order:
-        """The servers that get a call, and how their replies are merged."""
+        """The servers that get a call, and the way to merge their replies."""
         where = target(call.words)
         if where == "scan":
             return _scan(call, slots.primaries)
@@ -286,7 +286,7 @@ class Cluster:
         return Order([Part(place, call)], lambda replies: replies[0])
 
     def _look_up(self) -> Generator[list[Parcel], list[Received], SlotMap]:
-        """Ask one known server after the other for the map of slots."""
+        """Ask each known server in turn for the map of slots."""
         ask = command("CLUSTER", "SLOTS", decode=list)
         failed: GlideMQError | None = None
         for place in dict.fromkeys((*self._known, *self._settings.places)):
@@ -310,7 +310,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A call for one server; None while no primary serves its slot. ``ask``: the slot is being moved."""
+    """A call for one server; None while no primary serves its slot. ``ask``: the slot is being migrated."""
 
     place: Endpoint | None
     call: Call[Any]
@@ -319,7 +319,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The parts of one call, and how their replies are merged into one."""
+    """The parts of one call, and the way to merge their replies into one."""
 
     parts: list[Part]
     merge: Callable[[Replies], Any]
@@ -331,7 +331,7 @@ def is_stale(reply: object) -> bool:
 
 
 def _busy(text: str) -> ServerBusy:
-    """As if a server had refused the call."""
+    """An error as if a server had refused the call."""
     error = ServerBusy(text)
     error.code = text.partition(" ")[0]
     return error
@@ -343,13 +343,13 @@ def _redirected(part: Part, moved: Redirected) -> Part:
 
 
 def _strictest(call: Call[Any], replies: Replies) -> Any:
-    """The first refusal, else the reply that counts."""
+    """The first refusal, else the reply to use."""
     refused = [reply for reply in replies if isinstance(reply, GlideMQError)]
     return refused[0] if refused else call.of_several(replies)
 
 
 def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
-    """Scan one primary after the other: a cursor is that of a primary and, after ``@``, its number."""
+    """Scan the primaries in turn; a cursor is that of a primary followed by ``@`` and its number."""
     cursor, _, number = str(call.words[1]).partition("@")
     index = min(int(number or 0), len(primaries) - 1)
 
@@ -367,12 +367,12 @@ def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
 
 
 def _more_specific(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:
-    """The error to report of two look-ups: a refusal is more specific than an unreachable server."""
+    """The error of two look-ups to report: a refusal is more specific than an unreachable server."""
     return other if one is None or isinstance(other, ConfigurationError) else one
 
 
 def _nothing_sent(exc: GlideMQError | None) -> GlideMQError:
-    """The error of a failed look-up as one before anything of the caller was sent."""
+    """The error of a failed look-up, before anything of the caller's was sent."""
     if isinstance(exc, OutcomeUnknown):
         return ConnectionFailed(str(exc))
     return exc or ConnectionFailed("no server to ask")

@@ -1,4 +1,4 @@
-"""Driver exceptions as ours. What matters to a caller: was anything sent, and does a repeat help?"""
+"""Translates driver exceptions into ours. For a caller: was anything sent, and does a repeat help?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
 
 
 class Redirected(ConfigurationError):
-    """A node of a cluster refused a call: ``place`` has the slot, for this one call only when ``ask``."""
+    """A node of a cluster refused a call: ``place`` has the slot; with ``ask``, for this call only."""
 
     def __init__(self, slot: int, place: Endpoint, *, ask: bool) -> None:
         self.slot, self.place, self.ask = slot, place, ask
@@ -40,8 +40,8 @@ class Redirected(ConfigurationError):
 
 
 def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
-    """For a failure before anything was sent."""
-    # The driver's frames hold the password, and error trackers print the variables of frames.
+    """The error for a failure before anything was sent."""
+    # The driver's frames contain the password, and error trackers print the variables of frames.
     exc.with_traceback(None)
     where, text = settings.node(place), _message(exc)
     if (unknown := _unauthenticated(settings, place, exc)) is not None:
@@ -58,35 +58,35 @@ def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception)
 
 
 def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
-    """For a connection that broke after something was sent."""
+    """The error for a connection that broke after something was sent."""
     where = settings.node(place)
     if not isinstance(exc, _DRIVER_ERRORS):
         return unread(where, exc)
     if (unknown := _unauthenticated(settings, place, exc)) is not None:
         return unknown
-    if "max number of clients" in str(exc):  # the first line of the connection: no call was read
+    if "max number of clients" in str(exc):  # the first reply on the connection: no call was read
         return _too_many(where)
     return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_message(exc)}")
 
 
 def loading(count: int, exc: exceptions.BusyLoadingError) -> list[GlideMQError]:
-    """For so many calls, the first of which found a server that loads its data; the driver then hangs up."""
-    behind = "the connection ended at the call before, as the server was loading its data"
+    """The errors for ``count`` calls to a server that is loading its data; the driver then disconnects."""
+    behind = "the connection ended at the previous call, as the server was loading its data"
     return [error_from(f"LOADING {exc}"), *(OutcomeUnknown(behind) for _ in range(count - 1))]
 
 
 def _too_many(where: str) -> ConnectionFailed:
-    return ConnectionFailed(f"{where} has as many clients as its maxclients allows. Raise it there")
+    return ConnectionFailed(f"{where} has reached maxclients. Fix: raise it there")
 
 
 def unread(where: str, exc: Exception) -> GlideMQError:
-    """For what neither driver nor server foresees. The calls may or may not have been executed."""
+    """The error for an unexpected reply. The calls may or may not have been executed."""
     return ProtocolError(f"a reply of {where} cannot be read: {type(exc).__name__}")
 
 
 def refused(exc: exceptions.ResponseError) -> GlideMQError:
-    """For an error reply."""
-    if isinstance(exc, exceptions.AskError):  # MOVED is a kind of it
+    """The error for an error reply."""
+    if isinstance(exc, exceptions.AskError):  # MovedError is a subclass
         is_ask = not isinstance(exc, exceptions.MovedError)
         return Redirected(exc.slot_id, Endpoint(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
@@ -98,39 +98,39 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
 
 
 def _stripped(exc: Exception) -> str:
-    """The code that redis-py has taken off the text; empty for any other error."""
+    """The code that redis-py has stripped from the text; empty for any other error."""
     return next((code for kind, code in _STRIPPED.items() if isinstance(exc, kind)), "")
 
 
 def _unauthenticated(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError | None:
-    """For a server that wants a password; then it has executed nothing. None for any other error."""
-    text = str(exc)  # that of HELLO is the second
+    """The error for a server that requires a password and so executed nothing. None for any other error."""
+    text = str(exc)  # the second is for HELLO
     is_asked = "Authentication required" in text or "with the client already authenticated" in text
     if not (is_asked and isinstance(exc, exceptions.AuthenticationError)):
         return None
     is_sentinel = settings.kind == "sentinel" and place in settings.places
     names = "sentinel_user and sentinel_password" if is_sentinel else "user and password"
-    return ConfigurationError(f"{settings.node(place)} wants a password: give {names}")
+    return ConfigurationError(f"{settings.node(place)} requires a password. Fix: pass {names}")
 
 
 def _login_failed(settings: ConnectionSettings, where: str, exc: exceptions.ResponseError) -> GlideMQError:
-    """For an error reply before the first call; a server may quote what it was sent, so it is not shown."""
+    """The error for an error reply before the first call. Its text is hidden: it may quote credentials."""
     text = str(exc)
     if isinstance(exc, exceptions.NoPermissionError):
-        error = ConfigurationError(f"the user of {where} lacks a permission: to run HELLO or SELECT")
+        error = ConfigurationError(f"the user of {where} lacks the permission to run HELLO or SELECT")
         error.code = "NOPERM"
         return error
     if code := _stripped(exc):
         return error_from(f"{code} {where} refused the connection")
     if "DB index is out of range" in text:
-        return ConfigurationError(f"{where} has no database {settings.db}: give another db")
+        return ConfigurationError(f"{where} has no database {settings.db}. Fix: use another db")
     if "unknown command" in text and "auth" in text.lower():
-        return ConfigurationError(f"{where} does not know AUTH: give no user and password")
+        return ConfigurationError(f"{where} does not support AUTH. Fix: pass no user and password")
     if text.startswith("DENIED"):
         return ConfigurationError(
-            f"{where} is in protected mode: give it a password, or bind it to an address"
+            f"{where} is in protected mode. Fix: set a password on the server, or bind it to an address"
         )
-    return ProtocolError(f"{where} refused the connection, with an error that is not known here")
+    return ProtocolError(f"{where} refused the connection with an unknown error")
 
 
 def _message(exc: Exception) -> str:
@@ -139,14 +139,14 @@ def _message(exc: Exception) -> str:
 
 
 def _advice(settings: ConnectionSettings, message: str) -> str:
-    """What to check if a connection fails, by the message of the driver."""
+    """What to check if a connection fails, by the driver's message."""
     text = message.upper().replace(" ", "_")
     if not settings.tls:
-        return "Is the server running? To start one on this machine: glidemq server"
+        return "Fix: start the server; on this machine: glidemq server"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "The server's certificate is not trusted: give the file of its CA with ca=FILE"
+        return "The server's certificate is not trusted. Fix: pass the file of its CA as ca=FILE"
     if "CERTIFICATE_REQUIRED" in text or (
         not settings.cert and any(word in text for word in ("RESET", "CLOSED", "EOF"))
     ):
-        return "The server requires a client certificate: give its files with cert=FILE and key=FILE"
-    return "Is the server running, and does it speak TLS at this port? valkey:// is without TLS"
+        return "The server requires a client certificate. Fix: pass cert=FILE and key=FILE"
+    return "Fix: check that the server runs and uses TLS at this port; valkey:// is without TLS"

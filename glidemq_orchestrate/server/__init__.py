@@ -1,1 +1,1 @@
-"""The server itself: its function libraries, rights, time, durability, and checks of all of them."""
+"""The server itself: its function libraries, rights, time, durability, and checks of all these."""

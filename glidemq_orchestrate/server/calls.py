@@ -42,7 +42,7 @@ def server_facts() -> Call[dict[str, str]]:
 
 
 def server_settings(*names: str) -> Call[dict[str, str]]:
-    """Settings of the server; most users may not read them."""
+    """Settings of the server; many users lack the right to read them."""
     return command("CONFIG", "GET", *names, decode=replies.mapping)
 
 
@@ -67,7 +67,7 @@ def slots_served() -> Call[int]:
 
 
 def load_library(source: str, *, replace: bool = False) -> Call[None]:
-    """Load a function library. Repeatable; without ``replace`` a repeat is told that it exists already."""
+    """Load a function library. Safe to repeat: without ``replace`` an existing library is an error."""
     words = ("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source)
     return command(*words, decode=replies.anything, repeatable=True)
 
@@ -82,7 +82,7 @@ def library_code(name: str) -> Call[str | None]:
 
 
 def cluster_primaries() -> Call[list[tuple[str, int]]]:
-    """Host and port of each primary that serves slots; refused outside a cluster."""
+    """Host and port of each primary that serves slots; an error outside a cluster."""
 
     def decode(reply: Any) -> list[tuple[str, int]]:
         nodes = [line.split() for line in replies.text(reply).splitlines()]

@@ -1,4 +1,4 @@
-"""Operations whose writes are confirmed, or need not be, and the check whether a server can confirm any."""
+"""Runs operations with or without confirmed writes, and checks whether a server can confirm writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from glidemq_orchestrate.wire.wait import wait_disk, wait_replicas
 
 T = TypeVar("T")
 
-# What a call is answered if an earlier one has done the same.
+# The errors of a call that was already carried out.
 _ANSWERS: Final = (InvalidJob, JobNotFound, JobSkipped, JobStateConflict, SchedulerNotFound)
 
 
 def unconfirmed(op: Op[T]) -> Op[T]:
-    """Run an operation that nobody relies on: whatever is lost of it is done again."""
+    """Run an operation without confirmation: lost writes will be done again."""
 
     def send(request: Request) -> Generator[Request, Any, Any]:
         return (yield _unawaited(request))
@@ -36,14 +36,14 @@ def unconfirmed(op: Op[T]) -> Op[T]:
 
 
 def standing(op: Op[T]) -> Op[T]:
-    """Run an operation to its end, also when a step was accepted but not confirmed.
+    """Run an operation to its end even if a step is accepted but not confirmed.
 
-    So either everything was done or a step was refused. After the first step that was not confirmed, no
-    other one is waited for.
+    So afterwards either everything was done or a step was refused. After the first unconfirmed step, the
+    others do not wait for confirmation.
 
     Raises:
-        NotConfirmed: At the end, if a step was not confirmed; also in place of what a repeat of a call that
-            was carried out is answered, such as that the job exists already.
+        NotConfirmed: At the end, if a step was not confirmed. Also in place of the error of a call that was
+            already carried out, such as that the job exists.
     """
     missed: list[str] = []
     codes: list[str | None] = []
@@ -84,27 +84,27 @@ def _unawaited(request: Request) -> Request:
     return replace(request, confirms=False)
 
 
-def check_confirmation(wanted: Confirmation | None) -> Op[None]:
+def check_confirmation(required: Confirmation | None) -> Op[None]:
     """Check that the server can confirm writes at all, before anything is written.
 
     Raises:
-        ConfigurationError: It is too old, its append-only file is off, or the user lacks a right.
+        ConfigurationError: The server is too old, its append-only file is off, or the user lacks a right.
     """
-    if wanted is None:
+    if required is None:
         return
     calls: list[Call[Any]] = [
         call
-        for call, is_wanted in ((wait_replicas(0, 1), wanted.replicas), (wait_disk(1), wanted.disk))
-        if is_wanted
+        for call, is_required in ((wait_replicas(0, 1), required.replicas), (wait_disk(1), required.disk))
+        if is_required
     ]
     for reply in (yield from ask_each(calls)):
         if not isinstance(reply, GlideMQError):
             continue
-        if isinstance(reply, ConfigurationError):  # a right is missing
+        if isinstance(reply, ConfigurationError):  # the user lacks a right
             raise reply
         if "appendonly is disabled" in str(reply):
             raise ConfigurationError(
-                'confirm="disk" needs an append-only file: set appendonly yes on the server'
+                'confirm="disk" needs an append-only file. Fix: set appendonly yes on the server'
             )
         if "unknown command" in str(reply):
             raise ConfigurationError('confirm="disk" needs WAITAOF: Valkey 7.2 or Redis 7.2 or newer')

@@ -1,4 +1,4 @@
-"""Checks of a server: what is wrong with it, and what to do. Leaves nothing changed."""
+"""Checks a server: what is wrong, and how to fix it. Leaves nothing changed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
     if policy == "noeviction":
         yield Finding("eviction", Verdict.OK, policy)
     else:
-        # Without a limit nothing is evicted, yet.
+        # Without a memory limit nothing is evicted.
         verdict = Verdict.FAILED if limit else Verdict.WARNING
         yield Finding(
             "eviction",
@@ -130,7 +130,7 @@ def _libraries(*, look_only: bool) -> Op[list[Finding]]:
 
 
 def _by_version() -> Op[list[LibraryStatus]]:
-    """The status of the libraries as far as their own functions report it."""
+    """The status of the libraries as reported by their own functions."""
     found: list[LibraryStatus] = []
     for name in (GLIDEMQ, ORCHESTRATE):
         version, sha256 = None, None
@@ -149,7 +149,7 @@ def _by_version() -> Op[list[LibraryStatus]]:
 
 
 def _library(status: LibraryStatus) -> Finding:
-    """The finding for one library: missing, foreign, another build, newer or fine."""
+    """The finding for one library: missing, another program's, another build, newer or fine."""
     check, version = f"library {status.name}", status.version or "unknown"
     if not status.loaded:
         return Finding(check, Verdict.WARNING, "not loaded", f"{LOAD} (or a client that may load it does)")
@@ -172,7 +172,7 @@ def _library(status: LibraryStatus) -> Finding:
 
 
 def _clock(clock: Clock) -> Op[Finding]:
-    """How far the clocks of server and client are apart."""
+    """The difference between the clocks of server and client."""
     before = clock.now_ms()
     try:
         theirs = yield from ask(server.server_time())
@@ -180,15 +180,15 @@ def _clock(clock: Clock) -> Op[Finding]:
         return Finding("clock", Verdict.OK, "the user may not run TIME")
     skew = theirs - (before + clock.now_ms()) // 2
     found = f"{abs(skew)} ms {'ahead of' if skew >= 0 else 'behind'} this machine"
-    least, most = SKEW_MS
-    if abs(skew) < least:
+    warning_ms, failed_ms = SKEW_MS
+    if abs(skew) < warning_ms:
         return Finding("clock", Verdict.OK, found)
-    verdict = Verdict.WARNING if abs(skew) < most else Verdict.FAILED
+    verdict = Verdict.WARNING if abs(skew) < failed_ms else Verdict.FAILED
     return Finding(
         "clock",
         verdict,
         found,
-        "synchronize clocks (NTP): Node workers go by their own, ours by the server's",
+        "synchronize clocks (NTP): Node workers use their own clock, ours use the server's",
     )
 
 
@@ -204,4 +204,4 @@ def unreachable(where: str, exc: GlideMQError) -> Finding:
     """The finding for a server that cannot be reached."""
     found, _, advice = str(exc).partition(". ")
     fallback = "try again" if isinstance(exc, TransportError) else ""
-    return Finding("connection", Verdict.FAILED, found, advice or fallback, where)
+    return Finding("connection", Verdict.FAILED, found, advice.removeprefix("Fix: ") or fallback, where)

@@ -11,7 +11,7 @@ Facts = Mapping[str, str]
 
 
 class Verdict(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class Finding:
         check: What was checked.
         verdict: ``ok``, ``warning`` (something may go wrong) or ``failed`` (something does).
         found: What was found.
-        advice: What to do about it; empty if nothing is to be done.
+        advice: How to fix it; empty if nothing needs to be done.
         server: The server that was checked.
     """
 

@@ -1,4 +1,4 @@
-"""The server's function libraries: checked once per client, loaded again whenever they are lost."""
+"""The server's function libraries: checked once per client, and reloaded when lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOADS: Final = 5
 
 
 def glidemq_version() -> Call[str]:
-    """Version of the loaded ``glidemq`` library; of several, one that is not supported."""
+    """Version of the loaded ``glidemq`` library; if versions differ, an unsupported one."""
 
     def oddest(found: Sequence[Any]) -> Any:
         return next((reply for reply in found if reply != SUPPORTED_VERSION), found[0])
@@ -42,12 +42,12 @@ def glidemq_version() -> Call[str]:
 
 
 def orchestrate_version() -> Call[tuple[str, str]]:
-    """Version and sha256 of the loaded ``glidemq_orchestrate`` library; of several, an odd one."""
+    """Version and sha256 of the loaded ``glidemq_orchestrate`` library; if they differ, a deviating one."""
     ours = library(ORCHESTRATE)
 
     def decode(reply: Any) -> tuple[str, str]:
         if not isinstance(reply, list) or len(reply) != 2:
-            raise ProtocolError("the reply of gmo_version is not version and sha256")
+            raise ProtocolError("the reply of gmo_version is not a version and a sha256")
         return replies.text(reply[0]), replies.text(reply[1])
 
     def oddness(reply: Any) -> int:
@@ -63,7 +63,7 @@ def orchestrate_version() -> Call[tuple[str, str]]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version as numbers that can be compared."""
+    """A version as a tuple for comparisons."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -73,10 +73,10 @@ class LibraryStatus:
 
     Attributes:
         name: ``glidemq`` or ``glidemq_orchestrate``.
-        loaded: The server has a library of this name.
-        ours: Its source is the one shipped in this package.
-        version: The version that it reports; None if it reports none.
-        sha256: The hash of the source that the server has.
+        loaded: Whether the server has a library of this name.
+        ours: Whether its source is the one shipped in this package.
+        version: Its own report; None without one.
+        sha256: The hash of the source on the server.
     """
 
     name: str
@@ -87,7 +87,7 @@ class LibraryStatus:
 
 
 def ensure_libraries() -> Op[None]:
-    """Check the server's version and load what is missing. Another program's library is never replaced.
+    """Check the server's version and load missing libraries. Never replaces another program's library.
 
     Raises:
         ServerTooOld: The server has no functions.
@@ -114,16 +114,16 @@ def ensure_libraries() -> Op[None]:
 
 
 def with_libraries(op: Op[T]) -> Op[T]:
-    """Run an operation; if a reply means that a library is missing, load it and repeat the call.
+    """Run an operation; if a reply shows that a library is missing, load it and repeat the call.
 
-    It may be lost again between loading and the repeat: on a server that is emptied more than once, or one
-    that a failover replaces. After several losses in a row the error is raised in the operation.
+    It may be lost again before the repeat, by another flush or a failover. After several losses in a row the
+    operation gets the error.
     """
-    return each_request(op, _answered)
+    return each_request(op, _reply_to)
 
 
-def _answered(request: Request) -> Generator[Request, Any, Any]:
-    """The reply to a request; calls that found no library are repeated after loading it."""
+def _reply_to(request: Request) -> Generator[Request, Any, Any]:
+    """The reply to a request; calls that found no library are repeated after it is loaded."""
     if isinstance(request, Call):
         for _ in range(LOADS):
             try:
@@ -144,23 +144,23 @@ def _answered(request: Request) -> Generator[Request, Any, Any]:
 
 
 def _load_again() -> Op[None]:
-    """Load what was lost.
+    """Load the lost libraries.
 
     Raises:
-        ServerBusy: The user may not, and need not: a primary that becomes a replica has no functions for a
-            moment.
+        ServerBusy: The user may not load them, and need not: a primary that becomes a replica lacks functions
+            for a moment.
     """
     try:
-        with suppress(LibraryMissing):  # lost during the check: the repeat of the call will show it
+        with suppress(LibraryMissing):  # lost during the check: the repeat of the call will notice
             yield from ensure_libraries()
     except ConfigurationError:
         if (yield from ask(server_facts())).get("role") == "slave":
-            raise ServerBusy("the server has become a replica, and has no functions yet") from None
+            raise ServerBusy("the server has become a replica and has no functions yet") from None
         raise
 
 
 def library_status() -> Op[list[LibraryStatus]]:
-    """The libraries on the server. Changes nothing."""
+    """The status of both libraries on the server. Changes nothing."""
     yield from ask(server_info())
     theirs = yield from _status_of(library(GLIDEMQ))
     own = yield from _status_of(library(ORCHESTRATE))
@@ -168,21 +168,21 @@ def library_status() -> Op[list[LibraryStatus]]:
 
 
 def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
-    """Load what is missing, update our own library, and return the libraries afterwards.
+    """Load missing libraries, update our own, and return the status afterwards.
 
-    With ``replace`` everything that differs is replaced, also a ``glidemq`` that another program loaded.
+    With ``replace`` every different library is replaced, even a ``glidemq`` that another program loaded.
 
     Raises:
-        LibraryError: A ``glidemq`` that is not ours was left unchanged. What was missing is loaded anyway.
+        LibraryError: A ``glidemq`` that is not ours was left unchanged. Missing libraries were loaded.
         LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left unchanged.
     """
     before = yield from library_status()
     for status in before:
-        wanted = library(status.name)
+        shipped = library(status.name)
         if not status.loaded:
-            yield from _load(wanted)
-        elif not status.ours and (replace or _is_older(status, wanted)):
-            yield from ask(load_library(wanted.source, replace=True))
+            yield from _load(shipped)
+        elif not status.ours and (replace or _is_older(status, shipped)):
+            yield from ask(load_library(shipped.source, replace=True))
     after = yield from library_status()
     for status in after:
         if status.ours:
@@ -193,13 +193,13 @@ def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
             )
         raise LibraryError(
             f"the server has another glidemq library (version {status.version or 'unknown'}); "
-            "it was left unchanged. To replace it with ours: glidemq library load --replace"
+            "it was left unchanged. Fix: to replace it with ours, glidemq library load --replace"
         )
     return after
 
 
 def primaries() -> Op[list[tuple[str, int]]]:
-    """Host and port of each primary of the cluster; none if the server is not in a cluster."""
+    """Host and port of each primary of the cluster; empty if the server is not in a cluster."""
     try:
         return (yield from ask(cluster_primaries()))
     except ProtocolError:
@@ -218,21 +218,21 @@ def _status_of(shipped: Library) -> Op[LibraryStatus]:
         else:
             version, _ = yield from ask(orchestrate_version())
     except (LibraryMissing, ProtocolError):
-        pass  # a library of this name that does not report its version
+        pass  # this library does not report its version
     digest = hashlib.sha256(code.encode()).hexdigest()
     return LibraryStatus(
         shipped.name, loaded=True, ours=code == shipped.source, version=version, sha256=digest
     )
 
 
-def _is_older(status: LibraryStatus, wanted: Library) -> bool:
-    """Whether it is our own library and not newer: then another build of it may be replaced."""
-    return wanted.name == ORCHESTRATE and numbers(status.version or "0") <= numbers(wanted.version)
+def _is_older(status: LibraryStatus, shipped: Library) -> bool:
+    """Whether it is another build of our own library and not newer, so that it may be replaced."""
+    return shipped.name == ORCHESTRATE and numbers(status.version or "0") <= numbers(shipped.version)
 
 
-def _load(wanted: Library) -> Op[None]:
+def _load(shipped: Library) -> Op[None]:
     try:
-        yield from ask(load_library(wanted.source))
+        yield from ask(load_library(shipped.source))
     except ProtocolError as exc:
         if "already exists" not in str(exc):  # another client loaded it at the same moment
             raise

@@ -1,4 +1,4 @@
-"""Checks of what the user may do: by commands that change nothing, or nothing that lasts."""
+"""Checks the rights of the user, by commands that change nothing, or nothing that lasts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Role: TypeAlias = Literal["worker", "producer", "observer"]
 _SPECIAL: Final = re.compile(r"[\\*?\[\]]")  # in a pattern of keys
 _ESCAPED: Final = r"\\\g<0>"
 
-# The server checks the commands inside functions against the rights of the caller too.
+# The server also checks commands inside functions against the rights of the caller.
 _COMMANDS: Final = """
 fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
 hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
@@ -28,7 +28,7 @@ xautoclaim xclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevra
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
 TO_CONFIRM: Final = ("wait", "waitaof")
-# Commands of which a user of this role has no need: the rest of the rule suffices.
+# Commands that a user of this role does not need.
 WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "worker": ("scan",),
     "producer": ("xreadgroup", "xautoclaim", "xclaim", "xgroup", "rpop", "mget", "del"),
@@ -41,7 +41,7 @@ TO_OBSERVE: Final = tuple(_READING.split())
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
 
 
-# Words after the key with which a command changes nothing, or is refused, if the key is a string.
+# The words after the key; with these a command on a string changes nothing or is refused.
 _AFTER_KEY: Final = {
     "set": ("1", "PX", "60000"),
     "expire": ("60",),
@@ -76,7 +76,7 @@ _ELSE: Final = {
     "xreadgroup": ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"),
 }
 
-# What follows the key in a trial on a key that does not exist, so that the command changes nothing.
+# The words after the key in a trial on a missing key; with these a command changes nothing.
 _ON_ABSENT: Final = {
     "set": ("1", "XX"),
     "incrby": ("x",),
@@ -92,9 +92,9 @@ _LOAD: Final = "glidemq library load"
 
 
 def harmless_trial(name: str, key: str) -> Call[None]:
-    """Return a call of the command that changes nothing as long as the key does not exist.
+    """Return a call of the command that changes nothing if the key does not exist.
 
-    There is none for the commands in ``ALWAYS_WRITE``.
+    Not for the commands in ``ALWAYS_WRITE``.
     """
     if name in _ON_ABSENT:
         return command(name.upper(), key, *_ON_ABSENT[name], decode=replies.anything)
@@ -102,9 +102,9 @@ def harmless_trial(name: str, key: str) -> Call[None]:
 
 
 def trial(name: str, key: str) -> Call[None]:
-    """Return a call of the command without effects, except that ``set`` writes the key for a minute.
+    """Return a call of the command without effects; only ``set`` writes the key, for a minute.
 
-    The key must hold a string; commands for other types are then refused, after the check of rights.
+    The key must hold a string: commands for other types are then refused after the check of rights.
     """
     more = 1 if name in _ONE.split() else 2 if name in _TWO.split() else 0
     words = _ELSE.get(name) or (name.upper(), "KEY", *_AFTER_KEY.get(name, ("1",) * more))
@@ -112,7 +112,7 @@ def trial(name: str, key: str) -> Call[None]:
 
 
 def rule(prefix: str = DEFAULT_PREFIX) -> str:
-    """The rule for a user of everything except loading the libraries."""
+    """The rule for a user with all rights except that of loading libraries."""
     return f"resetchannels ~{prefix}:* -@all {_allowed(COMMANDS)}"
 
 
@@ -120,10 +120,10 @@ def role_rule(role: Role, prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = 
     """The rule for a user of one role.
 
     Args:
-        role: ``worker`` runs jobs. ``producer`` adds jobs, flows and schedules, follows, cancels and repeats
-            them, and takes none. ``observer`` reads and changes nothing.
+        role: ``worker`` runs jobs. ``producer`` adds, follows, cancels and reruns jobs, flows and schedules,
+            but runs no jobs. ``observer`` only reads.
         prefix: First part of every key.
-        queues: The queues that the user may touch; all of them by default.
+        queues: The queues that the user may access; all by default.
     """
     keys = " ".join(patterns(prefix, queues))
     if role == "observer":
@@ -132,7 +132,7 @@ def role_rule(role: Role, prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = 
 
 
 def patterns(prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = ()) -> list[str]:
-    """The patterns of the keys of some queues, or of all: with the names of the homes of flows."""
+    """The key patterns of some or all queues, and of the homes of flows."""
     if not queues:
         return [f"~{prefix}:*"]
     named = [f"~{prefix}:{{{_SPECIAL.sub(_ESCAPED, queue)}}}:*" for queue in queues]
@@ -159,10 +159,10 @@ def _allowed(commands: tuple[str, ...]) -> str:
 
 
 def examine(prefix: str, *, look_only: bool = False) -> Op[Finding]:
-    """Try every command on a key of its own, which is deleted afterwards.
+    """Try every command on a temporary key, which is deleted afterwards.
 
-    With ``look_only`` nothing is ever written: the key does not exist, and a few commands, which would always
-    write, are left out.
+    With ``look_only`` nothing is ever written: the key does not exist, and the few commands that always write
+    are skipped.
     """
     if look_only:
         key = absent_key(prefix)
@@ -173,9 +173,9 @@ def examine(prefix: str, *, look_only: bool = False) -> Op[Finding]:
         tried = {name: trial(name, key) for name in order}
     denied = yield from _denied(tried)
     if not denied:
-        left_out = f", as far as they can be tried without writing (not {' '.join(ALWAYS_WRITE)})"
+        left_out = f", except those that cannot be tried without writing ({' '.join(ALWAYS_WRITE)})"
         return Finding(
-            "rights", Verdict.OK, f"all that are needed on {prefix}:*{left_out if look_only else ''}"
+            "rights", Verdict.OK, f"all required rights on {prefix}:*{left_out if look_only else ''}"
         )
     found = "none" if len(denied) == len(tried) else f"missing: {' '.join(denied)}"
     advice = f"ACL SETUSER ... ~{prefix}:* {' '.join(f'+{name}' for name in denied)}"
@@ -183,7 +183,7 @@ def examine(prefix: str, *, look_only: bool = False) -> Op[Finding]:
 
 
 def to_load() -> Op[Finding]:
-    """Whether the user may load the libraries: asked with an empty source, which the server refuses."""
+    """Whether the user may load libraries, tried with an empty source that the server refuses."""
     denied = yield from _denied({"function|load": load_library("")})
     if denied:
         return Finding(

@@ -1,4 +1,4 @@
-"""Reads the server's time, so that nothing depends on the wall clock of a client."""
+"""Synchronizes with the server's time, so that nothing depends on the wall clock of a client."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger("glidemq_orchestrate.foundation.clock")
 
 
 def learn_time_well(clock: Clock) -> Op[None]:
-    """``learn_time`` by the best of several replies: the first may have been slow."""
+    """``learn_time`` with several replies, since the first may be slow; the clock keeps the best."""
     for _ in range(FIRST_TIMES):
         yield from learn_time(clock, every_ms=0)
 
 
 def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
-    """Synchronize the clock with the server's, if that was longer ago than ``every_ms``.
+    """Synchronize the clock with the server's if the last time was more than ``every_ms`` ago.
 
     Changes nothing if the server refuses TIME.
     """
@@ -32,12 +32,12 @@ def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
     try:
         server_us = yield from ask(server_time_us())
     except GlideMQError as exc:
-        if isinstance(exc, TransportError) or exc.code is None:  # that is no reply to TIME
-            clock.forget_sync()  # the next call reports what is wrong
+        if isinstance(exc, TransportError) or exc.code is None:  # not a reply to TIME
+            clock.forget_sync()  # the next call will report the error
             return
         logger.warning(
-            "the server refuses TIME, so leases and delays depend on this machine's clock; "
-            "let the user run TIME: %s",
+            "the server refuses TIME, so leases and delays depend on this machine's clock. "
+            "Fix: allow the user to run TIME: %s",
             exc,
             extra={"action": "server_time"},
         )

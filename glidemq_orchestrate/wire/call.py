@@ -1,10 +1,10 @@
-"""The vocabulary between use cases and drivers.
+"""Calls and operations: what use cases hand to drivers.
 
-An operation is a generator: it yields a ``Call`` or a ``Batch`` and is resumed with the raw reply,
-or with the translated error thrown into it. A driver (``io``) sends what is yielded. Nothing here does I/O.
+An operation is a generator. It yields a ``Call`` or a ``Batch``, and a driver (``io``) sends it. The driver
+resumes the generator with the raw reply, or throws the translated error into it. Nothing here does I/O.
 
-A ``Batch`` is one pipeline, not a transaction; its reply is a list with an error in place of the reply of
-each refused call.
+A ``Batch`` is one pipeline, not a transaction; its reply is a list, with an error in place of each refused
+call's reply.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Word: TypeAlias = str | int | float
 
 _QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
-# Without TIME: its callers measure how long the reply takes.
+# TIME is missing, since its callers measure how long the reply takes.
 _READS: Final = frozenset(
     """
     exists get hget hgetall hmget hscan info llen lrange mget ping scan scard sismember smembers smismember
@@ -55,10 +55,10 @@ Request: TypeAlias = "Call[Any] | Batch"
 class Call(Generic[T]):
     """One command and how to decode its reply.
 
-    ``blocks_for``: seconds for which the server may block on purpose; the driver waits longer than that.
+    ``blocks_for``: seconds for which the server may block on purpose; the driver waits longer.
     ``repeatable``: sending it twice has the effect and the reply of sending it once; the driver repeats it
     when a connection breaks.
-    ``confirms``: if it writes, the driver waits for what ``confirm`` of the connection asks for.
+    ``confirms``: if it writes, the driver waits as ``confirm`` of the connection requires.
     ``packed``: the encoded command, once the driver has encoded it.
     """
 
@@ -79,7 +79,7 @@ class Call(Generic[T]):
 
     @property
     def place(self) -> str:
-        """The command or function and its queue, for error texts."""
+        """The command or function and its queue, for error messages."""
         name = str(self.words[1] if self.words[0] in ("FCALL", "FCALL_RO") else self.words[0])
         queues = (
             found[1] for word in self.words[1:] if isinstance(word, str) and (found := _QUEUE.match(word))
@@ -89,7 +89,7 @@ class Call(Generic[T]):
         return text.encode("ascii", "backslashreplace").decode()
 
     def of_several(self, replies: Sequence[Any]) -> Any:
-        """The reply that counts when several servers reply: the first."""
+        """The reply to use when several servers reply: the first."""
         return replies[0]
 
     def read(self, reply: Any) -> T:
@@ -107,11 +107,13 @@ class Call(Generic[T]):
         except Exception as exc:
             raise ProtocolError(f"the reply to {self.place} cannot be read: {type(exc).__name__}") from exc
         if not has_form(self.words, reply):
-            raise ProtocolError(f"the reply to {self.place} has not the form of replies to this command")
+            raise ProtocolError(
+                f"the reply to {self.place} does not have the form of replies to this command"
+            )
         return value
 
     def placed(self, error: GlideMQError) -> GlideMQError:
-        """The error; a ``ProtocolError`` gets the place in its message."""
+        """Return the error; add the place to the message of a ``ProtocolError``."""
         if type(error) is ProtocolError and not error.is_placed:
             error.args, error.is_placed = (f"{error} ({self.place})",), True
         return error
@@ -119,13 +121,13 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Calls that are sent together, in order."""
+    """Calls sent together, in order."""
 
     calls: tuple[Call[Any], ...]
 
 
 class Unconfirmed(NotConfirmed):
-    """In place of the ``reply`` to a write that was accepted, but not confirmed. Ends in ``standing``."""
+    """Replaces the ``reply`` to a write that was accepted but not confirmed. ``standing`` catches it."""
 
     def __init__(self, message: str, reply: Any) -> None:
         self.reply = reply
@@ -136,7 +138,7 @@ Op: TypeAlias = Generator[Request, Any, T]
 
 
 def each_request(op: Op[T], send: Callable[[Request], Generator[Request, Any, Any]]) -> Op[T]:
-    """Run an operation; each of its requests goes through ``send``, which returns the reply."""
+    """Run an operation with ``send`` for each of its requests, which returns the reply."""
     try:
         request = next(op)
         while True:
@@ -154,10 +156,10 @@ def each_request(op: Op[T], send: Callable[[Request], Generator[Request, Any, An
 
 
 class Run(Protocol):
-    """Drives an operation to its end; the parts of a worker have this instead of a connection."""
+    """Drives an operation to its end. The parts of a worker use this instead of a connection."""
 
     async def __call__(self, op: Op[T]) -> T:
-        """Return the value of the operation, or raise its error."""
+        """Return the value of the operation or raise its error."""
 
 
 def ask(call: Call[T]) -> Op[T]:
@@ -170,7 +172,7 @@ def ask(call: Call[T]) -> Op[T]:
 
 
 def ask_all(calls: Iterable[Call[T]]) -> Op[list[T]]:
-    """Yield calls as one pipeline, return the decoded replies in order; raise the first error."""
+    """Yield calls as one pipeline and return the decoded replies in order; raise the first error."""
     results = yield from ask_each(calls)
     for result in results:
         if isinstance(result, GlideMQError):
@@ -179,7 +181,7 @@ def ask_all(calls: Iterable[Call[T]]) -> Op[list[T]]:
 
 
 def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
-    """Like ``ask_all``, but errors are in the list instead of raised."""
+    """Like ``ask_all``, but return errors in the list instead of raising one."""
     batch = Batch(tuple(calls))
     if not batch.calls:
         return []
@@ -188,7 +190,7 @@ def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
 
 
 def _read_or_error(call: Call[T], reply: Any) -> T | GlideMQError:
-    """The decoded reply, or the error that it is or raises."""
+    """The decoded reply, the error in its place, or the error of decoding it."""
     if isinstance(reply, GlideMQError):
         return call.placed(reply)
     try:
@@ -206,7 +208,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Survey(Call[T]):
-    """A call of which one reply is chosen when several servers reply. As a field it would slow every call."""
+    """A call with a rule for choosing among servers' replies. As a field it would slow every call."""
 
     choose: Callable[[Sequence[Any]], Any] = itemgetter(0)
 

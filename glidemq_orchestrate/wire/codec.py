@@ -27,7 +27,7 @@ MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
 # json.dumps makes an encoder for each call that differs from its defaults.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-# msgspec writes 1e16 and 0.00001 where json writes 1e+16 and 1e-05. Begins with a letter: quick to find.
+# msgspec writes 1e16 and 0.00001, json 1e+16 and 1e-05. The pattern begins with a letter to match fast.
 _EXPONENT: Final = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
 _TINY: Final = b"0.0000"
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
@@ -39,8 +39,8 @@ def encode(value: JsonLike, *, where: str) -> str:
     """Encode a value as the compact JSON text that glide-mq stores.
 
     Args:
-        value: Anything that JSON can express; tuples become lists. No NaN, no infinity, only string keys.
-        where: What the value belongs to, for the error: ``node clean``, ``result of job 7``.
+        value: Any JSON value; tuples become lists. No NaN, no infinity, only string keys.
+        where: The owner of the value, for the error: ``node clean``, ``result of job 7``.
 
     Raises:
         EncodeError: The value is not JSON.
@@ -56,12 +56,12 @@ def encode(value: JsonLike, *, where: str) -> str:
         else:
             text, size = data.decode(), len(data)
     except (TypeError, ValueError, RecursionError) as exc:
-        cause = None if isinstance(exc, UnicodeError) else exc  # which holds the whole text
+        cause = None if isinstance(exc, UnicodeError) else exc  # it contains the whole text
         raise EncodeError(f"{where} is not JSON: {_message(exc)}", where=where) from cause
     if size > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(
             f"{where} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. "
-            "Write the data to a file, table or object store and pass its location",
+            "Fix: write the data to a file, table or object store and pass its location",
             where=where,
         )
     return text
@@ -85,7 +85,7 @@ def decode(text: str | None, *, where: str) -> Json:
 
 
 def _encoded_fast(value: JsonLike) -> bytes | None:
-    """The value as msgspec encodes it; None where ``json`` has to decide what to write or refuse."""
+    """The value encoded by msgspec; None where ``json`` must encode or refuse it."""
     write, read = _msgspec()
     try:
         data: bytes = write(value)
@@ -99,7 +99,7 @@ def _encoded_fast(value: JsonLike) -> bytes | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether all of it is of the types that JSON has, not of subclasses. Not for circular values."""
+    """Whether the value consists of exact JSON types, without subclasses. Must not be circular."""
     if type(value) in _SCALARS:
         return True
     containers = [value]
@@ -131,11 +131,11 @@ def _msgspec() -> tuple[Callable[[Any], bytes], Callable[[Any], Any]]:
     return msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # escaped bytes, and halves of characters in JSON
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # escaped bytes, and lone surrogates in JSON
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a stored text holds no byte that was read as an escape (``surrogateescape``)."""
+    """Whether a stored text has no byte that was read as an escape (``surrogateescape``)."""
     if text.isascii():
         return True
     try:
@@ -146,12 +146,12 @@ def is_utf8(text: str) -> bool:
 
 
 def readable(text: str) -> str:
-    """A stored text made printable: U+FFFD replaces what is not UTF-8."""
+    """A stored text made printable: U+FFFD replaces bytes that are not UTF-8."""
     return text if is_utf8(text) else _SURROGATES.sub("\ufffd", text)
 
 
 def sendable(text: str) -> str:
-    """A text that can be sent: half characters, as in names of files, are escaped."""
+    """A text made sendable: lone surrogates, as in file names, are escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
@@ -169,7 +169,7 @@ def pack(text: str) -> str:
 
 
 def _check_keys(value: JsonLike) -> None:
-    # json.dumps silently turns keys that are numbers or None into strings; the reader would not find them.
+    # json.dumps silently turns numbers and None into string keys, which the reader would not find.
     rest = [value]
     while rest:
         part = rest.pop()
@@ -183,7 +183,7 @@ def _check_keys(value: JsonLike) -> None:
 
 
 def _message(exc: Exception) -> str:
-    # json's own messages name types and keys ("Object of type set is not JSON serializable"), never values,
-    # except for floats, whose value it prints.
+    # json's messages contain types and keys ("Object of type set is not JSON serializable"), and no values
+    # except floats.
     text = str(exc)
     return "NaN and infinity are not JSON" if text.startswith("Out of range float") else text

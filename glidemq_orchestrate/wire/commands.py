@@ -1,4 +1,4 @@
-"""Plain commands that read one key, whatever it belongs to."""
+"""Plain commands that read one key of any kind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def members(key: str) -> Call[list[str]]:
 
 
 def fields_of(key: str, *fields: str) -> Call[list[str | None]]:
-    """Some fields of a hash."""
+    """The given fields of a hash, in order."""
     return command("HMGET", key, *fields, decode=list)
 
 
 def whole_hash(key: str) -> Call[dict[str, str]]:
-    """A hash whose values are texts."""
+    """A whole hash with string values."""
     return command("HGETALL", key, decode=replies.pairs)

@@ -1,4 +1,4 @@
-"""What a write must have reached before it counts as done: the option ``confirm`` of a connection. Pure."""
+"""The option ``confirm`` of a connection: what a write must reach before it counts as done. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORM: Final = re.compile(r"(?:(disk)(?:,|\Z))?(?:replicas:([1-9][0-9]?))?\Z")
 
 
 class Confirmation(NamedTuple):
-    """What a write must have reached.
+    """What a write must reach before it counts as done.
 
     Attributes:
         disk: The append-only file of the primary, on its disk.
@@ -26,10 +26,10 @@ class Confirmation(NamedTuple):
 
 
 def read_confirm(text: str | None) -> Confirmation | None:
-    """Read the option; None when nothing is asked for.
+    """Read the option; None if it is not set.
 
     Raises:
-        ConfigurationError: It has none of the forms that are understood; the message lists them.
+        ConfigurationError: It has none of the accepted forms; the message lists them.
     """
     if text is None:
         return None

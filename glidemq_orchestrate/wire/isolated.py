@@ -1,4 +1,4 @@
-"""Runs an operation for one item among many, so that its failure does not stop the others."""
+"""Isolates the failure of an operation for one item among many."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 def isolated(op: Op[T], what: str) -> Op[T | None]:
-    """Run an operation for one flow, schedule or job; None if it failed, which is logged once.
+    """Run an operation for one flow, schedule or job. Log a failure once and return None.
 
     Raises:
         TransportError, LibraryError, ConfigurationError: The server cannot be reached, lacks a library or
-            refuses a permission, which concerns every item.
+        denies a permission: this affects every item.
     """
     try:
         return (yield from op)
@@ -33,10 +33,10 @@ def isolated(op: Op[T], what: str) -> Op[T | None]:
 
 
 def report(what: str, why: object) -> None:
-    """Log once that an item is left alone, and why."""
+    """Log once that an item is skipped, and why."""
     _report_once(readable(what), readable(str(why)))
 
 
-@lru_cache(maxsize=1_000)  # once for each reason, not every two seconds
+@lru_cache(maxsize=1_000)  # once per reason, not every two seconds
 def _report_once(what: str, why: str) -> None:
     logger.error("%s is left alone: %s", what, why, extra={"action": "left_alone"})

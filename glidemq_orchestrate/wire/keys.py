@@ -1,4 +1,4 @@
-"""Builds every Valkey key; no other Python file makes one up: mypy knows the names for ``QueueKeys.key``.
+"""Builds every Valkey key; no other Python file does. mypy checks the names passed to ``QueueKeys.key``.
 
 All keys of one queue share the hash tag ``{queue}`` and so one cluster slot. Key names up to ``job`` are
 glide-mq's; names below ``gmo:`` are ours.
@@ -30,7 +30,7 @@ TABLES_OF_FLOWS: Final = (
     "nodes", "order", "open", "ready", "failed", "again", "giving", "staying", "blocked", "notifying",
     "growing", "carried", "owners",
 )  # fmt: skip
-"""What the keys of a flow's tables end in, after the key of its record, as in ``retain.lua``."""
+"""The suffixes of the keys of a flow's tables, after the key of its record, as in ``retain.lua``."""
 _NO_FLOW_ID = re.compile(rf":({'|'.join(TABLES_OF_FLOWS)})\Z")
 
 
@@ -43,7 +43,7 @@ KeyName = Literal[
     "gmo:letters", "gmo:portable", "gmo:portable:expiring", "gmo:priorities", "gmo:dedup", "gmo:ordering",
     "gmo:published",
 ]  # fmt: skip
-"""The keys of which a queue has one each. Those with ``gmo:`` are ours, the others glide-mq's."""
+"""The keys that a queue has once each. Those with ``gmo:`` are ours, the others glide-mq's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class QueueKeys:
         return [f"{self.base}:{name}" for name in names]
 
     def metrics(self, state: str) -> str:
-        """The counters of the jobs that have ended in a state."""
+        """The counters of jobs that ended in a state."""
         return f"{self.base}:metrics:{state}"
 
     def group(self, ordering_key: str) -> str:
@@ -75,19 +75,19 @@ class QueueKeys:
         return f"{self.base}:group:{ordering_key}"
 
     def parked(self, ordering_key: str) -> str:
-        """The sorted set of the jobs that wait for a place of their ordering key."""
+        """The sorted set of the jobs that wait for a slot of their ordering key."""
         return f"{self.base}:groupq:{ordering_key}"
 
     def budget(self, root_id: str) -> str:
-        """The hash of the budget that a job gives to those below it."""
+        """The hash of the budget that a job sets for its descendants."""
         return f"{self.base}:budget:{root_id}"
 
     def usage(self, minute: int) -> str:
-        """The hash of the usage in one minute."""
+        """The hash with the usage of one minute."""
         return f"{self.base}:usage:{minute}"
 
     def tokens(self, window: int) -> str:
-        """The tokens that were used in one window of the token limit."""
+        """The number of tokens used in one window of the token limit."""
         return f"{self.base}:tpm:{window}"
 
     def job(self, job_id: str) -> str:
@@ -99,7 +99,7 @@ class QueueKeys:
         return f"{self.base}:log:{job_id}"
 
     def output(self, job_id: str) -> str:
-        """The stream of the output of one job while it runs."""
+        """The stream of the output that one job writes while it runs."""
         return f"{self.base}:jstream:{job_id}"
 
     def messages(self, job_id: str) -> str:
@@ -111,11 +111,11 @@ class QueueKeys:
         return f"{self.base}:deps:{job_id}"
 
     def parents(self, job_id: str) -> str:
-        """The set of further jobs that wait for one job."""
+        """The set of additional jobs that wait for one job."""
         return f"{self.base}:parents:{job_id}"
 
     def signals(self, job_id: str) -> str:
-        """The list of the signals that one job was sent."""
+        """The list of the signals sent to one job."""
         return f"{self.base}:signals:{job_id}"
 
     def worker(self, worker_id: str) -> str:
@@ -123,7 +123,7 @@ class QueueKeys:
         return f"{self.base}:w:{worker_id}"
 
     def workers(self) -> str:
-        """Sorted set of our live workers: member worker id, score the time it expires without a heartbeat."""
+        """Sorted set of our live workers: worker ids, scored by when they expire without a heartbeat."""
         return f"{self.base}:gmo:workers"
 
     def flow(self, flow_id: str) -> str:
@@ -131,7 +131,7 @@ class QueueKeys:
         return f"{self.base}:gmo:flow:{flow_id}"
 
     def generations(self, flow_id: str) -> str:
-        """The stream of the generations of a flow; without it the flow has one only."""
+        """The stream of the generations of a flow; absent while it has only one."""
         return f"{self.base}:gmo:generations:{read_generation(flow_id)[0]}"
 
     def flows(self) -> str:
@@ -139,19 +139,19 @@ class QueueKeys:
         return f"{self.base}:gmo:flows"
 
     def portable_policies(self, flow_id: str) -> str:
-        """The policies of the nodes of a portable flow. No flow id can form the key of another flow here."""
+        """The policies of the nodes of a portable flow. No other flow id yields this key."""
         return f"{self.base}:gmo:portable:policies:{flow_id}"
 
     def portable_waiting(self, flow_id: str) -> str:
-        """Since when nodes of a portable flow have waited for a worker."""
+        """The hash with the time since when each node of a portable flow waits for a worker."""
         return f"{self.base}:gmo:portable:waiting:{flow_id}"
 
     def portable_notes(self, flow_id: str) -> str:
-        """The nodes that the next round of a portable flow runs again or ends by hand."""
+        """The nodes that the next round of a portable flow reruns or ends by hand."""
         return f"{self.base}:gmo:portable:notes:{flow_id}"
 
     def growth(self, growth_id: str) -> str:
-        """What is staged to be added to a flow whose home is this queue."""
+        """The nodes staged to be added to a flow whose home is this queue."""
         return f"{self.base}:gmo:grow:{growth_id}"
 
     def supervisor(self) -> str:
@@ -163,27 +163,27 @@ class QueueKeys:
         return f"{self.base}:gmo:supervised"
 
     def beside(self) -> str:
-        """The set of the queues with which this one has flows in common, one of the two being their home."""
+        """The set of the queues that share flows with this one, where either queue is the home."""
         return f"{self.base}:gmo:beside"
 
 
 def slot_of(key: str) -> int:
-    """The slot of a cluster that a key is in."""
+    """The cluster slot of a key."""
     _, _, rest = key.partition("{")
     tag, end, _ = rest.partition("}")
     return crc_hqx((tag if tag and end else key).encode(), 0) % SLOTS
 
 
 def flow_home(prefix: str, flow_id: str) -> str:
-    """The key that holds which queue is the home of a flow, of all its generations; it outlives the flow."""
+    """The key with the home queue of a flow, for all its generations; it outlives the flow."""
     return f"{prefix}:gmo:home:{{{read_generation(flow_id)[0]}}}"
 
 
 def generation_id(flow_id: str, number: int, origin: str) -> str:
-    """The id under which a generation of a flow is stored: the id of the flow itself for number 0.
+    """The id under which a generation of a flow is stored; for number 0 the id of the flow itself.
 
-    ``origin`` says what is staged for whom: whoever repeats a beginning finds the same id, and two callers
-    who begin a generation of the same number differently stage it apart. No id of a user has a brace.
+    ``origin`` identifies the content and the caller. A caller who repeats a beginning gets the same id; two
+    callers who begin the same number differently stage apart. No user's flow id contains a brace.
     """
     if not number:
         return flow_id
@@ -191,13 +191,13 @@ def generation_id(flow_id: str, number: int, origin: str) -> str:
 
 
 def read_generation(stored: str) -> tuple[str, int]:
-    """The id of the flow and the number of the generation that is stored under an id."""
+    """The flow id and the generation number of a stored id."""
     found = _GENERATION.match(stored) if stored.endswith("}") else None
     return (found[1], int(found[2])) if found else (stored, 0)
 
 
 def queues_with_usage(prefix: str) -> str:
-    """The set of the names of the queues that have usage."""
+    """The set of the queues with recorded usage."""
     return f"{prefix}:usage:queues"
 
 
@@ -212,12 +212,12 @@ def doctors_key(prefix: str) -> str:
 
 
 def absent_key(prefix: str) -> str:
-    """A key that nobody has, another one each time; rights to keys are tried on it without any effect."""
+    """A fresh key that does not exist, for checking rights without any effect."""
     return f"{prefix}:gmo:absent:{secrets.token_hex(8)}"
 
 
 def mark_key(prefix: str, key: str) -> str:
-    """A key in the slot of another one, for ``gmo_mark``; it never exists after a call."""
+    """A key in the slot of another key, for ``gmo_mark``; it never exists after a call."""
     _, _, rest = key.partition("{")
     tag, end, _ = rest.partition("}")
     return f"{prefix}:gmo:mark:{{{tag if tag and end else key}}}"
@@ -233,7 +233,7 @@ def check_queue_name(name: str) -> str:
 
 
 def check_subscription(name: str) -> str:
-    """Return the name of a subscription if it is valid; it is not that of the group of the workers of jobs.
+    """Return the name of a subscription if it is valid; the name of the workers' group is reserved.
 
     Raises:
         ConfigurationError: The name breaks a rule.
@@ -242,7 +242,7 @@ def check_subscription(name: str) -> str:
         raise ConfigurationError("subscription must not be blank")
     if name == GROUP:
         raise ConfigurationError(
-            f"subscription must not be {GROUP}: that is the group of the workers of jobs"
+            f"subscription must not be {GROUP}: that is the consumer group of the workers"
         )
     return name
 
@@ -270,9 +270,9 @@ def check_job_id(job_id: str) -> str:
 
 
 def check_flow_id(flow_id: str) -> str:
-    """Return the id if it can name a flow: 1 to 256 characters, no control characters, none of ``{ }``.
+    """Return the id if it is valid for a flow: 1 to 256 characters, no control characters, none of ``{ }``.
 
-    ``x:nodes`` and its like are refused too: the tables of flow ``x`` have that name.
+    Ids such as ``x:nodes`` are refused too: they are the names of the tables of flow ``x``.
 
     Raises:
         ConfigurationError: The id breaks a rule.
@@ -286,11 +286,11 @@ def check_flow_id(flow_id: str) -> str:
 
 
 def node_job_id(flow_id: str, node: str) -> str:
-    """The id of the job of a node: always the same for the same flow and node.
+    """The job id of a node: always the same for the same flow and node.
 
-    Readable (``nightly-2026-01-01~clean``, in generation 3 ``nightly-2026-01-01@3.0a1b2c3d~clean``) where
-    both names are made of letters, digits and ``_ . -``; otherwise a hash, since Airflow's run ids have
-    characters that job ids may not have.
+    Readable (``nightly-2026-01-01~clean``, in generation 3 ``nightly-2026-01-01@3.0a1b2c3d~clean``) if both
+    names consist of letters, digits and ``_ . -``. Otherwise a hash, since Airflow's run ids contain
+    characters that are forbidden in job ids.
     """
     generation = _GENERATION.match(flow_id) if flow_id.endswith("}") else None
     public = generation[1] if generation else flow_id
@@ -301,10 +301,10 @@ def node_job_id(flow_id: str, node: str) -> str:
 
 
 def is_node_id(own_id: str, job_id: str) -> bool:
-    """Whether an id is that of a node of the flow of the node ``own_id``, as far as ids tell.
+    """Whether an id seems to be that of a node in the same flow as ``own_id``.
 
-    For what a node waits for, when nothing of the job is left: a child that a handler has added may be named
-    in the same way. ``members.lua`` has the same rule.
+    For a dependency whose job was removed. A child that a handler has added may be named in the same way.
+    ``members.lua`` has the same rule.
     """
     if _HASHED.match(job_id):
         return True
@@ -313,18 +313,18 @@ def is_node_id(own_id: str, job_id: str) -> bool:
 
 
 def is_gate(ref: str) -> bool:
-    """Whether a member of ``deps`` stands for a gate."""
+    """Whether a member of ``deps`` is a gate."""
     return "}:gmo-gate-" in ref
 
 
 def read_member(member: str) -> list[tuple[QueueKeys, str]]:
-    """Queue and id in ``prefix:{queue}:id``; empty if it is something else."""
+    """Queue and id of ``prefix:{queue}:id``; empty for any other text."""
     base, _, job_id = member.rpartition(":")
     prefix, _, rest = base.rpartition(":{")
     return [(QueueKeys(prefix, rest[:-1]), job_id)] if prefix and rest.endswith("}") and job_id else []
 
 
 def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
-    """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a missing job."""
+    """Queue and job id of a member of ``deps`` or ``parents``; a gate is read like a missing job."""
     queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")
     return QueueKeys(prefix, queue), job_id

@@ -1,4 +1,4 @@
-"""Decode raw replies to typed values or errors; the only place that knows error texts and codes."""
+"""Decodes raw replies to typed values or errors; the only module with the server's error texts and codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from glidemq_orchestrate.errors import (
 T = TypeVar("T")
 
 TEXT: Final = frozenset({str})
-"""For a quick check of many values."""
+"""For a fast check of many values."""
 
 YEAR_10000_MS: Final = 253_402_300_800_000
 
@@ -66,12 +66,12 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
 MAX_CHARACTERS: Final = 1_000
 _QUOTING: Final = re.compile(r",? with args beginning with", re.IGNORECASE)
 
-# Inside a function a denied command is an error of the function, without the code NOPERM.
+# Inside a function, a denied command is an error of the function, without the code NOPERM.
 _DENIED: Final = ("ACL failure in script", "The user executing the script can't")
 
 
 def error_from(text: str) -> GlideMQError:
-    """The error for the text of an error reply, without what it quotes of the command: that may be secret."""
+    """The error for the text of an error reply, without quoted parts of the command: they may be secret."""
     text = _QUOTING.split(text, 1)[0][:MAX_CHARACTERS]
     code, _, message = text.partition(" ")
     if "Function not found" in text or "Function not loaded" in text:
@@ -79,20 +79,24 @@ def error_from(text: str) -> GlideMQError:
     elif "unknown command" in text and "FCALL" in text.upper():
         error = ServerTooOld("a server", "without functions")
     elif "unknown command" in text and "SENTINEL" in text.upper():
-        error = ConfigurationError("the server is no sentinel: give the port of a sentinel, 26379 by default")
-    elif "Protocol error: unauthenticated" in text:  # of a long call; shorter ones get NOAUTH
-        error = ConfigurationError("the server wants a password: give user and password")
+        error = ConfigurationError(
+            "the server is not a sentinel. Fix: use the port of a sentinel, 26379 by default"
+        )
+    elif "Protocol error: unauthenticated" in text:  # for a long call; shorter ones get NOAUTH
+        error = ConfigurationError("the server requires a password. Fix: pass user and password")
     elif any(words in text for words in _DENIED):
         error = ConfigurationError(f"the server's user lacks a permission: {text}")
-        # Without a command nothing works; without a key only what needs this key.
+        # Without a command nothing works; without a key only the calls that need it fail.
         code = "NOKEY" if "access" in text else "NOPERM"
     elif "access a non local key" in text:  # a slot is moving to another node
         error = ServerBusy(text)
-    elif "cannot be used with replica instances" in text:  # WAIT and WAITAOF, of a primary that is no more
+    elif "cannot be used with replica instances" in text:  # WAIT and WAITAOF, on a former primary
         error, code = ServerBusy(text), "READONLY"
     elif code == "CROSSSLOT":
-        fix = "use one queue, or a flow, whose nodes may be in any queues"
-        error = ConfigurationError(f"in a cluster a job and its parent must be in queues of one slot: {fix}")
+        fix = "use one queue, or a flow: its nodes may be in any queues"
+        error = ConfigurationError(
+            f"in a cluster a job and its parent must be in queues of one slot. Fix: {fix}"
+        )
     elif code in _CODES:
         error = _CODES[code](message if code.startswith("GMO_") else text)
     else:
@@ -125,7 +129,7 @@ def texts(reply: Any) -> list[str]:
 
 
 def texts_of(count: int) -> Callable[[Any], list[str]]:
-    """A decoder for a list of so many bulk strings."""
+    """A decoder for a list of ``count`` bulk strings."""
 
     def decode(reply: Any) -> list[str]:
         if len(found := texts(reply)) != count:
@@ -168,7 +172,7 @@ def pairs(reply: Any) -> dict[str, str]:
 
 
 def fields(reply: Any) -> dict[str, str]:
-    """``pairs`` of nothing but bulk strings."""
+    """``pairs`` of bulk strings only."""
     found = pairs(reply)
     texts([*found, *found.values()])
     return found
@@ -181,7 +185,7 @@ def page(reply: Any) -> tuple[str, dict[str, str]]:
 
 
 def page_with_removed(reply: Any) -> tuple[str, dict[str, str], list[str]]:
-    """A cursor, the ``fields`` read with it, and what should be among them and was removed."""
+    """A cursor, the ``fields`` read with it, and the names of those that were removed."""
     if not isinstance(reply, list | tuple) or len(reply) != 3:
         raise ProtocolError("expected a cursor, fields and what was removed")
     return (*page(reply[:2]), texts(reply[2]))
@@ -200,7 +204,7 @@ def rows(width: int) -> Callable[[Any], list[tuple[str, ...]]]:
 
 
 def stream_entries(reply: Any) -> dict[str, list[tuple[str, dict[str, str]]]]:
-    """Entries by stream key from XREAD or XREADGROUP; empty for an empty reply."""
+    """The entries of XREAD or XREADGROUP, by stream key; empty for an empty reply."""
     if not reply:
         return {}
     streams: Iterable[tuple[str, Any]] = reply.items() if isinstance(reply, dict) else reply
@@ -213,5 +217,5 @@ def entries(reply: Any) -> list[dict[str, str]]:
 
 
 def mapping(reply: Any) -> dict[str, Any]:
-    """A dict from a reply that is a map on some servers and a flat list on others."""
+    """A dict from a reply that is a map or a flat list, depending on the server."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

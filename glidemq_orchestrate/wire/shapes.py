@@ -1,4 +1,4 @@
-"""The forms of the replies to plain commands, which every decoder may rely on."""
+"""The forms of the replies to plain commands, on which every decoder may rely."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ _FORMS: Final[dict[str, Callable[[Any], bool]]] = {
     "INFO": lambda reply: isinstance(reply, str | dict),
 }
 _KEYS: Final = {"HMGET": 2, "MGET": 1, "SMISMEMBER": 2}
-"""Words before those that have one part of the reply each."""
+"""The number of words before those that each yield one part of the reply."""
 
 
 def has_form(words: Sequence[Any], reply: Any) -> bool:
-    """Whether a reply has the form of all replies to its command; True where that is not known."""
+    """Whether a reply has the form required of its command; True for a command without a rule."""
     name = words[0]
     form = _FORMS.get(name)
     if form is None:

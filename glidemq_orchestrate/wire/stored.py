@@ -1,4 +1,4 @@
-"""Readers of stored numbers, times and JSON that never raise, whatever is stored. Pure."""
+"""Readers of stored numbers, times and JSON that never raise for any stored text. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _COUNT: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 def exact(text: str | None) -> int | None:
-    """A count as the server counts: digits only, at most 15; None for others. Absent and empty are 0."""
+    """A count in the server's form: up to 15 digits; None for any other text. Absent and empty are 0."""
     if not text or text == "0":
         return 0
     return int(text) if _COUNT.fullmatch(text) else None
 
 
 def number(value: object, default: int = 0) -> int:
-    """A stored number without its fraction, at most 2^53 either way; ``default`` when it is not a number."""
+    """A stored number without its fraction, clipped to -2^53 .. 2^53; ``default`` if it is not a number."""
     if not value or value == "0":
         return 0
     try:
@@ -47,7 +47,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def parsed(text: str | None) -> Any:
-    """Stored JSON, decoded; None when it is not valid."""
+    """Stored JSON, decoded; None if it is not valid."""
     try:
         return json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -72,12 +72,12 @@ def read_progress(text: str | None) -> Json:
 
 
 def amount(value: object) -> float:
-    """A number from the wire made safe for sums: not negative, at most 2^53; 0 when it is not a number."""
+    """A number from the wire, made safe for sums: clipped to 0 .. 2^53; 0 if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return 0.0
     return float(min(value, MAX))
 
 
 def as_time(now_ms: int) -> datetime:
-    """Milliseconds since the epoch as a time."""
+    """Milliseconds since the epoch as an aware datetime."""
     return datetime.fromtimestamp(now_ms / 1000, UTC)

@@ -11,9 +11,9 @@ from glidemq_orchestrate.wire.keys import QueueKeys, mark_key
 
 
 def mark(prefix: str, key: str) -> Call[str]:
-    """Write something without a trace in the slot of a key; returns the replication id of the server.
+    """Make a write that leaves no trace in the slot of a key; returns the replication id of the server.
 
-    While that id is the same, the server has lost nothing of what it had accepted before. Repeatable.
+    While that id stays the same, the server has lost no accepted write. Idempotent.
     """
     return function("gmo_mark", [mark_key(prefix, key)], (), replies.text, repeatable=True)
 
@@ -21,7 +21,7 @@ def mark(prefix: str, key: str) -> Call[str]:
 def wait_disk(timeout_ms: int) -> Call[bool]:
     """Wait until the writes of this connection are on the disk of the server; returns whether they are.
 
-    Refused where the append-only file is switched off.
+    An error if the append-only file is switched off.
     """
     return command(
         "WAITAOF", 1, 0, timeout_ms, decode=lambda reply: reply[0] >= 1, blocks_for=timeout_ms / 1000
@@ -29,10 +29,10 @@ def wait_disk(timeout_ms: int) -> Call[bool]:
 
 
 def wait_replicas(count: int, timeout_ms: int) -> Call[int]:
-    """Wait until so many replicas have the writes of this connection; returns how many have."""
+    """Wait until ``count`` replicas have the writes of this connection; returns how many have."""
     return command("WAIT", count, timeout_ms, decode=replies.integer, blocks_for=timeout_ms / 1000)
 
 
 def mark_queue(queue: QueueKeys) -> Call[str]:
-    """See ``mark``; in the slot of a queue."""
+    """``mark`` in the slot of a queue."""
     return mark(queue.prefix, queue.base)

@@ -169,7 +169,7 @@ class TestServerClock:
         next(op)
         with pytest.raises(StopIteration):
             op.throw(error_from("NOPERM this user has no permissions to run the 'time' command"))
-        assert "let the user run TIME" in caplog.text
+        assert "allow the user to run TIME" in caplog.text
         assert not made.begin_sync()
 
 

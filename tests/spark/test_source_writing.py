@@ -167,7 +167,7 @@ def test_without_a_key_equal_rows_are_one_job(patient: SparkSession, write: Writ
                 (
                     "repeat('x', 1048576) as d",
                     {"key": "d"},
-                    "the limit is 1,048,576. Write the data to a file",
+                    "the limit is 1,048,576. Fix: write the data to a file",
                 ),
                 (
                     "-1 as d",

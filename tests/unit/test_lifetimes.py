@@ -51,7 +51,7 @@ def test_the_closest_pattern_counts() -> None:
 
 def test_what_stays_with_a_queue_is_bounded() -> None:
     rows = [row for _, part in lives() for row in part]
-    assert {row.name for row in rows if (row.lives is Lives.QUEUE) != (row.most is not None)} == set()
+    assert {row.name for row in rows if (row.lives is Lives.QUEUE) != (row.max_elements is not None)} == set()
     assert len({row.name for row in rows}) == len(rows)
 
 

@@ -92,7 +92,7 @@ def test_a_repeat_is_confirmed_like_the_first_call(pair: Pair, eventually: Event
 
         def repeat() -> bool:
             flows.submit(SPEC, flow_id="f")
-            with pytest.raises(InvalidJob, match="exists already"):
+            with pytest.raises(InvalidJob, match="already exists"):
                 queue.add("work", options=named("own"))
             return True
 

@@ -89,7 +89,7 @@ def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionS
         queue.drain,
     ]
     for number, write in enumerate(writes):
-        with pytest.raises(NotConfirmed, match="The work stands"):
+        with pytest.raises(NotConfirmed, match="The write stands"):
             pytest.fail(f"write {number} was confirmed: {do(write())}")
     flow = do(flows.get("f"))
     assert do(flow.status()).state is FlowState.RUNNING
@@ -174,7 +174,9 @@ def test_without_an_append_only_file_the_first_call_says_what_to_do(
     with Queue("etl", disk) as queue:
         queue.add("work")
         alone.client.config_set("appendonly", "no")
-        with pytest.raises(NotConfirmed, match=r"appendonly is disabled.*: set appendonly yes on the server"):
+        with pytest.raises(
+            NotConfirmed, match=r"appendonly is disabled.*Fix: set appendonly yes on the server"
+        ):
             queue.add("work")
     with Queue("etl", disk) as queue, pytest.raises(ConfigurationError, match="set appendonly yes"):
         queue.counts()

@@ -178,7 +178,7 @@ def test_the_command_prints_a_table_or_json_and_fails_when_something_failed(
     down = runner.invoke(app, ["doctor", "--url", "valkey://u:hunter2@127.0.0.1:1", "--json"])
     assert (down.exit_code, "hunter2" in down.output) == (1, False)
     (row,) = json.loads(down.output)
-    assert (row["verdict"], "Is the server running?" in row["advice"]) == ("failed", True)
+    assert (row["verdict"], "start the server" in row["advice"]) == ("failed", True)
     assert runner.invoke(app, ["doctor", "--url", "http://h"]).exit_code == 2
     with pytest.raises(ConfigurationError):
         examine("http://h")

@@ -71,7 +71,9 @@ def test_what_a_failover_loses(primary: Server, servers: tuple[Server, Server]) 
     while servers[1].client.role()[3] != "connected" or not primary.client.wait(1, 100):
         pass
     both = checked(primary)
-    assert both["lost by a failover"].found == "what no replica has yet; confirm=replicas:1 waits for one"
+    assert (
+        both["lost by a failover"].found == "writes that no replica has yet; confirm=replicas:1 waits for one"
+    )
     assert both["lost when cut off"].found.endswith("min-replicas-to-write is 0")
     primary.client.config_set("min-replicas-to-write", 1)
     sure = checked(primary, "disk,replicas:1")

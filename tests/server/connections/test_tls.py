@@ -104,16 +104,16 @@ def refusals(guarded: Guarded) -> dict[str, tuple[ConnectionSettings, str]]:
     without = {"cert": None, "key": None}
     files: dict[str, Any] = {**guarded.files}
     return {
-        "another ca": (guarded.settings(ca=guarded.stranger), "certificate is not trusted: .*ca=FILE"),
+        "another ca": (guarded.settings(ca=guarded.stranger), "certificate is not trusted. .*ca=FILE"),
         "no ca": (guarded.settings(ca=None), "certificate is not trusted"),
         "another name": (
             ConnectionSettings(guarded.url.replace("localhost", "127.0.0.1"), **files),
             "certificate is not trusted",
         ),
-        "no certificate": (guarded.settings(**without), "requires a client certificate: .*cert=FILE"),
+        "no certificate": (guarded.settings(**without), "requires a client certificate. .*cert=FILE"),
         "no tls there": (
             ConnectionSettings(guarded.plain, connect_timeout=0.3, socket_timeout=0.3, **files),
-            "does it speak TLS at this port",
+            "uses TLS at this port",
         ),
     }
 

@@ -255,4 +255,4 @@ def outlives(client: Any, key: str, size: int) -> bool:
         return size > 5
     if key.startswith("glide:{spark}:") and life.lives is Lives.JOB:
         return bool(client.xlen(NEWS.key("stream")) > 5)
-    return life.lives is not Lives.QUEUE or size > (life.most or 0)
+    return life.lives is not Lives.QUEUE or size > (life.max_elements or 0)

@@ -8,7 +8,7 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ServerBusy
-from glidemq_orchestrate.io.confirming import followed, judged
+from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.topology import ASKING, Parcel
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Call, Unconfirmed, command, function
@@ -35,7 +35,7 @@ def judge(*replies: Any, confirm: str = "disk,replicas:2", calls: tuple[Call[Any
     whole = followed(parcel, settings(confirm))
     assert whole is not None
     assert len(whole.calls) == len(replies)
-    return judged(whole, list(replies), parcel, settings(confirm))
+    return confirmed_replies(whole, list(replies), parcel, settings(confirm))
 
 
 def test_a_write_is_followed_by_a_mark_in_its_slot_and_by_what_is_awaited() -> None:
@@ -85,7 +85,7 @@ def test_what_was_not_confirmed_gets_an_error_that_holds_the_reply(after: tuple[
     written, read = judge("OK", "v", *after)
     assert isinstance(written, Unconfirmed)
     assert (written.reply, read) == ("OK", "v")
-    assert str(written) == f"valkey://h:6379: written, but {why}. The work stands; a repeat waits again"
+    assert str(written) == f"valkey://h:6379: written, but {why}. The write stands; a repeat waits again"
 
 
 def test_a_refused_write_stays_refused() -> None:

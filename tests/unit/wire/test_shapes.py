@@ -46,7 +46,7 @@ def test_the_form_of_a_reply(words: tuple[Any, ...], good: list[Any], bad: list[
     for reply in good:
         assert call.read(reply) is None
     for reply in bad:
-        with pytest.raises(ProtocolError, match=f"{words[0]}.* has not the form"):
+        with pytest.raises(ProtocolError, match=f"{words[0]}.* does not have the form"):
             call.read(reply)
 
 
