@@ -1,1 +1,1 @@
-"""Jobs that run: how workers fetch, renew and finish them, and how lost ones are reclaimed."""
+"""Running jobs: how workers fetch, renew and finish them, and how lost ones are reclaimed."""

@@ -1,9 +1,9 @@
-"""Supervision of the queues around a queue, by whoever has to do with one of their flows, where nobody does.
+"""Supervises the queues around a queue that have no supervisor, from any process involved in their flows.
 
 A worker serves its own queue; a client waits for a flow. The flow may have its home, or nodes, in queues that
-only Node workers serve, and those never report an end to a flow. So workers, clients and triggers look at the
-locks of these queues every few seconds, and lead each that nobody leads. The lock keeps it at one leader a
-queue; whoever does not lead reads the locks and nothing else.
+only Node workers serve, and those never report the end of a job to its flow. So workers, clients and triggers
+check the locks of these queues every few seconds and lead each queue without a leader. The lock ensures one
+leader per queue; all others only read the locks.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from glidemq_orchestrate.wire.call import Op, ask, ask_each
 from glidemq_orchestrate.wire.isolated import isolated, report
 from glidemq_orchestrate.wire.keys import QueueKeys
 
-LOOK_MS: Final = 5_000
+CHECK_MS: Final = 5_000
 GRACE_MS: Final = 500
 TICK_MS: Final = 2_000
 POLL_MS: Final = 250
 MIN_MS: Final = 20
 REFUSED_MS: Final = 60_000
-ONCE_MS: Final = 2_000
+MAX_ONCE_MS: Final = 2_000
 MAX_LED: Final = 32
 
 
 @dataclass(slots=True)
 class Led:
-    """A queue that is led.
+    """A queue that this process leads.
 
     Attributes:
-        watch: How.
+        watch: How it is supervised.
         due_ms: Monotonic ms; when its next tick is due.
-        position: The last event that was read, of a queue with Node workers; None for any other.
+        position: The last event read, if the queue has Node workers; else None.
     """
 
     watch: Supervision
@@ -60,71 +60,71 @@ class Led:
 
 @dataclass(slots=True)
 class Tending:
-    """What one process does for the queues around one.
+    """The supervision by one process of a queue and of those around it.
 
     Attributes:
-        own: How the queue itself is supervised that it has to do with.
+        own: How its own queue is supervised.
         clock: The clock.
-        every_ms: The time between two looks for queues that nobody leads.
-        tick_ms: The longest time between two ticks of a queue that is led.
-        elsewhere: Queues for which this process does the same.
-        least_ms: The shortest time of a part of a wait. Who waits for a portable flow moves it on anyway.
+        every_ms: The time between two checks for queues without a leader.
+        tick_ms: The longest time between two ticks of a led queue.
+        elsewhere: Queues that this process also supervises.
+        min_ms: The shortest part of a wait. Waiting for a portable flow advances it anyway.
         led: The queues that are led.
-        refused: Until when (monotonic ms) a queue is left alone, since the server refused something there.
-        look_ms: Monotonic ms; when to look for queues next.
-        unsupervised: The queues that nobody leads, and that this process is not allowed to lead.
+        refused: Until when (monotonic ms) a queue is skipped, since the server refused a call there.
+        check_ms: Monotonic ms; when to search for queues next.
+        unsupervised: The queues without a leader that this process lacks the right to lead.
     """
 
     own: Supervision
     clock: Clock
-    every_ms: int = LOOK_MS
+    every_ms: int = CHECK_MS
     tick_ms: int = TICK_MS
     elsewhere: frozenset[QueueKeys] = frozenset()
-    least_ms: int = MIN_MS
+    min_ms: int = MIN_MS
     led: dict[QueueKeys, Led] = field(default_factory=dict)
     refused: dict[QueueKeys, int] = field(default_factory=dict)
-    look_ms: int = 0
+    check_ms: int = 0
     unsupervised: tuple[str, ...] = ()
 
     @property
     def leads(self) -> bool:
-        """Whether the own queue is led."""
+        """Whether this process leads its own queue."""
         return self.own.queue in self.led
 
     @property
     def rest_ms(self) -> int:
-        """Ms until there is something to do."""
+        """Milliseconds until something is due."""
         now_ms = self.clock.monotonic_ms()
-        due = min([self.look_ms, *(led.due_ms for led in self.led.values())])
+        due = min([self.check_ms, *(led.due_ms for led in self.led.values())])
         if any(led.position is not None for led in self.led.values()):
             due = min(due, now_ms + POLL_MS)
         return max(due - now_ms, 0)
 
 
 def for_flow(ref: FlowRef, clock: Clock) -> Tending:
-    """What a client does that waits for a flow, a moment after it has begun to wait."""
+    """The supervision by a client that waits for a flow; it starts a moment after the wait."""
     tending = for_home(ref.home, clock)
-    tending.look_ms = clock.monotonic_ms() + GRACE_MS
-    tending.least_ms = LOOK_MS if backend_of(ref).is_carried else MIN_MS
+    tending.check_ms = clock.monotonic_ms() + GRACE_MS
+    tending.min_ms = CHECK_MS if backend_of(ref).is_carried else MIN_MS
     return tending
 
 
 def for_home(home: QueueKeys, clock: Clock) -> Tending:
-    """What a client does for the flows of a home."""
+    """The supervision by a client of the flows of a home."""
     token = f"client-{secrets.token_hex(8)}"
     return Tending(Supervision(home, token, milliseconds(DEFAULT_LOCK)), clock)
 
 
 def tend(tending: Tending) -> Op[None]:
-    """Do what is due. Repeatable; a refusal of another queue than the own stops nothing.
+    """Do what is due. Idempotent. Only a refusal in its own queue is an error.
 
     Raises:
-        TransportError: The server cannot be reached; the leads expire by themselves.
+        TransportError: The server cannot be reached; the locks expire on their own.
     """
     clock = tending.clock
-    if clock.monotonic_ms() >= tending.look_ms:
-        tending.look_ms = clock.monotonic_ms() + tending.every_ms
-        yield from _look(tending)
+    if clock.monotonic_ms() >= tending.check_ms:
+        tending.check_ms = clock.monotonic_ms() + tending.every_ms
+        yield from _find_queues(tending)
     for led in list(tending.led.values()):
         if clock.monotonic_ms() >= led.due_ms:
             yield from _apart(tending, led.watch.queue, _tick(tending, led))
@@ -132,8 +132,8 @@ def tend(tending: Tending) -> Op[None]:
             yield from _apart(tending, led.watch.queue, _settle(tending, led))
 
 
-def _look(tending: Tending) -> Op[None]:
-    """Find what is to be looked after, and take what nobody leads."""
+def _find_queues(tending: Tending) -> Op[None]:
+    """Find the queues to supervise, and lead those without a leader."""
     own, now_ms = tending.own.queue, tending.clock.monotonic_ms()
     around = (yield from isolated(neighbours.around(own), f"the set {own.beside()}")) or []
     queues = [own, *(queue for queue in around if queue not in tending.elsewhere)]
@@ -154,23 +154,23 @@ def _look(tending: Tending) -> Op[None]:
 
 
 def _beside(own: Supervision, queue: QueueKeys) -> Supervision:
-    """How a queue of others is supervised: their leases may be longer than ours."""
+    """How a queue of other workers is supervised: their leases may be longer than ours."""
     lock_ms = max(own.lock_ms, milliseconds(DEFAULT_LOCK))
     return Supervision(queue, f"beside-{own.token}", lock_ms, lost=own.lost)
 
 
 def _tick(tending: Tending, led: Led) -> Op[None]:
-    """Lead a queue, or learn that another one does."""
+    """Lead a queue, unless another process does."""
     queue, clock = led.watch.queue, tending.clock
-    tending.led[queue] = led  # before the lock is taken: whoever is cancelled in between gives it back
-    # Before the tick: what ends after it is in an event after this one.
+    tending.led[queue] = led  # before the lock is taken, so that a cancellation in between releases it
+    # Read before the tick: an end after the tick has a later event.
     position = led.position or (yield from events.tail(queue))
     try:
         tick = yield from supervision.tick(led.watch, clock)
     except ConfigurationError as exc:
         if not led.watch.may_reclaim or exc.code != "NOPERM" or not (yield from supervision.lead(led.watch)):
             raise
-        led.watch = replace(led.watch, may_reclaim=False)  # a producer may not; all else was done
+        led.watch = replace(led.watch, may_reclaim=False)  # producers lack the right; the rest is done
         tick = yield from supervision.tick(led.watch, clock)
     if not tick.leading:
         tending.led.pop(queue, None)
@@ -181,7 +181,7 @@ def _tick(tending: Tending, led: Led) -> Op[None]:
 
 
 def _settle(tending: Tending, led: Led) -> Op[None]:
-    """Look for ends that Node workers have written; without an event this is one call."""
+    """Settle the jobs that Node workers have ended; a single call if there is no event."""
     found = yield from events.read(led.watch.queue, led.position or "$", None)
     if found:
         led.position = found[-1].id
@@ -191,7 +191,7 @@ def _settle(tending: Tending, led: Led) -> Op[None]:
 
 
 def _apart(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
-    """Work on one queue; if that is refused, it is left alone for a while. The own one tells its worker."""
+    """Work on one queue; after a refusal skip it for a while. A refusal in its own queue is raised."""
     try:
         yield from op
     except TransportError:
@@ -209,20 +209,20 @@ def _leave(tending: Tending, queue: QueueKeys) -> Op[None]:
 
 
 def resign(tending: Tending) -> Op[None]:
-    """Let others lead at once; ``tend`` takes the leads again if they are free."""
+    """Release all leads at once; ``tend`` takes those that are free again."""
     for queue in list(tending.led):
         yield from _leave(tending, queue)
-    tending.look_ms = 0
+    tending.check_ms = 0
 
 
 def help_along(tending: Tending) -> Op[None]:
-    """``tend`` for a client, whose own calls tell what is wrong with the server."""
+    """``tend`` for a client: errors of the server are left to its own calls."""
     queue = tending.own.queue
     try:
         yield from unconfirmed(tend(tending))
     except TransportError as exc:
         pause = REFUSED_MS if isinstance(exc, ServerBusy) else tending.every_ms  # a replica, for example
-        tending.look_ms = tending.clock.monotonic_ms() + pause
+        tending.check_ms = tending.clock.monotonic_ms() + pause
         tending.led.clear()
     except Exception as exc:  # noqa: BLE001  whoever waits does not fail by what it does for others
         if getattr(exc, "code", None) != "NOPERM":
@@ -234,7 +234,7 @@ def help_along(tending: Tending) -> Op[None]:
 def wait(
     tending: Tending, waiting: Callable[[int | None], Op[FlowOutcome]], timeout_ms: int | None
 ) -> Op[FlowOutcome]:
-    """Wait for a flow, in parts, and help it along between them.
+    """Wait for a flow in parts, and supervise its queues in between.
 
     Raises:
         WaitTimeout: It has not ended in time.
@@ -242,7 +242,7 @@ def wait(
     clock = tending.clock
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
-        part = max(tending.rest_ms, tending.least_ms)
+        part = max(tending.rest_ms, tending.min_ms)
         if deadline is not None:
             part = min(part, max(deadline - clock.monotonic_ms(), 0))
         try:
@@ -255,9 +255,9 @@ def wait(
 
 
 def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
-    """``watch.step``, and what is due for the flow after it."""
+    """Run ``watch.step``, then do what is due for the flow."""
     longest = watch.rest_ms
-    watch.rest_ms = min(longest, max(tending.rest_ms, tending.least_ms))
+    watch.rest_ms = min(longest, max(tending.rest_ms, tending.min_ms))
     try:
         changes = yield from watching.step(watch)
     except WaitTimeout as exc:
@@ -270,44 +270,44 @@ def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
 
 
 def is_supervised(ref: FlowRef) -> Op[bool]:
-    """Whether somebody leads the home of a flow."""
+    """Whether the home of a flow has a leader."""
     return (yield from ask(supervision.leader(ref.home))) is not None
 
 
 def unsupervised_text(queues: tuple[str, ...]) -> str:
-    """What is wrong with queues that nobody supervises, and what to do; begins with a full stop."""
+    """The warning about queues without a supervisor, and the fix; begins with a full stop."""
     if not queues:
         return ""
     options = " ".join(f"--queue {queue}" for queue in queues)
     return (
-        f". Nobody supervises {', '.join(queues)}: what Node workers end there reaches no flow. "
-        f"Fix: run a worker of ours for a queue of the flow, or glidemq supervise {options}"
+        f". No supervisor for {', '.join(queues)}: jobs that Node workers end there reach no flow. "
+        f"Fix: run a Python worker for a queue of the flow, or glidemq supervise {options}"
     )
 
 
 def once(tending: Tending) -> Op[list[str]]:
-    """Look after the queues for a moment, as long as Node workers end jobs there, and resign.
+    """Supervise the queues while Node workers end jobs there, for a moment at most, and resign.
 
-    Returns: the queues that nobody leads, and that this client is not allowed to lead.
+    Returns the queues without a leader that this client lacks the right to lead.
     """
-    until = tending.clock.monotonic_ms() + ONCE_MS
-    tending.look_ms = 0
+    until = tending.clock.monotonic_ms() + MAX_ONCE_MS
+    tending.check_ms = 0
     while True:
         yield from help_along(tending)
         foreign = [led for led in tending.led.values() if led.position is not None]
         if not foreign or tending.clock.monotonic_ms() >= until:
             break
         yield from events.read(foreign[0].watch.queue, foreign[0].position or "$", POLL_MS)
-    with suppress(TransportError):  # the locks expire by themselves
+    with suppress(TransportError):  # the locks expire on their own
         yield from resign(tending)
     return sorted(queue.queue for queue in tending.refused)
 
 
 def unsupervised_homes(prefix: str) -> Op[list[str]]:
-    """The homes of running flows that nobody supervises."""
+    """The homes of running flows that have no supervisor."""
     homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(neighbours.homes(prefix))))]
     running = yield from ask_each([index.running_flows(home, 0, 1) for home in homes])
-    # An error is no list with a flow in it: of a queue that is not for us.
+    # An error (a queue without rights) is not a list with a flow.
     busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]
     leaders = yield from ask_each([supervision.leader(home) for home in busy])
     return [home.queue for home, leader in zip(busy, leaders, strict=True) if leader is None]

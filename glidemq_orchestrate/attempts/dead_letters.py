@@ -34,7 +34,7 @@ _CUSTOM_ID: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A job that has failed for good: when, as the server notes it, and its data if it may be removed.
+    """The server's note of a job that has failed for good; with its data if the job may be removed.
 
     ``job_id`` is the field of the note: for a message ``<its id>||<the subscription in which it failed>``.
     """
@@ -59,12 +59,12 @@ class Note:
 
 
 def count(queue: QueueKeys) -> Call[int]:
-    """How many jobs have failed and have no letter yet."""
+    """How many failed jobs have no letter yet."""
     return command("HLEN", _key(queue), decode=replies.integer)
 
 
 def noted(queue: QueueKeys) -> Call[list[str]]:
-    """The ids of some noted jobs."""
+    """The ids of a page of noted jobs."""
     return command("HRANDFIELD", _key(queue), PAGE, decode=list)
 
 
@@ -87,7 +87,7 @@ def read_note(queue: QueueKeys, job_id: str) -> Call[Note | None]:
 
 
 def write(target: QueueKeys, letter_id: str, name: str, data: str, now_ms: int) -> Call[str]:
-    """Add a letter, without options as Node does; ``duplicate`` if it exists. Repeatable."""
+    """Add a letter without options, as Node does; ``duplicate`` if it exists. Idempotent."""
     keys = target.keys("id", "stream", "scheduled", "events")
     words = list(job_words(EncodedJob(name, data, DEFAULT_OPTIONS), now_ms))
     words[_CUSTOM_ID] = letter_id
@@ -100,7 +100,7 @@ def forget_note(queue: QueueKeys, note: Note) -> Call[int]:
 
 
 def forget_all(queue: QueueKeys) -> Call[int]:
-    """Remove all notes: the queue has no dead letter queue any more."""
+    """Remove all notes: the queue no longer has a dead-letter queue."""
     return command("UNLINK", _key(queue), decode=replies.integer)
 
 
@@ -115,10 +115,11 @@ def queue_of(queue: QueueKeys) -> Op[str | None]:
 
 
 def write_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
-    """Write the letters of jobs that have failed for good, as noted by the calls that failed them.
+    """Write the letters of all noted jobs.
 
-    Repeatable, may be interrupted anywhere or run twice at the same time: the id of a letter identifies the
-    failure. One that cannot be written remains noted and delays no other; its error is raised at the end.
+    Idempotent. May be interrupted anywhere or run twice at the same time: the id of a letter identifies the
+    failure. A letter that cannot be written remains noted and delays no other; its error is raised at the
+    end.
     """
     written: list[JobId] = []
     refused: GlideMQError | None = None
@@ -126,7 +127,7 @@ def write_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
         job_ids = yield from ask(noted(queue))
         name = (yield from queue_of(queue)) if job_ids else None
         if name is None:
-            if job_ids:  # the dead-letter queue was unset meanwhile
+            if job_ids:  # the dead-letter queue was unset in between
                 yield from ask(forget_all(queue))
             continue
         for job_id in job_ids:
@@ -161,7 +162,7 @@ def _write(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[
 
 
 def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
-    """The content of the letter: from the job, or the note if the job was removed; None: no letter (yet)."""
+    """The content of the letter, from the job, or the note if the job was removed; None: no letter (yet)."""
     if note.subscription is not None:
         return note
     try:
@@ -185,7 +186,7 @@ def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
 
 
 def _envelope(queue: QueueKeys, letter: Note) -> str:
-    """The data of the letter; data too large for it is left out, as the failed job may still have it."""
+    """The data of the letter. Data too large for it is omitted; the failed job may still have it."""
     try:
         data = decode(letter.data, where="data")
     except DecodeError:

@@ -1,4 +1,4 @@
-"""The main call of a worker, ``gmo_finish_and_fetch``: its outcomes and its reply; and heartbeats."""
+"""The main call of a worker, ``gmo_finish_and_fetch``, and heartbeats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from glidemq_orchestrate.wire.call import Call, Word, function
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
-# The server accepts 100 of each, but a call must take less than 5 ms there, and shorter ones overlap better
-# with the work of the worker.
+# The server accepts 100 of each, but a call must take less than 5 ms there, and shorter calls overlap better
+# with the worker's own work.
 MAX_OUTCOMES: Final = 50
-MAX_NODES: Final = 16  # the end of a node of a flow releases others
+MAX_NODES: Final = 16  # the end of a node releases others
 MAX_WANTED: Final = 64
 UNBEGUN: Final = 1
-"""The second number of ``LATER``: no handler was called, so the queue timeout of a node goes on."""
+"""The second number of ``LATER``: no handler was called, so the queue timeout of a node continues."""
 
 
 class Kind(StrEnum):
@@ -34,14 +34,14 @@ class Kind(StrEnum):
     SUSPEND = "suspend"
     BACK = "back"
     BEGUN = "begun"
-    """No outcome yet: the handler of a job that was fetched ahead begins."""
+    """Not an outcome: the handler of a prefetched job begins."""
 
 
 _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are encoded faster
 
 
 class Outcome(NamedTuple):
-    """The outcome of an attempt; its columns: ``lua/glidemq_orchestrate/parts/outcome.lua``."""
+    """The outcome of an attempt; see ``lua/glidemq_orchestrate/parts/outcome.lua`` for its columns."""
 
     attempt: Attempt
     kind: Kind
@@ -62,10 +62,10 @@ class Held(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One exchange. ``limit``: most starts per window, and the window in ms; (0, 0) for none.
+    """One exchange. ``limit``: max starts per window, and the window in ms; (0, 0) for none.
 
-    ``starts``: how many of the jobs begin at once, the others are fetched ahead. ``begun``: handlers of jobs
-    that were fetched ahead and have begun; nobody waits for the server's verdict on these.
+    ``starts``: how many of the jobs begin at once; the others are prefetched.
+    ``begun``: prefetched jobs whose handlers have begun; the server's verdict on these is not awaited.
     """
 
     outcomes: Sequence[Outcome]
@@ -81,9 +81,10 @@ class Request:
 class Answer:
     """The reply to an exchange.
 
-    ``positions`` of stream and events: a client that reads on from there misses nothing that makes a job
-    ready. None when the queue may have more jobs right now. ``history``: the replication id of the server,
-    where it was asked for. ``schedules_ms``: when the first schedule is to be looked at; -1 for unknown.
+    ``positions`` in stream and events: a client that continues there misses nothing that makes a job ready.
+    None if the queue may have more jobs now.
+    ``history``: the replication id of the server, if requested.
+    ``schedules_ms``: when to check the first schedule; -1 for unknown.
     """
 
     verdicts: list[str]
@@ -100,7 +101,7 @@ class Answer:
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
     """Report outcomes and start jobs, at most ``MAX_OUTCOMES``, ``MAX_NODES`` and ``MAX_WANTED``.
 
-    A repeat with ``again`` returns the jobs of a lost reply, and refuses the outcomes accepted before.
+    A repeat with ``again`` returns the jobs of a lost reply and refuses outcomes that were accepted before.
     """
 
     def decode(reply: Any) -> Answer:
@@ -140,7 +141,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
 
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
-    """Keep the leases of up to 500 attempts: 1 kept, 0 kept but to be stopped, -1 lost."""
+    """Renew the leases of up to 500 attempts: 1 renewed, 0 renewed but to be stopped, -1 lost."""
     words: list[Word] = [now_ms]
     for attempt in held:
         words += (attempt.job_id, attempt.token, attempt.processed_on)
@@ -148,7 +149,7 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
-    """Entries of the stream and of the events after the given positions; waits for the first.
+    """Entries of the stream and the events after these positions; waits for the first.
 
     If ``events`` is '', only the stream is read.
     """

@@ -1,4 +1,4 @@
-"""Fetching jobs and reporting their outcomes, in one trip; and waiting for the next ones."""
+"""Fetches jobs and reports outcomes in one round trip, and waits for the next jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 MAX_NAMED: Final = 3
 
 
-# Events after which a job may be ready for an idle worker; all others are about jobs that others run.
+# Events after which a job may be ready for an idle worker; all others concern jobs that already run.
 READY: Final = frozenset(
     {
         "added",
@@ -41,8 +41,8 @@ READY: Final = frozenset(
 class News:
     """The new entries of the stream and the events of a queue.
 
-    The newest entry of each, and the newest event that matters.
-    Ids are '' for none. No entry at all matters too: a producer may have events switched off.
+    The newest entry of each, and the newest relevant event; '' for none. The absence of any entry is relevant
+    too: a producer may have switched events off.
     """
 
     stream: str
@@ -55,7 +55,7 @@ class News:
         return max(stream, self.stream, key=_place), max(events, self.events, key=_place)
 
     def matters(self, known: tuple[str, str]) -> bool:
-        """Whether an entry that matters came after the positions."""
+        """Whether there is a relevant entry after the positions."""
         stream, events = known
         is_silent = not self.stream and not self.events
         return is_silent or _place(self.stream) > _place(stream) or _place(self.ready) > _place(events)
@@ -69,9 +69,9 @@ def _place(entry_id: str) -> tuple[int, int]:
 def exchange(
     queue: QueueKeys, consumer: str, request: Request, clock: Clock, *, marked: bool = False
 ) -> Op[Answer]:
-    """Report outcomes and fetch jobs; reads the dependencies' results that did not fit into the reply.
+    """Report outcomes and fetch jobs. Reads results of dependencies that did not fit into the reply.
 
-    With ``marked``, the answer has the replication id of the server that accepted the outcomes.
+    With ``marked``, the answer contains the replication id of the server that accepted the outcomes.
     """
     call = wire.finish_and_fetch(queue, consumer, request, clock.now_ms())
     if marked and request.outcomes:
@@ -97,24 +97,24 @@ def exchange(
 
 
 def _incomplete(removed: Sequence[str]) -> str:
-    """Why a node whose inputs are not all there is not run."""
+    """The reason not to run a node with missing inputs."""
     names = ", ".join(sorted({ref.rpartition(":")[2] for ref in removed})[:MAX_NAMED])
     more = f" and {len(removed) - MAX_NAMED} more" if len(removed) > MAX_NAMED else ""
     return (
         f"its inputs are incomplete: the result of job {names}{more} was removed. "
-        "Retry the flow: that runs what was removed again"
+        "Fix: retry the flow, which reruns the removed nodes"
     )
 
 
 def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:
-    """Notify the dependents of ended nodes in other slots, which the server cannot do."""
+    """Notify dependents of ended nodes in other slots, since the server cannot."""
     ended = [
         (outcome.attempt, outcome.kind, verdict)
         for outcome, verdict in zip(outcomes, verdicts, strict=True)
         if outcome.attempt.options.portable
     ]
     done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
-    # The server notifies neither the dependents of a failure nor a large number of dependents.
+    # The server notifies neither dependents of a failure nor a large number of dependents.
     moved = {
         attempt.stored_flow
         for attempt, _, verdict in ended
@@ -124,9 +124,9 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
 
 
 def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:
-    """Wait for entries of the stream or the events after the positions, and note which of them matter.
+    """Wait for entries of the stream or the events after the positions, and note the relevant ones.
 
-    While the queue holds jobs back because too many run, the end of any job matters.
+    While the queue is at its concurrency limit, the end of any job is relevant.
     """
     found = yield from ask(wire.wake(queue, *positions, block_ms))
     entries = found.get(queue.key("stream"), [])
@@ -138,6 +138,6 @@ def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: He
 
 
 def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
-    """Let events gather while others are busy. Returns whether the stream got a job, as soon as it does."""
+    """Let events accumulate while other workers are busy. Returns True as soon as the stream gets a job."""
     found = yield from ask(wire.wake(queue, position, "", block_ms))
     return bool(found)

@@ -1,4 +1,4 @@
-"""The leases of a worker: renewed, checked, and confirmed after a failover."""
+"""Renews and checks the leases of a worker, also after a failover."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BEATS: Final = 500
 
 
 def stands(queue: QueueKeys, outcome: Outcome, verdict: str) -> Op[bool]:
-    """Whether a verdict still holds at a server that refuses to repeat it, since it took over from another.
+    """Whether a verdict still holds on a server that has just taken over and refuses to repeat it.
 
-    It does unless the job has not ended by this attempt: then the server had lost it, and another one ran.
+    It does not if the job did not end by this attempt: then the verdict was lost and another attempt ran.
     """
     ends = {"ok": "completed", "failed": "failed"}
     if outcome.kind not in (Kind.DONE, Kind.SKIP, Kind.FAIL) or verdict not in ends:
-        return True  # the job goes on in either case
+        return True  # the job continues in either case
     names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn")
     attempt = outcome.attempt
     state, token, started = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
@@ -40,7 +40,7 @@ def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
     """Check that an attempt still owns its job, and that the job was not revoked.
 
     Raises:
-        LeaseLost: It does not, or was.
+        LeaseLost: The lease was lost or the job was revoked.
     """
     names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn", "revoked")
     state, token, started, revoked = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
@@ -52,14 +52,14 @@ def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
 
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
-    """Renew the leases of one queue: 1 renewed, 0 asked to stop, -1 lost."""
+    """Renew the leases of one queue: 1 renewed, 0 renewed but to be stopped, -1 lost."""
     pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
     kept = yield from ask_all([wire.heartbeat(queue, page, now_ms) for page in pages])
     return [beat for page in kept for beat in page]
 
 
 def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[int]:
-    """Renew all leases that a worker holds in a queue, for itself or a subscription; returns how many."""
+    """Renew all leases of a worker in a queue or subscription; returns how many."""
     total, goes_on = 0, ""
     while True:
         count, goes_on = yield from ask(renew(queue, group, worker_id, goes_on, clock.now_ms()))
@@ -69,14 +69,14 @@ def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[
 
 
 def begin(queue: QueueKeys, consumer: str, attempt: Attempt, clock: Clock) -> Op[bool]:
-    """Tell the server that the handler of an attempt begins. Returns whether it still owns its job."""
+    """Report that the handler of an attempt begins. Returns whether the attempt still owns its job."""
     request = Request([Outcome(attempt, Kind.BEGUN)], 0, "")
     answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
     return answer.verdicts == ["ok"]
 
 
 def renew(queue: QueueKeys, group: str, worker_id: str, goes_on: str, now_ms: int) -> Call[tuple[int, str]]:
-    """Renew a page of the leases of a worker; how many, and where to go on or ''. Repeatable."""
+    """Renew a page of the leases of a worker; returns how many, and where to continue or ''. Idempotent."""
     args = (now_ms, group, worker_id, goes_on)
 
     def decode(reply: Any) -> tuple[int, str]:

@@ -1,9 +1,9 @@
-"""Keeps the flows of a queue moving, whichever worker ran their nodes.
+"""Keeps the flows of a queue moving, no matter which workers run their nodes.
 
-Our own workers report the end of a node to its flow in the call that ends the node. A Node worker does not,
-and no worker does when a job is revoked, expires or is removed. A supervisor finds such ends in the sets of
-ended jobs and, more slowly, in the open nodes of every running flow; events only wake it. One leads a queue
-at a time to save work, not for safety: every step may be repeated, interrupted anywhere, and run by two
+Our workers report the end of a node to its flow in the call that ends the node. Node workers do not, and no
+worker does when a job is revoked, expires or is removed. A supervisor finds such ends in the sets of ended
+jobs and, more slowly, in the open nodes of every running flow; events only wake it. One supervisor leads a
+queue to save work, not for safety: every step may be repeated, interrupted anywhere, and run by two
 supervisors at the same time.
 """
 
@@ -55,7 +55,7 @@ class SweepPosition:
 
 
 def renew_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
-    """Renew the supervisor's lock; 0 if this token does not hold it. Repeatable."""
+    """Renew the supervisor's lock; 0 if this token does not hold it. Idempotent."""
     keys = [queue.supervisor()]
     return function("glidemq_renewLock", keys, (token, ttl_ms), replies.integer, repeatable=True)
 
@@ -66,12 +66,12 @@ def try_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
 
 
 def unlock(queue: QueueKeys, token: str) -> Call[int]:
-    """Release the supervisor's lock; 0 if this token does not hold it. Repeatable."""
+    """Release the supervisor's lock; 0 if this token does not hold it. Idempotent."""
     return function("glidemq_unlock", [queue.supervisor()], (token,), replies.integer)
 
 
 def leader(queue: QueueKeys) -> Call[str | None]:
-    """The token of the supervisor that leads a queue; None where nobody does."""
+    """The token of the supervisor that leads a queue; None without one."""
     return command("GET", queue.supervisor(), decode=lambda reply: reply)
 
 
@@ -81,7 +81,7 @@ def progress(queue: QueueKeys) -> Call[dict[str, str]]:
 
 
 def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[None]:
-    """Store the progress. An older position does no harm: the jobs after it are checked again."""
+    """Store the progress. An older position is harmless: the jobs after it are checked again."""
     pairs = [word for pair in fields.items() for word in pair]
     return command("HSET", queue.supervised(), *pairs, decode=replies.anything)
 
@@ -89,7 +89,7 @@ def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[Non
 def settle_foreign(
     queue: QueueKeys, ended: Ended, place: SweepPosition, now_ms: int
 ) -> Call[tuple[SweepPosition, bool, int]]:
-    """Settle nodes whose jobs have ended: the next position, whether there is more, how many were settled."""
+    """Settle nodes whose jobs have ended; returns the next position, whether there is more, and how many."""
 
     def decode(reply: Any) -> tuple[SweepPosition, bool, int]:
         score, passed, more, settled = reply
@@ -104,15 +104,15 @@ CONSUMER: Final = f"{OURS}supervisor"
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How one supervisor maintains one queue.
+    """How one supervisor serves one queue.
 
     Attributes:
-        queue: The queue; flows whose home it is, and flows elsewhere that have nodes in it.
-        token: The identity of the supervisor; unique.
-        lock_ms: After this long without a heartbeat, the jobs of a worker are taken back.
+        queue: The home of some flows; other flows may have nodes in it.
+        token: The unique identity of the supervisor.
+        lock_ms: After this long without a heartbeat, the jobs of a worker are reclaimed.
         max_stalled: How often a job may stall before it fails.
-        lost: Lost workers whose jobs it took back, for the log: the newest.
-        may_reclaim: The user has the right to take back jobs.
+        lost: The newest lost workers whose jobs it reclaimed, for the log.
+        may_reclaim: Whether the user has the right to reclaim jobs.
     """
 
     queue: QueueKeys
@@ -124,7 +124,7 @@ class Supervision:
 
     @property
     def consumer(self) -> str:
-        """The consumer that takes back the jobs of dead workers: a worker does so in its own name."""
+        """The consumer that reclaims the jobs of dead workers; a worker uses its own name."""
         return self.token if self.token.startswith(OURS) else CONSUMER
 
 
@@ -133,8 +133,8 @@ class Tick:
     """The result of a tick.
 
     Attributes:
-        leading: This supervisor leads the queue; otherwise it did nothing.
-        foreign: Workers that are not ours serve the queue, so its events are worth waiting for.
+        leading: Whether this supervisor leads the queue; otherwise it did nothing.
+        foreign: Whether foreign workers serve the queue, so that its events must be followed.
         due_ms: When something is due next, ms since the epoch; -1 for never.
     """
 
@@ -144,7 +144,10 @@ class Tick:
 
 
 def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
-    """Do what the queue needs now, unless another one leads. Repeatable; a refused step stops no other."""
+    """Do what is due in the queue, unless another supervisor leads it. Idempotent.
+
+    A step that is refused does not stop the others.
+    """
     if not (yield from lead(watch)):
         return Tick(leading=False)
     refused, due_ms = None, -1
@@ -163,7 +166,7 @@ def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
 
 
 def lead(watch: Supervision) -> Op[bool]:
-    """Take or keep the lead of the queue for some seconds."""
+    """Take or renew the lead of the queue for some seconds."""
     queue, token = watch.queue, watch.token
     locks = [
         renew_lock(queue, token, LOCK_TTL_MS),
@@ -177,12 +180,12 @@ def lead(watch: Supervision) -> Op[bool]:
 
 
 def resign(watch: Supervision) -> Op[None]:
-    """Let another supervisor lead immediately."""
+    """Release the lead, so that another supervisor can take it at once."""
     yield from ask(unlock(watch.queue, watch.token))
 
 
 def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
-    """Whether a worker that is not ours is alive, or holds jobs."""
+    """Whether a foreign worker is alive or holds jobs."""
     try:
         consumers = yield from ask(registry.consumers(queue))
     except ProtocolError:
@@ -195,9 +198,9 @@ def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
 
 
 def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
-    """Report to flows the jobs that foreign workers have ended since the last time.
+    """Report jobs that foreign workers have ended since the last call to their flows.
 
-    Without such workers this costs one call. ``check_open`` finds what it misses.
+    Without foreign workers this is one call. ``check_open`` finds what it misses.
     """
     if not (yield from has_foreign_workers(watch.queue)):
         return
@@ -209,9 +212,9 @@ def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
 
 
 def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
-    """Settle the jobs of one set of ended jobs from where the last time stopped; returns how far it came."""
+    """Settle the jobs of one set of ended jobs, from the stored position on; returns the new position."""
     now_ms = clock.now_ms()
-    # Clocks differ and calls overtake each other: a job that ended just before the newest may show up later.
+    # Clocks differ and calls overtake each other: a job that ended before the newest may appear later.
     start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
     place = SweepPosition(str(start))
     for _ in range(SLICES):
@@ -227,7 +230,7 @@ def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
 
 
 def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
-    """Take back the jobs of dead workers."""
+    """Reclaim the jobs of dead workers."""
     if not watch.may_reclaim:
         return
     found = yield from upkeep_ops.reclaim(
@@ -237,7 +240,7 @@ def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
 
 
 def check_open(watch: Supervision, clock: Clock) -> Op[None]:
-    """Continue the walk over the open nodes of every running flow: a lap takes 15 s, or longer if it must."""
+    """Continue the walk over the open nodes of every running flow. A lap takes at least 15 s."""
     home = watch.queue
     known = yield from ask(progress(home))
     lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
@@ -252,13 +255,13 @@ def check_open(watch: Supervision, clock: Clock) -> Op[None]:
 
 
 def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
-    """Store how far it came; continue even if the server is full."""
+    """Store the progress; continue even if the server is out of memory."""
     with suppress(ServerBusy):
         yield from ask(note_progress(queue, fields))
 
 
 def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
-    """Check some pages; returns where to continue: number of the flow and position in it."""
+    """Check some pages; returns where to continue: the number of the flow and the position in it."""
     home, pages = watch.queue, 0
     while flow_ids := (yield from ask(index.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
@@ -285,7 +288,7 @@ def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -
 
 
 def sweep(watch: Supervision, clock: Clock) -> Op[None]:
-    """Do what no server function does for the flows of this home, such as to report ends across slots."""
+    """Do what server functions cannot do for the flows of this home, such as reporting ends across slots."""
     yield from sweep_all(watch.queue, clock)
 
 

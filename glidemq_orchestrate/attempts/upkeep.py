@@ -1,4 +1,4 @@
-"""The upkeep of a queue, shared by its workers: what is due or left over, and jobs of lost workers."""
+"""The upkeep of a queue, shared by its workers: due work, leftovers, and jobs of lost workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLEANUP_SLICES: Final = 40
 
 
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
-    """Sweep, clean up, continue unsettled flows, and do what is due: delays, limits, timeouts, deadlines.
+    """Sweep, clean up, continue unsettled flows, and process due delays, limits, timeouts and deadlines.
 
     Returns when something is due next, or -1.
     """
@@ -40,7 +40,7 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
 
 
 def expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
-    """Do what is due in slices. Returns when something is due next in each queue, or -1."""
+    """Process due work in slices. Returns when each queue has work due next, or -1."""
     replies: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
         replies = yield from ask_all([deadlines.expire_due(queue, clock.now_ms()) for queue in queues])
@@ -50,7 +50,7 @@ def expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
 
 
 def clean_up(queues: Sequence[QueueKeys], clock: Clock) -> Op[None]:
-    """Remove what the queues no longer need, at most some slices of each. Repeatable."""
+    """Remove unneeded data of the queues, at most some slices of each. Idempotent."""
     busy = list(queues)
     for _ in range(CLEANUP_SLICES):
         replies = yield from ask_all([cleanup(queue, clock.now_ms()) for queue in busy])
@@ -62,9 +62,9 @@ def clean_up(queues: Sequence[QueueKeys], clock: Clock) -> Op[None]:
 def reclaim(
     queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock
 ) -> Op[list[tuple[QueueKeys, ReclaimedJobs]]]:
-    """Take back the jobs of lost workers, forget the workers, and write the dead letters of failed jobs.
+    """Reclaim the jobs of lost workers, forget the workers, and write the dead letters of failed jobs.
 
-    Flows that fail as a result are advanced by the next upkeep. Returns what was taken back from whom.
+    The next upkeep advances flows that fail as a result. Returns the jobs reclaimed from each worker.
     """
     now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
     calls: list[Call[Any]] = []
@@ -85,7 +85,7 @@ def reclaim(
 
 
 class ReclaimedJobs(NamedTuple):
-    """A lost worker: how many jobs were taken back, how many of them had begun, and some of these."""
+    """A lost worker: how many jobs were reclaimed, how many of them had begun, and some of these."""
 
     worker: str
     jobs: int
@@ -99,18 +99,18 @@ def _lost(reply: Any) -> list[ReclaimedJobs]:
 
 
 def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
-    """Remove registrations and consumers of killed workers; returns how many consumers. Repeatable."""
+    """Remove registrations and consumers of killed workers; returns the number of consumers. Idempotent."""
     return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
 
 
 def cleanup(queue: QueueKeys, now_ms: int) -> Call[bool]:
-    """Remove a slice of what the queue no longer needs; whether there is more to do now. Repeatable."""
+    """Remove a slice of the queue's unneeded data; returns whether there is more now. Idempotent."""
     return function("gmo_cleanup", [queue.key("stream")], (now_ms,), bool)
 
 
 def reclaim_jobs(
     queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
 ) -> Call[list[ReclaimedJobs]]:
-    """Reclaim the jobs of lost workers. Flows that need ``advance_flow`` are noted on the server."""
+    """Reclaim the jobs of lost workers. The server notes which flows need ``advance_flow``."""
     args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
     return function("gmo_reclaim", [queue.key("stream")], args, _lost)

@@ -1,4 +1,4 @@
-"""Which workers are registered and alive, and whether they can run a flow."""
+"""The registered and live workers, and whether they can run a flow."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from glidemq_orchestrate.wire.stored import parsed_object
 FOREIGN_IDLE_MS: Final = 10_000
 SILENT_MS: Final = 60_000
 REGISTERED_MS: Final = 30_000
-"""For so long a worker is registered at a time."""
+"""How long a registration of a worker lasts."""
 LOST_MS: Final = 15_000
-"""After so long without registering again, which workers do every 10 s, a worker is lost."""
+"""A worker that has not renewed its registration for this long is lost; workers renew every 10 s."""
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
-    """Refuse unless every queue has a live worker that can run its jobs.
+    """Check that every queue has a live worker that can run its jobs.
 
-    Our workers register their handlers; a Node worker registers none and is assumed to have them all.
+    Our workers register their handlers. A Node worker registers none and is assumed to have all.
 
     Raises:
         QueueNotServed: A queue has no live worker.
@@ -53,10 +53,10 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A live worker as it registered itself; ``handlers`` is None for one that does not list them (Node's).
+    """A live worker and its registration; ``handlers`` is None for Node workers, which do not list theirs.
 
     ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
-    ``silent``: since when it has not registered again, which workers do every 10 s; 0 for workers of Node.
+    ``silent``: the time since its last registration, which workers renew every 10 s; 0 for Node workers.
     """
 
     id: str
@@ -70,13 +70,13 @@ class WorkerInfo:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it should have registered again: it was lost, or is slow."""
+        """Whether its registration is overdue: it was lost, or is slow."""
         return self.silent >= timedelta(milliseconds=LOST_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class LostWorker:
-    """A worker that is gone, and how many jobs wait for its leases to end."""
+    """A lost worker, and how many jobs wait for the end of its leases."""
 
     id: str
     jobs: int
@@ -103,9 +103,9 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
 
 
 def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
-    """The workers of this package that are gone, and still hold jobs of the stream by their leases.
+    """The lost Python workers that still hold jobs of the stream by their leases.
 
-    Those of broadcasts register nowhere: they give signs of life while they hold messages.
+    Broadcast workers do not register: they are seen alive only while they hold messages.
     """
     until = yield from ask(registry.registered_until(queue, now_ms))
     alive = {name for name, at in until.items() if now_ms - (at - REGISTERED_MS) < LOST_MS}
@@ -142,10 +142,10 @@ def _handlers_of(text: str) -> list[str]:
 
 
 def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock) -> Op[bool]:
-    """Whether a job that this worker has no handler for is given back instead of failed.
+    """Whether a job without a handler in this worker is handed back instead of failed.
 
-    It is if another live worker of the queue has one, or may have one; and if the job is a node with a
-    ``queue_timeout``: that ends it, with ``why`` as its reason.
+    It is if another live worker of the queue has or may have a handler, or if the job is a node with a
+    ``queue_timeout``: that then ends it, with ``why`` as its reason.
     """
     handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
@@ -157,7 +157,7 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
 
 
 def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
-    """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
+    """Job names that live workers can run ('' for a worker itself); None if a foreign worker is alive."""
     ours = [name for name in (yield from ask(registry.live_workers(queue, now_ms))) if name != without]
     described = (yield from ask(registry.worker_descriptions(queue, ours))) if ours else []
     names = {name for text in described if text for name in ("", *_handlers_of(text))}
@@ -165,7 +165,7 @@ def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[se
         consumers = yield from ask(registry.consumers(queue))
     except ProtocolError:
         return names  # the queue has no group: it never had a worker
-    # A worker of ours that died a moment ago is not foreign, as its name shows.
+    # By its name, a worker of ours that has just died is not foreign.
     foreign = [consumer for consumer in consumers if not str(consumer["name"]).startswith(OURS)]
     return None if any(int(consumer["idle"]) < FOREIGN_IDLE_MS for consumer in foreign) else names
 
@@ -180,7 +180,7 @@ def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
 def announce(
     queues: Sequence[QueueKeys], worker_id: str, description: dict[str, Any], ttl_ms: int, now_ms: int
 ) -> Op[None]:
-    """Register the worker on every queue as alive for another ``ttl_ms``."""
+    """Register the worker as alive on every queue for ``ttl_ms``."""
     text = json.dumps(description, separators=(",", ":"))
     calls: list[Call[None]] = []
     for queue in queues:
@@ -190,10 +190,10 @@ def announce(
 
 
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
-    """Unregister the worker from every queue; it no longer holds a job.
+    """Unregister the worker, which no longer holds a job, from every queue.
 
-    Its consumer stays if entries are pending: reclaiming makes it the owner of entries whose jobs other
-    workers run, and an entry deleted with its consumer could never be taken over from a worker that dies.
+    Its consumer stays if entries are pending. Reclaiming makes it the owner of entries whose jobs other
+    workers run; if such an entry were deleted with it, the job could never be reclaimed from a dead worker.
     """
     calls: list[Call[Any]] = []
     for queue in queues:

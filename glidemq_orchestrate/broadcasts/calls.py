@@ -26,9 +26,9 @@ class Member:
 
 
 class Begun(NamedTuple):
-    """A message that was begun: its entry, its job, how often it has failed, and the fields of the job.
+    """A begun message: its entry, its job, how often it has failed, and the fields of the job.
 
-    ``unreadable``: why its job cannot be read.
+    ``unreadable``: why its job cannot be read, if so.
     """
 
     entry_id: str
@@ -41,8 +41,9 @@ class Begun(NamedTuple):
 class Result(NamedTuple):
     """The outcome of a message.
 
-    ``done``: with a result. ``fail``: with a reason, the attempts allowed and the backoff in ms. ``pass``: it
-    is not for this subscription; ``first`` is 1 for the retry of another one.
+    ``done``: with a result.
+    ``fail``: with a reason, the max attempts and the backoff in ms.
+    ``pass``: it is not for this subscription; ``first`` is 1 for the retry of another one.
     """
 
     entry_id: str
@@ -54,7 +55,7 @@ class Result(NamedTuple):
 
 
 class SubscriptionState(NamedTuple):
-    """A message in one subscription: the state, why it failed, and how often its attempts have failed."""
+    """A message in one subscription: its state, why it failed, and the number of failed attempts."""
 
     subscription: str
     state: str
@@ -63,24 +64,24 @@ class SubscriptionState(NamedTuple):
 
 
 def trim(queue: QueueKeys, count: int, now_ms: int) -> Call[int]:
-    """Remove messages beyond the newest, a slice; how many are still too many. Repeatable."""
+    """Remove a slice of the messages beyond the newest ``count``; returns the rest. Idempotent."""
     return function("gmo_trim_messages", [queue.key("stream")], (now_ms, count), replies.integer)
 
 
 def subscribe(queue: QueueKeys, group: str, start: str) -> Call[None]:
-    """Create a subscription; refused with BUSYGROUP if it exists."""
+    """Create a subscription; error BUSYGROUP if it exists."""
     return command("XGROUP", "CREATE", queue.key("stream"), group, start, "MKSTREAM", decode=replies.anything)
 
 
 def unsubscribe(queue: QueueKeys, group: str) -> Call[int]:
-    """Remove a subscription with what it has not handled; 0 if there is none. Refused without a stream."""
+    """Remove a subscription with its unhandled messages; 0 if there is none. An error without a stream."""
     return command("XGROUP", "DESTROY", queue.key("stream"), group, decode=replies.integer)
 
 
 def settle(queue: QueueKeys, after: str, removed: str, now_ms: int) -> Call[str]:
-    """End the messages of a page of the stream that all have handled; where to continue, '' at the end.
+    """End messages in a page of the stream that all have handled; returns the next position, '' at the end.
 
-    Of a ``removed`` subscription nothing is left there.
+    Also deletes all traces of a ``removed`` subscription there.
     """
     start = f"({after}" if after else "-"
     return function("gmo_settle_messages", [queue.key("stream")], (now_ms, start, MAX, removed), replies.text)
@@ -100,7 +101,7 @@ def read(member: Member, *, count: int, block_ms: int, start: str) -> Call[Any]:
 
 
 def begin(member: Member, entries: Sequence[tuple[str, str, bool]], now_ms: int) -> Call[list[Begun]]:
-    """Begin messages that were read: entry id, job id, whether it is a retry. Repeatable."""
+    """Begin messages that were read: entry id, job id, whether it is a retry. Idempotent."""
     words = chain.from_iterable((entry, job, int(is_retry)) for entry, job, is_retry in entries)
     return _of(member, "gmo_begin_messages", now_ms, words, _begun)
 
@@ -108,23 +109,23 @@ def begin(member: Member, entries: Sequence[tuple[str, str, bool]], now_ms: int)
 def take_over(  # noqa: PLR0913  what to take
     member: Member, *, lock_ms: int, max_stalled: int, wanted: int, suspects: bool, now_ms: int
 ) -> Call[list[Begun]]:
-    """Begin messages of workers that fell silent, as many as are wanted; refused without a group.
+    """Begin up to ``wanted`` messages of silent workers; an error without a group.
 
-    ``suspects``: one of them may be what has ended its worker.
+    ``suspects``: whether one of them may be a message that may have ended its worker.
     """
     words = (lock_ms, max_stalled, wanted, int(suspects))
     return _of(member, "gmo_take_over_messages", now_ms, words, _begun)
 
 
 def end(member: Member, results: Sequence[Result], now_ms: int) -> Call[list[str]]:
-    """Report outcomes; a word for each. A repeat is refused as stale."""
+    """Report outcomes; returns a word for each. A repeat is refused as stale."""
     return _of(
         member, "gmo_end_messages", now_ms, chain.from_iterable(results), replies.texts_of(len(results))
     )
 
 
 def renew(member: Member, held: Sequence[tuple[str, str]], now_ms: int) -> Call[list[int]]:
-    """Renew the leases of runs (entry id, job id): 1 kept, 0 the message was revoked, -1 lost. Repeatable."""
+    """Renew leases (entry id, job id): 1 renewed, 0 the message was revoked, -1 lost. Idempotent."""
     return _of(member, "gmo_renew_messages", now_ms, chain.from_iterable(held), replies.integers)
 
 
@@ -141,13 +142,13 @@ def states(queue: QueueKeys, job_id: str, now_ms: int) -> Call[list[Subscription
 def retry(  # noqa: PLR0913, PLR0917  the arguments of one server call
     queue: QueueKeys, job_id: str, group: str, name: str, data: str, copy_id: str, now_ms: int
 ) -> Call[str]:
-    """Let a subscription try a message, or a copy, again; its id, '' if it has not failed. Repeatable."""
+    """Retry a message, or a copy, in a subscription; returns its id, '' if it has not failed. Idempotent."""
     args = (now_ms, job_id, group, name, data, copy_id)
     return function("gmo_retry_message", [queue.job(job_id)], args, replies.text)
 
 
 def progress(queue: QueueKeys, job_id: str, text: str) -> Call[int]:
-    """Store the progress of a message, shared by all subscriptions; 0 when the message is gone."""
+    """Store the progress of a message, shared by all subscriptions; 0 if the message was removed."""
     return job_hash.touch(queue, job_id, "progress", text)
 
 

@@ -1,4 +1,4 @@
-"""Publishing to all subscriptions, and handling the messages of one."""
+"""Publishes to all subscriptions, and handles the messages of one."""
 
 from __future__ import annotations
 
@@ -37,26 +37,28 @@ class Subscription:
     patterns: tuple[str, ...]
 
     def member(self, consumer: str) -> Member:
-        """A worker of it."""
+        """A worker of the subscription."""
         return Member(self.queue, self.group, consumer)
 
 
 def publish(  # noqa: PLR0913, PLR0917  a message
-    queue: QueueKeys, subject: str, data: JsonLike, options: JobOptions, now_ms: int, most: int | None
+    queue: QueueKeys, subject: str, data: JsonLike, options: JobOptions, now_ms: int, max_messages: int | None
 ) -> Op[JobId]:
-    """Add a message for all subscriptions; remove the oldest beyond ``most``."""
+    """Add a message for all subscriptions; remove the oldest beyond ``max_messages``."""
     for option in ("priority", "lifo"):
         if getattr(options, option):
-            raise InvalidJob(f"{option} is not for broadcasts: subscriptions never see such messages")
+            raise InvalidJob(
+                f"{option} is not supported for broadcasts: subscriptions never receive such messages"
+            )
     job_id = yield from queue_ops.add_job(queue, queue_ops.NewJob(subject, data, options=options), now_ms)
-    for _ in range(SLICES if most is not None else 0):
-        if not (yield from ask(calls.trim(queue, most or 0, now_ms))):
+    for _ in range(SLICES if max_messages is not None else 0):
+        if not (yield from ask(calls.trim(queue, max_messages or 0, now_ms))):
             break
     return job_id
 
 
 def open_subscription(subscription: Subscription) -> Op[None]:
-    """Create it if it is missing."""
+    """Create the subscription if it is missing."""
     try:
         yield from ask(calls.subscribe(subscription.queue, subscription.group, subscription.start))
     except ProtocolError as exc:
@@ -65,7 +67,7 @@ def open_subscription(subscription: Subscription) -> Op[None]:
 
 
 def unsubscribe(queue: QueueKeys, group: str, clock: Clock) -> Op[bool]:
-    """Remove a subscription; messages that only it had not handled have ended. False if there is none."""
+    """Remove a subscription; messages that only it had not handled end. False if there is none."""
     try:
         was_there = yield from ask(calls.unsubscribe(queue, group))
     except ProtocolError as exc:
@@ -90,7 +92,7 @@ def take(  # noqa: PLR0913  what to take
 ) -> Op[list[Attempt]]:
     """Begin up to ``room`` messages; acknowledge those that are not for this subscription.
 
-    With ``again`` those that this worker has read and does not run, as their reply was lost.
+    With ``again``: those that this worker has read but does not run, since the reply was lost.
     """
     member = subscription.member(consumer)
     try:
@@ -105,7 +107,7 @@ def take(  # noqa: PLR0913  what to take
     except ProtocolError as exc:
         if "NOGROUP" not in str(exc):
             raise
-        # The database was emptied: messages published since then must not be missed.
+        # The database was flushed: messages published since then must not be missed.
         yield from open_subscription(replace(subscription, start="0"))
         return []
     wanted: list[tuple[str, str, bool]] = []
@@ -138,7 +140,7 @@ def take_over(  # noqa: PLR0913  how
     clock: Clock,
     suspects: bool = True,
 ) -> Op[list[Attempt]]:
-    """Begin messages of workers that fell silent, at most ``room``, and of suspects one or none."""
+    """Begin up to ``room`` messages of silent workers, at most one of them a suspect."""
     call = calls.take_over(
         subscription.member(consumer),
         lock_ms=lock_ms,
@@ -157,7 +159,7 @@ def take_over(  # noqa: PLR0913  how
 
 
 def _attempt(subscription: Subscription, begun: Begun) -> Attempt:
-    """A message as an attempt; one that cannot be read is one too, to end as failed."""
+    """A message as an attempt; an unreadable one too, so that it ends as failed."""
     fields = begun.fields | {"id": begun.job_id}
     attempt = Attempt.from_wire(subscription.queue.queue, begun.entry_id, begun.entry_id, fields)
     return replace(
@@ -189,7 +191,7 @@ def upkeep(subscription: Subscription, lock_ms: int, clock: Clock) -> Op[int]:
 
 
 def renew(subscription: Subscription, consumer: str, held: Sequence[Attempt], clock: Clock) -> Op[list[int]]:
-    """Renew the leases of the held messages: 1 renewed, 0 asked to stop, -1 lost."""
+    """Renew the leases of the held messages: 1 renewed, 0 renewed but to be stopped, -1 lost."""
     if not held:
         return []
     pairs = [(attempt.entry_id, attempt.job_id) for attempt in held]

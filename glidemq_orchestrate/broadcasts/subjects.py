@@ -1,4 +1,4 @@
-"""Subject patterns of broadcasts: segments between dots, ``*`` for one, ``>`` at the end for one or more."""
+"""Subject patterns of broadcasts: segments between dots; ``*`` matches one, a final ``>`` one or more."""
 
 from __future__ import annotations
 

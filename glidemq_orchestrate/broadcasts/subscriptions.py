@@ -1,4 +1,4 @@
-"""The subscriptions of a broadcast queue: the consumer groups of its stream, but that of the workers."""
+"""The subscriptions of a broadcast queue: the consumer groups of its stream, except the workers' group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """How far a subscription is: messages that it has not been given, and those that its workers hold."""
+    """The progress of a subscription: messages not yet delivered to it, and those that its workers hold."""
 
     name: str
     waiting: int
@@ -35,9 +35,9 @@ class MessageState:
 
     Attributes:
         state: ``waiting``, ``active``, ``delayed`` (until its next attempt), ``completed`` or ``failed``.
-            Completed in a subscription that was made after the message, unless it began with the history.
+            ``completed`` if the subscription is newer than the message, unless it began with the history.
         failed_reason: Why it has failed for good; empty unless it has.
-        attempts_failed: How many attempts have failed, while it has not ended.
+        attempts_failed: The number of failed attempts; only until it ends.
     """
 
     state: JobState
@@ -50,7 +50,7 @@ def groups(queue: QueueKeys) -> Op[list[Group]]:
     try:
         return (yield from ask(registry.group_details(queue)))
     except ProtocolError:
-        return []  # nothing was ever added, and nobody has read
+        return []  # nothing was ever added or read
 
 
 def of(found: Sequence[Group]) -> list[Group]:
@@ -59,7 +59,7 @@ def of(found: Sequence[Group]) -> list[Group]:
 
 
 def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[SubscriptionInfo]]:
-    """All subscriptions, by name; at most about ``look_at`` waiting messages are counted."""
+    """All subscriptions, by name; counts at most about ``look_at`` waiting messages."""
     found = []
     for group in of((yield from groups(queue))):
         waiting = yield from undelivered(queue, group, look_at)
@@ -68,7 +68,7 @@ def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[Subscription
 
 
 def undelivered(queue: QueueKeys, group: Group, look_at: int | None) -> Op[int]:
-    """How many entries the group was not given: as the server knows it, or counted."""
+    """How many entries were not delivered to the group: the server's number, or counted."""
     if group.lag is not None:
         return group.lag
     count, start = 0, f"({group.last}"
@@ -82,7 +82,7 @@ def undelivered(queue: QueueKeys, group: Group, look_at: int | None) -> Op[int]:
 
 
 def waiting(queue: QueueKeys, found: Sequence[Group], look_at: int | None) -> Op[int]:
-    """How many messages the slowest subscription was not given."""
+    """How many messages were not delivered to the slowest subscription."""
     most = 0
     for group in of(found):
         most = max(most, (yield from undelivered(queue, group, look_at)))
@@ -90,7 +90,7 @@ def waiting(queue: QueueKeys, found: Sequence[Group], look_at: int | None) -> Op
 
 
 def held(queue: QueueKeys, found: Sequence[Group]) -> Op[int]:
-    """How many entries workers hold; one that several subscriptions hold counts once."""
+    """How many entries workers hold; an entry held in several subscriptions counts once."""
     busy = [group for group in found if group.pending]
     if len(busy) <= 1:
         return sum(group.pending for group in busy)
@@ -115,6 +115,6 @@ def message_states(queue: QueueKeys, job_id: str, clock: Clock) -> Op[dict[str, 
 
 
 def held_jobs(queue: QueueKeys, entries: Sequence[str]) -> Op[list[str]]:
-    """The job ids of some entries."""
+    """The job ids of these entries."""
     rows = yield from ask_all([pages.stream_entry(queue, entry) for entry in entries])
     return [job_id for row in rows for _, job_id in row if job_id]

@@ -191,7 +191,7 @@ def test_where_nobody_supervises_it_is_told(flows: FlowProducer, url: str, redis
     try:
         with (
             FlowProducer(url.replace("//", "//reader:x@")) as reading,
-            pytest.raises(WaitTimeout, match=r"Nobody supervises nodeq.* glidemq supervise --queue nodeq"),
+            pytest.raises(WaitTimeout, match=r"No supervisor for nodeq.* glidemq supervise --queue nodeq"),
         ):
             reading.get("f").wait(timeout=2 * SECOND)
     finally:
