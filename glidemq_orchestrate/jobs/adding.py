@@ -1,4 +1,4 @@
-"""Adding jobs, and waiting for one."""
+"""Adds jobs, and waits for the result of one."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class _Run:
 def add_calls(
     queue: QueueKeys, jobs: Iterable[EncodedJob], now_ms: int
 ) -> Iterator[tuple[Call[list[str | None]], int]]:
-    """The calls that add the jobs in order, with the number of characters of each; each returns the ids.
+    """The calls that add the jobs in order, each with its number of characters; their replies are the ids.
 
-    An id is None for a job that existed before. A call of plain jobs has at most 100 of them and about
-    1 MB: the server needs less than 5 ms for it.
+    An id is None if the job already existed. A call adds at most 100 plain jobs of about 1 MB in total, for
+    which the server needs less than 5 ms.
     """
     runs: list[_Run] = []
     count = size = 0
@@ -106,7 +106,7 @@ def _add_runs(queue: QueueKeys, runs: list[_Run], now_ms: int) -> Call[list[str 
 
     def decode(reply: Any) -> list[str | None]:
         if not isinstance(reply, list) or len(reply) != len(lengths):
-            raise ProtocolError("the reply of gmo_add_jobs has another number of runs than the call")
+            raise ProtocolError("the reply of gmo_add_jobs does not have as many runs as the call")
         return [
             job_id for first, length in zip(reply, lengths, strict=True) for job_id in _ids(first, length)
         ]
@@ -115,7 +115,7 @@ def _add_runs(queue: QueueKeys, runs: list[_Run], now_ms: int) -> Call[list[str 
 
 
 def _head(run: _Run) -> tuple[Word, ...]:
-    """The arguments before the data of a run."""
+    """The arguments of a run before its data."""
     options = run.options
     return (
         run.name,
@@ -132,7 +132,7 @@ def _head(run: _Run) -> tuple[Word, ...]:
 
 
 def _ids(first: str, length: int) -> Iterable[str | None]:
-    """The ids of a run from its word in the reply."""
+    """The ids of a run, from its word in the reply."""
     if length == 1:
         return (None if first == "duplicate" else first,)
     start = int(first)
@@ -168,7 +168,7 @@ class NewJob:
 
 
 def traced(new: NewJob, traceparent: str) -> NewJob:
-    """The job with the trace context of the caller, unless it has one or there is none."""
+    """The job with the caller's trace context, unless the job has one."""
     if not traceparent or new.options.traceparent:
         return new
     return replace(new, options=replace(new.options, traceparent=traceparent))
@@ -188,7 +188,7 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
         raise JobSkipped(queue.queue, mark.id, existing)
     if word == "duplicate":
         raise InvalidJob(
-            f"job id {options.job_id!r} exists already in queue {queue.queue}; nothing was added"
+            f"job id {options.job_id!r} already exists in queue {queue.queue}; nothing was added"
         )
     return JobId(word)
 
@@ -196,7 +196,7 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
 def add_many(
     queue: QueueKeys, jobs: Iterable[NewJob], now_ms: int, *, packed: bool = False
 ) -> Op[list[JobId | None]]:
-    """Check and encode all jobs, then add them in order. Returns an id for each, None if it existed."""
+    """Check and encode all jobs, then add them in order. Returns the ids, with None for jobs that existed."""
     encoded = [_encoded(job, packed=packed) for job in jobs]
     yield from _check_parents(queue, encoded)
     ids: list[JobId | None] = []
@@ -208,7 +208,7 @@ def add_many(
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A job that was added to be waited for: until when, and where its events begin."""
+    """A job to wait for: until when, and the position where its events begin."""
 
     job_id: JobId
     timeout_ms: int
@@ -219,9 +219,11 @@ class Awaited:
 def add_awaited(
     queue: QueueKeys, new: NewJob, timeout_ms: int, clock: Clock, *, packed: bool = False
 ) -> Op[Awaited]:
-    """Add a job whose end ``wait_for`` waits for; an operation of its own, since only it is confirmed."""
+    """Add a job for ``wait_for``; a separate operation, since only this part is confirmed."""
     if new.options.remove_on_complete or new.options.remove_on_fail:
-        raise InvalidJob("remove_on_complete and remove_on_fail must be left out: the job is read at its end")
+        raise InvalidJob(
+            "remove_on_complete and remove_on_fail must not be set: the job is read when it ends"
+        )
     if timeout_ms <= 0:
         raise InvalidJob("timeout must be at least a millisecond")
     position = yield from events.tail(queue)
@@ -231,7 +233,7 @@ def add_awaited(
 
 
 def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
-    """Wait for the result of a job: wakes on its event, and re-reads it since events can be lost."""
+    """Wait for the result of a job. Events wake it; the job is also re-read, since events can be lost."""
     job_id, position, deadline = awaited.job_id, awaited.position, awaited.deadline
     while True:
         reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
@@ -262,10 +264,10 @@ def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
 
 
 def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
-    """Refuse children of jobs that do not exist: a later job with such an id would have them.
+    """Refuse children of missing jobs: a later job with that id would become their parent.
 
     Raises:
-        JobNotFound: That is so; nothing was added.
+        JobNotFound: A parent is missing; nothing was added.
     """
     new = {JobRef(queue.queue, job.options.job_id) for job in jobs if job.options.job_id}
     parents = list({job.options.parent for job in jobs if job.options.parent} - new)
@@ -284,7 +286,7 @@ def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
 def _batches(
     calls: Iterator[tuple[Call[list[Any]], int]],
 ) -> Iterator[list[Call[list[Any]]]]:
-    """Calls in batches that are bounded in number and size."""
+    """Calls in batches of bounded number and size."""
     batch: list[Call[list[Any]]] = []
     size = 0
     for call, characters in calls:
@@ -298,7 +300,7 @@ def _batches(
 
 
 def _wait_for_end(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
-    """Read events until one shows that the job may have ended, or until the given time."""
+    """Read events until one of them may be the end of the job, or until ``until_ms``."""
     while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):
             position = event.id

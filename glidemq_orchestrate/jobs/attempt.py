@@ -1,4 +1,4 @@
-"""An attempt: one run of a job as its worker holds it, and the calls that write about it."""
+"""An attempt, which is one run of a job in a worker, and the calls that write on its behalf."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 
 @dataclass(slots=True)
 class Attempt:
-    """An active job held by a worker, with the token that proves the worker owns the attempt.
+    """An active job in a worker, with the token that proves ownership of the attempt.
 
-    ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
-    ``flow_id``, ``generation``: its flow as users know it; ``stored_flow``: the id under which it is stored.
+    ``inputs``: the stored results of the dependencies by node name; None if they must be read in pages.
+    ``flow_id``, ``generation``: its flow as users see it; ``stored_flow``: the id under which it is stored.
     ``unreadable``: why no handler can run it; it fails for good with that reason.
     ``is_mute``: messages that its handler still sends are dropped.
-    ``epoch``: the number of this activation, larger than that of every earlier one of the job; 0: unknown.
-    ``is_ahead``: it was fetched before there was a place for it; the server learns when its handler begins.
-    ``suspect``: in how many losses of a worker it may be the cause; None for a job that was in none.
+    ``epoch``: the number of this activation, larger than that of every earlier one of the job; 0 if unknown.
+    ``is_ahead``: it was prefetched; the start of its handler is reported to the server later.
+    ``suspect``: the number of worker losses that it may have caused; None if it was in none.
     """
 
     queue: str
@@ -58,7 +58,7 @@ class Attempt:
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
-        """Build from the fields of an active job hash, whatever they hold."""
+        """Build from the fields of an active job hash; accepts any content."""
         name, opts, made = fields.get("name", ""), fields.get("opts", ""), fields.get("attemptsMade")
         stored = fields.get(FIELD_FLOW)
         flow_id, generation = read_generation(stored) if stored else (stored, 0)
@@ -74,14 +74,14 @@ class Attempt:
             attempts_made=exact(made) or 0,
             flow_id=flow_id,
             node=fields.get(FIELD_NODE),
-            unreadable=_flaw(("name", name), ("opts", opts)) or _odd(("attemptsMade", made)),
+            unreadable=_flaw(("name", name), ("opts", opts)) or _invalid_count(("attemptsMade", made)),
             generation=generation,
             stored_flow=stored or "",
         )
 
     @classmethod
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
-        """Build from a row of ``gmo_finish_and_fetch``, whatever it holds."""
+        """Build from a row of ``gmo_finish_and_fetch``; accepts any content."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
         signals, fallback, budget, inputs, epoch, suspect, ahead = row[9:]
         options = RunOptions.from_wire(opts or "")
@@ -94,12 +94,12 @@ class Attempt:
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=False))
         unreadable = ""
-        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # most are: one check for all of them
+        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # the common case: one check for all
             unreadable = _flaw(
                 ("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node)
             )
         if (made and made != "0") or fallback:
-            unreadable = unreadable or _odd(("attemptsMade", made), ("fallbackIndex", fallback))
+            unreadable = unreadable or _invalid_count(("attemptsMade", made), ("fallbackIndex", fallback))
         return cls(
             queue,
             job_id,
@@ -126,15 +126,15 @@ class Attempt:
 
 
 def _flaw(*texts: tuple[str, str | None]) -> str:
-    """Why a text cannot be read; '' when all can."""
+    """Why one of the texts cannot be read; '' if all can."""
     for name, text in texts:
         if text and not text.isascii() and not is_utf8(text):
             return f"its {name} is not UTF-8"
     return ""
 
 
-def _odd(*counts: tuple[str, str | None]) -> str:
-    """Why a count cannot be read; '' when all can."""
+def _invalid_count(*counts: tuple[str, str | None]) -> str:
+    """Why one of the counts cannot be read; '' if all can."""
     for name, text in counts:
         if text and exact(text) is None:
             return f"its {name} is not a whole number"
@@ -149,13 +149,13 @@ def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Cal
 
 
 def add_log(attempt: Attempt, queue: QueueKeys, line: str) -> Call[str]:
-    """Append a line to the log of the job. Not repeatable."""
+    """Append a line to the log of the job. Not idempotent."""
     keys = [queue.job(attempt.job_id), queue.log(attempt.job_id)]
     return function("gmo_append", keys, (0, *proof(attempt), "log", sendable(line)), replies.text)
 
 
 def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) -> Call[str]:
-    """Append to the output of the job; returns the entry's id. Not repeatable."""
+    """Append to the output of the job; returns the entry's id. Not idempotent."""
     keys = [queue.job(attempt.job_id), queue.output(attempt.job_id)]
     words = chain.from_iterable(fields.items())
     return function("gmo_append", keys, (0, *proof(attempt), "output", *words), replies.text)
@@ -164,9 +164,9 @@ def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) ->
 def write_messages(
     attempt: Attempt, queue: QueueKeys, first: int, texts: Sequence[str], now_ms: int
 ) -> Call[int]:
-    """Append at most ``MAX_MESSAGES`` messages, numbered from ``first`` on; returns how many are there.
+    """Append up to ``MAX_MESSAGES`` messages, numbered from ``first`` on; returns the new total.
 
-    They are kept for ``MESSAGES_KEPT_MS`` after the last. Repeatable.
+    They expire ``MESSAGES_KEPT_MS`` after the last one. Idempotent.
     """
     keys = [queue.job(attempt.job_id), queue.messages(attempt.job_id)]
     words = (now_ms, *proof(attempt), MESSAGES_KEPT_MS, first, *texts)
@@ -174,7 +174,7 @@ def write_messages(
 
 
 def note_published(attempt: Attempt, queue: QueueKeys, lines: Sequence[str], now_ms: int) -> Call[int]:
-    """Note what an attempt has written; see ``gmo_note_published.lua``. Returns how much it has noted."""
+    """Record what an attempt has written; see ``gmo_note_published.lua``. Returns the number of records."""
     words = (now_ms, *proof(attempt), *lines)
     return function(
         "gmo_note_published", [queue.job(attempt.job_id)], words, replies.integer, repeatable=True
@@ -182,15 +182,15 @@ def note_published(attempt: Attempt, queue: QueueKeys, lines: Sequence[str], now
 
 
 def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether a node fails when no worker starts it in time."""
+    """Whether a node fails if no worker starts it in time."""
     return job_hash.get(queue, job_id, "gmo:queue_timeout", bool)
 
 
 def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[int]:
-    """Store on a node why workers cannot run it, for the reason of its queue timeout. Repeatable."""
+    """Store why workers cannot run a node, as the reason for its queue timeout. Idempotent."""
     return job_hash.touch(queue, job_id, "gmo:unhandled", why)
 
 
 def proof(attempt: Attempt) -> Sequence[Word]:
-    """The arguments by which the server checks the lease; see ``lease.lua``."""
+    """The arguments with which the server checks the lease; see ``lease.lua``."""
     return (attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)

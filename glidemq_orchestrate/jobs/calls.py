@@ -23,7 +23,7 @@ MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class EncodedJob:
-    """A job that is ready to be sent."""
+    """A job in its encoded form."""
 
     name: str
     data: str
@@ -31,13 +31,13 @@ class EncodedJob:
 
 
 def add_job(queue: QueueKeys, name: str, data: str, options: JobOptions, now_ms: int) -> Call[str]:
-    """Create one job; repeatable only with a custom job id. Returns the id or ``duplicate``."""
+    """Create one job; idempotent only with a custom job id. Returns the id or ``duplicate``."""
     keys = [*queue.keys("id", "stream", "scheduled", "events"), *_parent_keys(queue, options)]
     return function("glidemq_addJob", keys, job_words(EncodedJob(name, data, options), now_ms), _added)
 
 
 def dedup(queue: QueueKeys, deduplication: Deduplication, job: EncodedJob, now_ms: int) -> Call[str]:
-    """Create one job unless it was added before. Returns the id, ``duplicate`` or ``skipped``."""
+    """Create one job unless a job has its deduplication id. Returns the id, ``duplicate`` or ``skipped``."""
     keys = [*queue.keys("dedup", "id", "stream", "scheduled", "events"), *_parent_keys(queue, job.options)]
     ttl = milliseconds(deduplication.ttl) if deduplication.ttl else 0
     words = (deduplication.id, ttl, deduplication.mode, *job_words(job, now_ms))
@@ -45,7 +45,7 @@ def dedup(queue: QueueKeys, deduplication: Deduplication, job: EncodedJob, now_m
 
 
 def deduplicated_job(queue: QueueKeys, deduplication_id: str) -> Call[str | None]:
-    """The job that a deduplication id stands for."""
+    """The id of the job with a deduplication id."""
 
     def decode(reply: Any) -> str | None:
         return reply.rpartition(":")[0] or None if reply else None
@@ -54,20 +54,20 @@ def deduplicated_job(queue: QueueKeys, deduplication_id: str) -> Call[str | None
 
 
 def _added(reply: Any) -> str:
-    """The id or word in the reply; raises for a refusal."""
+    """The id or word in the reply; raises an error for a refusal."""
     if str(reply).startswith("ERR:"):
         raise ProtocolError(f"job was refused: {reply}")
     return replies.text(reply)
 
 
 def _parent_keys(queue: QueueKeys, options: JobOptions) -> list[str]:
-    # Also for a parent in another queue: the child may end before it is registered with its parent.
+    # Also for a parent in another queue, as the child may end before it is registered with the parent.
     parent = options.parent
     return [QueueKeys(queue.prefix, parent.queue).deps(parent.id)] if parent else []
 
 
 def job_words(job: EncodedJob, now_ms: int) -> tuple[Word, ...]:
-    """Arguments 1 to 19 of ``glidemq_addJob``, which ``glidemq_dedup`` has too."""
+    """Arguments 1 to 19 of ``glidemq_addJob`` and of ``glidemq_dedup``."""
     options = job.options
     order, parent = options.ordering, options.parent
     limit, bucket = (order.rate_limit, order.token_bucket) if order else (None, None)
@@ -95,7 +95,7 @@ def job_words(job: EncodedJob, now_ms: int) -> tuple[Word, ...]:
 
 
 def job_fields(queue: QueueKeys, job_id: str, *, with_payload: bool = True) -> Call[dict[str, str]]:
-    """The text fields of a job; empty for a missing job. ``with_payload``: data and result too."""
+    """The text fields of a job; empty for a missing one. ``with_payload`` includes data and result."""
     names = JOB_FIELDS if with_payload else JOB_FIELDS_WITHOUT_PAYLOAD
 
     def decode(reply: Any) -> dict[str, str]:
@@ -113,9 +113,9 @@ Removal = tuple[list[str], list[tuple[str, str]]]
 
 
 def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, now_ms: int) -> Call[Removal]:
-    """Delete jobs, given with the ids of their stream entries (empty: not known).
+    """Delete jobs by pairs of job id and stream entry (empty if unknown).
 
-    Returns a word for each job, and pairs of a removed job and one of another queue that waits for it.
+    Returns a word for each job, and pairs of a removed job and a job in another queue that waits for it.
     """
     removed = list(jobs)
 
@@ -134,7 +134,7 @@ def retry_jobs(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Call[li
 
 
 def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
-    """Fail a job that is not running, flag one that is; returns the word and a flow to be advanced."""
+    """Fail a job that is not running, flag a running one; returns a word and the flow to advance."""
 
     def decode(reply: Any) -> tuple[str, str]:
         word, flow_id = replies.texts(reply)
@@ -144,22 +144,22 @@ def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, st
 
 
 def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_ms: int) -> Call[int]:
-    """Change data, progress or reported tokens of an existing job. Repeatable."""
+    """Change data, progress or reported tokens of an existing job. Idempotent."""
     return function("gmo_update_job", [queue.job(job_id)], (now_ms, job_id, field, value), replies.integer)
 
 
 def from_outside(job_id: str) -> tuple[Word, ...]:
-    """In place of the proof of an attempt: whoever asks runs no job."""
+    """The proof of a caller that does not run the job."""
     return (job_id, "", "", "", "")
 
 
 def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether the job exists: what is left of a removed one has no state."""
+    """Whether the job exists; the remains of a removed job have no state."""
     return command("HEXISTS", queue.job(job_id), "state", decode=bool)
 
 
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Call[str]:
-    """Append a log line to a job. Not repeatable."""
+    """Append a log line to a job. Not idempotent."""
     keys = [queue.job(job_id), queue.log(job_id)]
     return function("gmo_append", keys, (0, *from_outside(job_id), "log", line), replies.text)
 
@@ -170,12 +170,12 @@ def log_lines(queue: QueueKeys, job_id: str, first: int, last: int) -> Call[list
 
 
 def log_length(queue: QueueKeys, job_id: str) -> Call[int]:
-    """How many log lines a job has."""
+    """The number of log lines of a job."""
     return command("LLEN", queue.log(job_id), decode=replies.integer)
 
 
 def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Call[str]:
-    """Append to the output stream of a job; returns the entry's id. Not repeatable."""
+    """Append to the output stream of a job; returns the entry's id. Not idempotent."""
     words = chain.from_iterable(fields.items())
     keys = [queue.job(job_id), queue.output(job_id)]
     return function("gmo_append", keys, (0, *from_outside(job_id), "output", *words), replies.text)
@@ -184,7 +184,7 @@ def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Call
 def read_output(
     queue: QueueKeys, job_id: str, after: str, count: int, block_ms: int | None
 ) -> Call[list[tuple[str, dict[str, str]]]]:
-    """Entries of the output stream after an id; waits for one at most ``block_ms``."""
+    """Entries of the output stream after an id; waits up to ``block_ms`` for the first."""
     key = queue.output(job_id)
     block: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)
 
@@ -198,7 +198,7 @@ def read_output(
 _REASONS = {
     "error:invalid_state": "is in a state that does not allow this",
     "error:not_delayed": "is not delayed",
-    "error:not_in_stream": "is in the priority or LIFO list already, where its place is fixed",
+    "error:not_in_stream": "is already in the priority or LIFO list, where its place is fixed",
     "error:not_in_scheduled": "has just become ready",
     "error:not_active": "is not active",
     "error:no_group": "has no ordering key",
@@ -227,7 +227,7 @@ def signal(queue: QueueKeys, job_id: str, name: str, data: str, now_ms: int) -> 
 
 
 def drop_entry(queue: QueueKeys, entry_id: str) -> list[Call[None]]:
-    """Acknowledge and delete an entry of the stream. Repeatable."""
+    """Acknowledge and delete an entry of the stream. Idempotent."""
     stream = queue.key("stream")
     return [
         command("XACK", stream, GROUP, entry_id, decode=replies.anything),
@@ -236,7 +236,7 @@ def drop_entry(queue: QueueKeys, entry_id: str) -> list[Call[None]]:
 
 
 def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) -> Call[None]:
-    """A call that changes one job; its error words become errors."""
+    """A call that changes one job; the error words of its reply are raised as errors."""
     keys = [queue.job(job_id), *queue.keys("stream", "scheduled", "events")]
 
     def decode(reply: Any) -> None:
@@ -249,6 +249,6 @@ def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) ->
 
 
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
-    """Release a job from one of its dependencies or gates. Repeatable."""
+    """Release a job from one of its dependencies or gates. Idempotent."""
     keys = [queue.deps(job_id), queue.job(job_id), queue.key("stream"), queue.key("events")]
     return function("glidemq_completeChild", keys, (member, job_id), replies.integer, repeatable=True)

@@ -1,4 +1,4 @@
-"""Changing a job: its priority, delay, data, progress and log; and running it again."""
+"""Changes the priority, delay, data, progress and log of a job, and reruns a failed job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
     if word == "missing":
         raise missing(queue, job_id)
     if word == "flow":
-        raise JobStateConflict(job_id, "failed", "is a node of a flow: retry the flow")
+        raise JobStateConflict(job_id, "failed", "is a node of a flow. Fix: retry the flow")
     if word != "retried":
         raise JobStateConflict(job_id, word, f"is {word}, not failed")
 
@@ -68,6 +68,6 @@ def update(queue: QueueKeys, job_id: str, field: str, value: JsonLike, now_ms: i
 
 
 def report_tokens(queue: QueueKeys, job_id: str, tokens: int, now_ms: int) -> Op[None]:
-    """Report how many tokens a job used."""
+    """Report the number of tokens that a job used."""
     whole("tokens", tokens, 0)
     yield from ask(job_calls.update_job(queue, job_id, "tpmTokens", tokens, now_ms))

@@ -1,18 +1,18 @@
-"""Whether the result of a check passes. Pure."""
+"""Decides whether the result of a check passes. Pure."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 NOT_PASSED: Final = "the check did not pass"
-"""Why a job fails whose options have ``must_pass``; its result is its progress then."""
+"""The failure reason of a job with ``must_pass``; its result is then stored as its progress."""
 
 
 def has_passed(result: Any) -> bool:
-    """Whether the result of a check passes: unless it says otherwise.
+    """Whether the result of a check passes, which is the default.
 
-    ``False`` does not pass, nor ``{"passed": false}``, nor ``{"checks": [...]}`` with a part that has not
-    passed, unless that part says that it is a warning: ``{"passed": false, "severity": "WARN"}``.
+    ``False`` does not pass, nor does ``{"passed": false}``, nor ``{"checks": [...]}`` with a failed part,
+    unless that part is a warning: ``{"passed": false, "severity": "WARN"}``.
     """
     if not isinstance(result, dict):
         return result is not False

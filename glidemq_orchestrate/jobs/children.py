@@ -1,4 +1,4 @@
-"""The jobs that a job waits for, and those that wait for it."""
+"""The dependencies of a job, and the jobs that wait for it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from glidemq_orchestrate.wire.stored import parsed
 
 
 def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
-    """The results of the jobs that a job waited for.
+    """The results of a job's dependencies.
 
     Raises:
-        ChildrenFailed: One has ended without a result, other than a node on which a node depends.
+        ChildrenFailed: One ended without a result. Does not apply to dependencies between nodes.
     """
     found = yield from ask(commands.members(queue.deps(job_id)))
     places = [place for member in found if not is_gate(member) for place in read_member(member)]

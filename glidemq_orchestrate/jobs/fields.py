@@ -1,10 +1,10 @@
-"""The field names of the hash of a job. Calls by ``jobs/job_hash.py`` take no others."""
+"""The field names of a job's hash. ``jobs/job_hash.py`` accepts no others."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-# What a job is read by. Named one by one: other fields of a job hash may hold bytes that are not text.
+# The fields to read; never all of them, since others may contain bytes that are not text.
 _Read = Literal[
     "id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts",
     "processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey",
@@ -20,8 +20,8 @@ _Else = Literal[
     "gmo:published", "gmo:cut",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
-"""The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,
-``depdone:<ref>``, ``gmo:dep:<ref>``) are written by the server functions."""
+"""The fixed field names; those with ``gmo:`` are ours. Server functions also write fields with variable
+names (``usage:<category>``, ``depdone:<ref>``, ``gmo:dep:<ref>``)."""
 
 FIELD_FLOW: Final = "gmo:flow"
 FIELD_HOME: Final = "gmo:home"
@@ -34,4 +34,4 @@ OF_ONE_RUN: Final[tuple[JobField, ...]] = (
     "gmo:waited", "lastActive", "processedOn", "progress", "returnvalue", "revoked", "signals",
     "stalledCount", "suspendReason", "suspendTimeout", "suspendedAt", "tpmTokens",
 )  # fmt: skip
-"""What a node that runs again forgets; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""
+"""The fields deleted when a node reruns; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""

@@ -27,25 +27,25 @@ JobId = NewType("JobId", str)
 class Job:
     """A job at the moment it was read. Times are UTC, and None until they are set.
 
-    ``result`` is what the handler returned; ``failed_reason`` stays after a later success.
+    ``result`` is the return value of the handler; ``failed_reason`` stays after a later success.
 
     Attributes:
-        delay: The delay it was added with or changed to; not the pause before a retry.
+        delay: The current delay option; not the pause before a retry.
         ordering_key: The key whose jobs run in order.
-        cost: Tokens it takes from the bucket of its key; None where the default of 1 applies.
-        expires_at: It is not started after this.
-        revoked: It was revoked; an active job may still complete.
-        lost_attempts: How many runs were lost with their worker.
-        parent: The job that waits for it; ``Queue.parents`` lists all.
+        cost: Tokens that it takes from the bucket of its key; None for the default of 1.
+        expires_at: It is not started after this time.
+        revoked: Whether it was revoked; an active job may still complete.
+        lost_attempts: The number of attempts lost with their worker.
+        parent: A job that waits for it; ``Queue.parents`` lists all.
         scheduler: The scheduler that repeats it after its end.
         tokens: Tokens reported for the token limit.
-        fallback_index: 0 for the first attempt, then one more for each, also past the end of the fallbacks.
-        worker: The worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
-        lease_until: While it is active: when others may take it over, unless its worker renews the lease,
-            which it does every second or so. The job's own ``lock_duration``, else that of the worker. The
-            server's time: compare with ``Queue.now``.
-        broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the stored
-            state is not one that a job can have, and ``state`` is ``UNKNOWN``.
+        fallback_index: 0 for the first attempt, then one more for each, even past the end of the fallbacks.
+        worker: The Python worker that runs it or ran it last; an id of ``Queue.workers``.
+        lease_until: For an active job: when others may take it over, unless its worker renews the lease,
+            which it does about every second. The lease lasts the job's ``lock_duration``, or else that of the
+            worker. In server time: compare with ``Queue.now``.
+        broken: Data or result is not JSON, or unpacks to more than 1 MiB; then both are None. Or the stored
+            state is not valid; then ``state`` is ``UNKNOWN``.
     """
 
     id: JobId
@@ -82,12 +82,12 @@ class Job:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """What the attempts after the first use instead."""
+        """The replacements that attempts after the first use."""
         return self.options.fallbacks
 
     @property
     def current_fallback(self) -> Fallback | None:
-        """What the next or running attempt uses instead; None for the original and past the end."""
+        """The replacement that the next or running attempt uses; None for the original and past the end."""
         at = self.fallback_index - 1
         return self.fallbacks[at] if 0 <= at < len(self.fallbacks) else None
 
@@ -96,7 +96,7 @@ class Job:
         """Build from the fields of a job hash.
 
         Raises:
-            DecodeError: The stored data or result is not JSON; not when ``lenient``.
+            DecodeError: The stored data or result is not JSON, and not ``lenient``.
         """
         job_id, state = fields.get("id", ""), JobState.read(fields.get("state"))
         broken = state is JobState.UNKNOWN
@@ -163,13 +163,13 @@ def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
 
 @dataclass(frozen=True, slots=True)
 class JobLogs:
-    """Some log lines of a job.
+    """A range of log lines of a job.
 
     Attributes:
         lines: The oldest first.
-        total: How many it has logged.
-        first: The number of the first of these lines, from 0 on. It is higher than what was asked for where
-            lines are gone: the log of a job keeps at least its last 10,000.
+        total: The number of lines logged so far.
+        first: The number of the first of these lines, from 0. It is higher than requested if lines were
+            removed: a log keeps at least its last 10,000 lines.
     """
 
     lines: list[str]

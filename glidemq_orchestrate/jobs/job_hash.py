@@ -1,4 +1,4 @@
-"""Single fields of the hash of a job; ``jobs/fields.py`` has their names, and mypy refuses others."""
+"""Reads and writes single fields of a job's hash; mypy refuses names that are not in ``jobs/fields.py``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get(queue: QueueKeys, job_id: str, name: JobField, decode: Callable[[Any], T
 
 
 def get_some(queue: QueueKeys, job_id: str, names: Sequence[JobField], decode: Callable[[Any], T]) -> Call[T]:
-    """Some fields in their order, None for each that is missing."""
+    """These fields in order, with None for each missing one."""
     return command("HMGET", queue.job(job_id), *names, decode=decode)
 
 
@@ -34,7 +34,7 @@ def put(queue: QueueKeys, job_id: str, fields: Mapping[JobField, Word]) -> Call[
 
 
 def touch(queue: QueueKeys, job_id: str, field: JobField, value: Word) -> Call[int]:
-    """Change a field of a job, if that exists: 1, else 0. Repeatable."""
+    """Write a field if the job exists: returns 1, else 0. Idempotent."""
     return function("gmo_update_job", [queue.job(job_id)], (0, job_id, field, value, 1), replies.integer)
 
 
@@ -44,7 +44,7 @@ def delete(queue: QueueKeys, job_id: str, names: Sequence[JobField]) -> Call[Non
 
 
 def end_of_stub(stub: str) -> str:
-    """How a node had ended whose job was removed, by what is left of it; '' if that is not known."""
+    """How a node ended whose job was removed, from the job's remains; '' if unknown."""
     ended = stub.partition("\n")[0]
     return ended if ended in ENDS else ""
 

@@ -1,4 +1,4 @@
-"""Read the logs of jobs. A long log keeps its last lines; ``gmo:cut`` counts those removed before them."""
+"""Reads the logs of jobs. A long log keeps its last lines; ``gmo:cut`` counts the removed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Send = Callable[[Sequence[Call[Any]]], Op[list[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Lines of a job: at most ``limit`` from ``offset`` on; -20: from the last 20 on."""
+    """Up to ``limit`` lines of a job from ``offset`` on; an offset of -20 means the last 20."""
 
     keys: QueueKeys
     job_id: str
@@ -27,7 +27,7 @@ class LogRange:
     limit: int
 
     def calls(self, cut: int) -> list[Call[Any]]:
-        """The calls that read the lines, if ``cut`` lines were removed."""
+        """The calls that read the lines, given that ``cut`` lines were removed."""
         start = max(self.offset - cut, 0) if self.offset >= 0 else self.offset
         last = start + self.limit - 1
         first, last = (start, min(last, -1) if start < 0 else last) if self.limit else (1, 0)
@@ -38,23 +38,23 @@ class LogRange:
         ]
 
     def read(self, lines: list[str], length: int, cut: int) -> JobLogs:
-        """The lines, from the replies to those calls."""
+        """The lines, from the replies to these calls."""
         first = max(self.offset, cut) if self.offset >= 0 else cut + max(length + self.offset, 0)
         return JobLogs(lines, cut + length, first)
 
 
-def read(wanted: Sequence[LogRange], send: Send = ask_all) -> Op[list[JobLogs]]:
-    """Read the lines of each, in one round trip; two where lines were removed."""
+def read(ranges: Sequence[LogRange], send: Send = ask_all) -> Op[list[JobLogs]]:
+    """Read each range in one round trip, or in two if lines were removed."""
     found: dict[int, JobLogs] = {}
-    cuts, left = [0] * len(wanted), list(range(len(wanted)))
+    cuts, left = [0] * len(ranges), list(range(len(ranges)))
     for _ in range(MAX_ROUNDS):  # lines may be removed between the trips
-        replies = yield from send([call for at in left for call in wanted[at].calls(cuts[at])])
+        replies = yield from send([call for at in left for call in ranges[at].calls(cuts[at])])
         asked, left = left, []
         for at, lines, length, cut in zip(asked, replies[::3], replies[1::3], replies[2::3], strict=True):
-            found[at] = wanted[at].read(lines, length, cut)
-            if wanted[at].offset > 0 and cut != cuts[at]:
+            found[at] = ranges[at].read(lines, length, cut)
+            if ranges[at].offset > 0 and cut != cuts[at]:
                 cuts[at] = cut
                 left.append(at)
         if not left:
             break
-    return [found[at] for at in range(len(wanted))]
+    return [found[at] for at in range(len(ranges))]

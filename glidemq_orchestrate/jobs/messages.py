@@ -1,4 +1,4 @@
-"""Reading the messages of jobs."""
+"""Reads the messages of jobs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class JobMessage:
     Attributes:
         id: The position after which reading continues.
         attempt: The attempt that wrote it.
-        number: Its place among the messages of the attempt, from 1.
-        text: What was written.
+        number: Its number within the attempt, from 1.
+        text: The text that was written.
     """
 
     id: str
@@ -38,12 +38,12 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedAttempt:
-    """The attempt whose result was accepted, if it has written messages.
+    """The attempt with the accepted result, if it has written messages.
 
     Attributes:
-        attempt: As in its messages.
-        count: How many it has written. Fewer can be read when they have expired.
-        job_id: The job to read them from: another one where a result was carried over from it.
+        attempt: Its id, as in its messages.
+        count: How many messages it has written. Fewer can be read after some have expired.
+        job_id: The job to read them from; a different one if its result was carried over.
     """
 
     attempt: str
@@ -62,7 +62,7 @@ def page(queue: QueueKeys, job_id: str, after: str, count: int) -> Call[list[Job
 
 
 def accepted_attempt(queue: QueueKeys, job_id: str) -> Call[AcceptedAttempt | None]:
-    """The attempt whose messages count; None if there is none."""
+    """The attempt with the accepted result; None if there is none."""
 
     def decode(reply: Any) -> AcceptedAttempt | None:
         if not reply:
@@ -89,7 +89,7 @@ def messages(queue: QueueKeys, job_id: str, after: str | None, limit: int) -> Op
 
 
 def accepted(queue: QueueKeys, job_ids: Sequence[str]) -> Op[Mapping[str, AcceptedAttempt]]:
-    """The attempts whose messages count, by job; many jobs in a pipeline."""
+    """The attempts with accepted results, by job; reads many jobs in a pipeline."""
     found: dict[str, AcceptedAttempt] = {}
     for first in range(0, len(job_ids), PAGE):
         some = job_ids[first : first + PAGE]

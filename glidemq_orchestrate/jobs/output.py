@@ -1,4 +1,4 @@
-"""The output of a job: a stream of texts by name, written while it runs."""
+"""The output of a job: a stream of named texts that it writes while it runs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Op[s
 
 
 def check_output(fields: Mapping[str, str]) -> None:
-    """Refuse what cannot be one entry of an output.
+    """Check that the fields are valid as one entry of an output.
 
     Raises:
-        InvalidJob, PayloadTooLarge: That is so.
+        InvalidJob, PayloadTooLarge: They are not.
     """
     if not fields or not all(isinstance(part, str) for pair in fields.items() for part in pair):
-        raise InvalidJob("output must be texts by name, at least one")
+        raise InvalidJob("output must be at least one text, each with a name")
     if len(fields) > MAX_PARTS:
         raise InvalidJob(f"one entry of an output has at most {MAX_PARTS} parts, got {len(fields)}")
     check_text("output", "".join(part for pair in fields.items() for part in pair))

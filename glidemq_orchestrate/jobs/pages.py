@@ -34,7 +34,7 @@ def stream_page(queue: QueueKeys, start: str, count: int) -> Call[list[tuple[str
 
 
 def pending_page(queue: QueueKeys, start: str, count: int, group: str) -> Call[list[str]]:
-    """Ids of the entries that workers of a group hold, from ``start`` on; refused without the group."""
+    """Ids of the entries that workers of a group hold, from ``start`` on; an error without the group."""
     words = ("XPENDING", queue.key("stream"), group, start, "+", count)
     return command(*words, decode=lambda reply: [row[0] for row in reply])
 
@@ -45,7 +45,7 @@ def stream_entry(queue: QueueKeys, entry_id: str) -> Call[list[tuple[str, str]]]
 
 
 def scan_page(queue: QueueKeys, cursor: str, kind: str, count: int) -> Call[Page]:
-    """Next cursor, and the last parts of some keys ``prefix:{queue}:kind:...``; a key may come twice."""
+    """Next cursor, and the last parts of some keys ``prefix:{queue}:kind:...``; keys may occur twice."""
     start = f"{queue.base}:{kind}:"
 
     def decode(reply: Any) -> Page:
@@ -55,13 +55,13 @@ def scan_page(queue: QueueKeys, cursor: str, kind: str, count: int) -> Call[Page
 
 
 def scan_keys(pattern: str, cursor: str, count: int) -> Call[Page]:
-    """Next cursor, and some keys of a glob pattern; a key may come twice."""
+    """Next cursor, and some keys of a glob pattern; keys may occur twice."""
     words = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
     return command(*words, decode=lambda reply: (str(reply[0]), list(reply[1])))
 
 
 def ordering_keys_page(queue: QueueKeys, cursor: str, count: int) -> Call[Page]:
-    """Next cursor, and a page of the ordering keys in use; a key may come twice."""
+    """Next cursor, and a page of the ordering keys in use; keys may occur twice."""
 
     def decode(reply: Any) -> Page:
         return str(reply[0]), list(replies.pairs(reply[1]))
@@ -72,7 +72,7 @@ def ordering_keys_page(queue: QueueKeys, cursor: str, count: int) -> Call[Page]:
 def heads(
     queue: QueueKeys, job_ids: Sequence[str], fields: Sequence[JobField]
 ) -> list[Call[list[str | None]]]:
-    """A few fields of each job."""
+    """These fields of each job."""
     return [job_hash.get_some(queue, job_id, fields, list) for job_id in job_ids]
 
 
@@ -83,17 +83,17 @@ def length(queue: QueueKeys, name: KeyName) -> Call[int]:
 
 
 def parked_count(queue: QueueKeys, ordering_key: str) -> Call[int]:
-    """How many jobs wait for a place of their ordering key."""
+    """How many jobs wait for a slot of their ordering key."""
     return command("ZCARD", queue.parked(ordering_key), decode=replies.integer)
 
 
 def list_active(queue: QueueKeys) -> Call[int]:
-    """How many active jobs came from a list."""
+    """How many active jobs were taken from a list."""
     return command("GET", queue.key("list-active"), decode=lambda reply: max(number(reply), 0))
 
 
 def last_delivered(queue: QueueKeys) -> Call[str]:
-    """The newest entry delivered to a worker; empty for none. Refused without a stream."""
+    """The newest entry delivered to a worker; empty for none. An error without a stream."""
 
     def decode(reply: Any) -> str:
         groups = [replies.pairs(group) for group in reply]
@@ -120,7 +120,7 @@ def with_score(queue: QueueKeys, score: int) -> Call[int]:
 
 
 def escaped(text: str) -> str:
-    """The text as a glob pattern that matches nothing else."""
+    """The text, escaped for a glob pattern."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", text)
 
 

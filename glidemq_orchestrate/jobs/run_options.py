@@ -1,4 +1,4 @@
-"""The stored options of a job that concern its worker. Pure."""
+"""Reads the stored job options that a worker needs. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CACHED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The stored options of a job that concern its worker; unknown and broken parts are ignored.
+    """The stored job options that a worker needs; unknown and broken parts are ignored.
 
     ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
-    ``portable``: flow and node of a job that went by the portable path; ``is_wide``: it has
-    more dependents than one call of the server notifies.
+    ``portable``: flow and node of a job on the portable path;
+    ``is_wide``: it has more dependents than one server call notifies.
     """
 
     attempts: int
@@ -72,7 +72,7 @@ def _run_options(text: str) -> RunOptions:
 
 
 def _portable(mark: object) -> tuple[str, str] | None:
-    """Flow and node of a node on the portable path; names that no flow can have are ignored."""
+    """Flow and node of a node on the portable path; names that are not valid are ignored."""
     flow, node = (mark.get("flow"), mark.get("node")) if isinstance(mark, dict) else (None, None)
     if not isinstance(flow, str) or not isinstance(node, str) or not is_utf8(flow + node):
         return None
@@ -80,7 +80,7 @@ def _portable(mark: object) -> tuple[str, str] | None:
 
 
 def _backoff_name(wire: object) -> str:
-    """The name of a backoff function that the worker must have; '' for the built-in ones."""
+    """The name of a backoff function of the worker; '' for the built-in ones."""
     name = wire.get("type") if isinstance(wire, dict) else None
     return name if isinstance(name, str) and name not in ("fixed", "exponential") else ""
 
@@ -113,5 +113,5 @@ def _fallbacks(wire: object) -> tuple[Fallback, ...]:
         try:
             found.append(Fallback(fields.get("model", ""), fields.get("provider"), fields.get("metadata")))
         except InvalidJob:
-            return ()  # leaving one out would shift the others
+            return ()  # omitting one would shift the others
     return tuple(found)

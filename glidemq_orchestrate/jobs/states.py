@@ -1,6 +1,6 @@
-"""The life cycle of a job in one table: the transitions between its states, and the calls that make them.
+"""The life cycle of a job as one table: the transitions between its states, and the calls that make them.
 
-``docs/job-states.md`` is made from it, and tests check both libraries against it.
+``docs/job-states.md`` is made from the table, and tests check both libraries against it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import product
 from typing import Final, Literal, NamedTuple, Self
 
 ABSENT: Final = "absent"
-"""In the table: the job does not exist yet, or no longer."""
+"""In the table: the job does not exist yet, or was removed."""
 TABLE: Final = """
 added: absent > waiting
     glidemq_addJob glidemq_dedup glidemq_addFlow gmo_add_jobs gmo_fire_scheduler
@@ -136,9 +136,9 @@ class JobState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """Only for nodes of flows: the job has completed, without a result."""
+    """Only for nodes of flows: the job has completed without a result."""
     UNKNOWN = "unknown"
-    """The stored state is none of these; the job or node is marked ``broken``."""
+    """The stored state is not valid; the job or node is marked ``broken``."""
 
     @classmethod
     def read(cls, text: str | None) -> Self:
@@ -150,7 +150,7 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended; only a retry runs it again."""
+        """Whether the job has ended; then only a retry runs it again."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
 
@@ -172,7 +172,7 @@ class Step(NamedTuple):
 
 
 def _rows() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The rows of the table: transition, states before and after; and the calls."""
+    """The rows of the table: transition, states before and after, and calls."""
     for row in re.split(r"\n(?! )", TABLE.strip()):
         head, *calls = row.splitlines()
         yield _HEAD.fullmatch(head).groups(), tuple(" ".join(calls).split())  # type: ignore[union-attr]
@@ -188,7 +188,7 @@ def steps() -> Iterator[Step]:
 
 
 def leads_to(call: str, source: str) -> set[str]:
-    """The states a job may have after a call that found it in ``source``; one call may make several steps."""
+    """The possible states of a job in ``source`` after a call, which may make several steps."""
     reached, todo = {source}, [source]
     while todo:
         state = todo.pop()
@@ -200,7 +200,7 @@ def leads_to(call: str, source: str) -> set[str]:
 
 
 def drawing() -> str:
-    """The table as a Mermaid state diagram; transitions from every state are in a note."""
+    """The table as a Mermaid state diagram, with a note on transitions from every state."""
     anywhere = {row.partition(":")[0] for row in TABLE.splitlines() if ": any >" in row}
     edges: dict[tuple[str, str], list[str]] = {}
     for step in steps():

@@ -1,4 +1,4 @@
-"""Suspended jobs, and the signals that wake them."""
+"""Suspended jobs, and the signals that resume them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progres
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A signal that woke a suspended job: its name, its data, when it was received."""
+    """A signal that resumed a suspended job: its name, its data and when it arrived."""
 
     name: str
     data: Json
@@ -29,7 +29,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SuspendInfo:
-    """Why a job is suspended, since when, until when (None: for ever), and the signals it has received."""
+    """Why a job is suspended, since when, until when (None: no limit), and the signals received."""
 
     reason: str | None
     suspended_at: datetime | None
@@ -50,7 +50,7 @@ def suspend_info(queue: QueueKeys, job_id: str) -> Op[SuspendInfo | None]:
 
 
 def signal(queue: QueueKeys, job_id: str, name: str, data: JsonLike, now_ms: int) -> Op[bool]:
-    """Wake a suspended job; data of None is no data."""
+    """Resume a suspended job; ``None`` means no data."""
     named("signal", name)
     text = "" if data is None else encode(data, where=f"data of signal {name}")
     return (yield from ask(job_calls.signal(queue, job_id, name, text, now_ms)))

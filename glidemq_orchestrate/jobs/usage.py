@@ -29,7 +29,7 @@ from glidemq_orchestrate.wire.stored import parsed_object, span
 MINUTE_MS: Final = 60_000
 KEPT: Final = timedelta(days=30)
 NEWEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, after which there is no ``datetime``."""
+"""The last millisecond that ``datetime`` supports, in the year 9999."""
 MAX_READS: Final = 100_000
 SLICE: Final = 500
 TRIES: Final = 200
@@ -43,10 +43,10 @@ class Usage:
     Attributes:
         model: The model that was used; ``provider``: the company that runs it.
         tokens: By category, such as input and output.
-        total_tokens: The sum of ``tokens`` when left out.
+        total_tokens: The sum of ``tokens`` by default.
         costs: By category.
-        total_cost: The sum of ``costs`` when left out.
-        cost_unit: Such as USD.
+        total_cost: The sum of ``costs`` by default.
+        cost_unit: A currency, such as USD.
         latency: How long the call took.
         cached: Whether the response came from a cache.
     """
@@ -81,7 +81,7 @@ class Usage:
             object.__setattr__(self, "latency", lasting("latency", self.latency))
 
     def to_wire(self) -> dict[str, Any]:
-        """The form of glide-mq, with the sums; absent parts are left out."""
+        """The form of glide-mq, with the sums; absent parts are omitted."""
         total_tokens, total_cost = _sum(self.total_tokens, self.tokens), _sum(self.total_cost, self.costs)
         wire: dict[str, Any] = {
             "model": self.model,
@@ -106,9 +106,9 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class UsageSummary:
-    """The usage of the jobs of some queues from ``start`` to ``end``, by minutes.
+    """The usage of the jobs of some queues from ``start`` to ``end``, by minute.
 
-    ``models`` counts the jobs of each model; ``by_queue`` holds the same for each single queue.
+    ``models`` counts the jobs of each model; ``by_queue`` has a summary for each queue.
     """
 
     start: datetime
@@ -125,7 +125,7 @@ class UsageSummary:
 
 @dataclass(frozen=True, slots=True)
 class FlowBudget:
-    """The limits of a flow made by glide-mq's producer, and what its jobs have used."""
+    """The limits of a flow created by glide-mq's producer, and the usage of its jobs."""
 
     max_total_tokens: float | None
     max_tokens: Mapping[str, float]
@@ -140,7 +140,7 @@ class FlowBudget:
 
 
 def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock, proof: Sequence[Word] = ()) -> Op[None]:
-    """Write what a job used, with the proof of its attempt; waits while a Node client does the same."""
+    """Store the usage of a job, with the proof of its attempt; waits while a Node client does the same."""
     wire = usage.to_wire()
     if not wire:
         raise InvalidJob("usage is empty: nothing to report")
@@ -150,15 +150,15 @@ def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock, proof: Seq
         shown = proof or job_calls.from_outside(job_id)
         call = report_usage(queue, shown, text, fields, clock.now_ms())
         if (yield from ask(call)):
-            # In a cluster that set is in another slot; the report itself is written.
+            # In a cluster this set is in another slot; the report itself is stored.
             yield from ask_each([remember_usage(queue)])
             return
-        yield from ask(events.read_events(queue, "$", 1, PAUSE_MS))  # the server does the waiting
+        yield from ask(events.read_events(queue, "$", 1, PAUSE_MS))  # a pause, spent in the server
     raise ServerBusy(f"the usage of job {job_id} is locked by another client")
 
 
 def usage_of(queue: QueueKeys, job_id: str) -> Op[Usage | None]:
-    """The usage that a job has reported."""
+    """The reported usage of a job."""
     names = (
         "model",
         "provider",
@@ -201,7 +201,7 @@ def summary(
     minutes = range(first - first % MINUTE_MS, last + 1, MINUTE_MS)
     if len(minutes) * len(queues) > MAX_READS:
         raise ConfigurationError(
-            f"more than {MAX_READS:,} buckets to read; ask for less time or fewer queues"
+            f"more than {MAX_READS:,} buckets to read. Fix: request a shorter time or fewer queues"
         )
     span = (datetime.fromtimestamp(first / 1000, UTC), datetime.fromtimestamp(last / 1000, UTC))
     alone: dict[str, UsageSummary] = {}
@@ -244,7 +244,7 @@ def _buckets(queue: QueueKeys, minutes: range) -> Op[list[dict[str, str]]]:
 def _summed(
     span: tuple[datetime, datetime], buckets: Sequence[Mapping[str, str]], alone: Mapping[str, UsageSummary]
 ) -> UsageSummary:
-    """The sums of the buckets of minutes, with the summaries of single queues."""
+    """The sums of the minute buckets, with the summaries of the single queues."""
     sums: dict[str, dict[str, float]] = {
         kind: defaultdict(float) for kind in ("", "tokens", "costs", "models")
     }
@@ -292,15 +292,15 @@ def _numbers(text: str | None) -> dict[str, float]:
 def _ms(name: str, at: datetime) -> int:
     if at.tzinfo is None:
         raise ConfigurationError(f"{name} must have a time zone")
-    return min((at - EPOCH) // timedelta(milliseconds=1), NEWEST_MS)  # not timestamp(): that is rounded
+    return min((at - EPOCH) // timedelta(milliseconds=1), NEWEST_MS)  # not timestamp(), which rounds
 
 
 def report_usage(
     queue: QueueKeys, proof: Sequence[Word], usage: str, fields: Mapping[str, str], now_ms: int
 ) -> Call[int]:
-    """Store the usage of a job; 0 when a Node client is writing it now. Repeatable.
+    """Store the usage of a job; 0 while a Node client is writing it. Idempotent.
 
-    ``proof``: that of an attempt, or ``from_outside``.
+    ``proof``: from ``proof`` of an attempt, or ``from_outside``.
     """
     args: list[Word] = [now_ms, *proof, usage]
     args += chain.from_iterable(fields.items())
@@ -308,10 +308,10 @@ def report_usage(
 
 
 def remember_usage(queue: QueueKeys) -> Call[None]:
-    """Add the queue to those with usage. Repeatable."""
+    """Add the queue to the set of queues with usage. Idempotent."""
     return command("SADD", queues_with_usage(queue.prefix), queue.queue, decode=replies.anything)
 
 
 def forget_usage(queue: QueueKeys) -> Call[None]:
-    """Remove the queue from those with usage. Repeatable."""
+    """Remove the queue from the set of queues with usage. Idempotent."""
     return command("SREM", queues_with_usage(queue.prefix), queue.queue, decode=replies.anything)

@@ -1,7 +1,8 @@
-"""The id of a worker: it tells the kind of worker, and how long its leases last. Pure.
+"""The id of a worker, which encodes its kind and the length of its leases. Pure.
 
-Whoever looks for lost workers needs their leases, and a killed worker can tell it no more: so it is in the
-name by which the server knows the holder of a job or message. ``parts/lease.lua`` reads it there.
+The search for lost workers needs the length of their leases, which a killed worker can no longer report. So
+it is part of the name under which the server stores the holder of a job or message. ``parts/lease.lua`` reads
+it there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _MAX_MS: Final = 86_400_000
 
 
 def worker_id(kind: str, unique: str, lock_ms: int) -> str:
-    """The id of a worker; ``kind`` is ``OURS`` or ``OF_BROADCASTS``. More than a day is written as a day."""
+    """The id of a worker; ``kind`` is ``OURS`` or ``OF_BROADCASTS``. Leases are capped at a day."""
     return f"{kind}{unique}-{min(lock_ms, _MAX_MS)}ms"
 
 
 def lease_of(worker: str) -> timedelta | None:
-    """How long the leases of a worker last; None where its id does not tell."""
+    """The length of the leases of a worker; None if its id does not contain it."""
     found = _LEASE.search(worker)
     return timedelta(milliseconds=int(found[1])) if found else None

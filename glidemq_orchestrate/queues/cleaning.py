@@ -1,4 +1,4 @@
-"""Cleaning a queue, in slices: no call blocks the server for long."""
+"""Cleans a queue in slices, so that no call blocks the server for long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEPT: Final = ("flow", "message", "child")
 
 
 def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_ms: int) -> Op[list[JobId]]:
-    """Delete jobs that ended ``grace`` ago or earlier, oldest first."""
+    """Delete jobs that ended at least ``grace`` ago, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"only completed and failed jobs can be cleaned, not {state}")
     whole("limit", limit, 1)
@@ -51,7 +51,7 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
 
 
 def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
-    """Delete the jobs that wait to run."""
+    """Delete the waiting jobs, with ``delayed`` the delayed ones too."""
     count = 0
     states = (JobState.GROUP_WAITING, JobState.PRIORITIZED, *((JobState.DELAYED,) if delayed else ()))
     for state in states:
@@ -62,7 +62,7 @@ def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
 
 
 def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
-    """Run failed jobs again, oldest first: as many as have failed now, as some may fail again meanwhile."""
+    """Rerun failed jobs, oldest first; at most as many as have failed now, since some may fail again."""
     if limit is not None:
         whole("count", limit, 1)
     left = yield from ask(pages.length(queue, "failed"))
@@ -95,7 +95,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
             yield from ask(unlink(keys))
         if cursor == "0":
             break
-    # On a cluster these keys are in other slots; those that cannot be reached remain.
+    # In a cluster these keys are in other slots; unreachable ones remain.
     yield from ask_each(
         [
             *(unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
@@ -123,14 +123,14 @@ def _drain_list(queue: QueueKeys, name: KeyName, now_ms: int) -> Op[int]:
         ids = yield from ask(pages.list_ids(queue, name, kept, SLICE))
         if not ids:
             return count
-        # A revoked job is still in its list, but has failed.
+        # A revoked job has failed but is still in its list.
         waiting = yield from listing.keep(queue, ids, JobFilter(JobState.WAITING))
         deleted = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
         count, kept = count + deleted, kept + len(ids) - deleted
 
 
 def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
-    """Delete the waiting jobs of the stream that no worker has taken; returns how many."""
+    """Delete the jobs of the stream that no worker has taken; returns how many."""
     count, start = 0, (yield from _undelivered(queue))
     while True:
         entries = yield from ask(pages.stream_page(queue, start, SLICE))
@@ -143,7 +143,7 @@ def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
 
 
 def _undelivered(queue: QueueKeys) -> Op[str]:
-    """The position in the stream from which no worker has taken an entry."""
+    """The position after the last stream entry that a worker has taken."""
     try:
         last = yield from ask(pages.last_delivered(queue))
     except ProtocolError:
@@ -164,11 +164,11 @@ def _flow_ids(queue: QueueKeys, keys: Sequence[str]) -> list[str]:
 
 
 def unlink(keys: list[str]) -> Call[None]:
-    """Delete keys. Repeatable."""
+    """Delete keys. Idempotent."""
     return command("UNLINK", *keys, decode=replies.anything)
 
 
 def ended_before(queue: QueueKeys, name: KeyName, cutoff_ms: int, first: int, count: int) -> Call[list[str]]:
-    """Jobs that ended at a time or earlier, oldest first."""
+    """Jobs that ended at ``cutoff_ms`` or earlier, oldest first."""
     words = ("ZRANGEBYSCORE", queue.key(name), "-inf", cutoff_ms, "LIMIT", first, count)
     return command(*words, decode=list)

@@ -32,12 +32,12 @@ class DeadLetter:
     Attributes:
         id: The id of the letter, in the dead-letter queue.
         job_id: The id of the job that failed, in its own queue.
-        name: The handler that ran it.
+        name: The name of the job.
         data: The data of the job.
         failed_reason: Why it failed.
-        attempts_made: How often it was tried; one less when a Node worker wrote the letter.
+        attempts_made: The number of attempts; one too few if a Node worker wrote the letter.
         buried_at: When the letter was written.
-        subscription: The one in which a message of a broadcast failed; None for other jobs.
+        subscription: Where a broadcast message failed; None for other jobs.
     """
 
     id: JobId
@@ -88,7 +88,7 @@ def remove(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[None]:
 
 
 def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
-    """Run the failed job again, or a copy of it if it was removed; then delete the letter."""
+    """Rerun the failed job, or a copy if it was removed; then delete the letter."""
     letter = yield from get(queue, letter_id)
     if letter.subscription is not None:
         job_id = yield from _replay_message(queue, letter, letter.subscription, now_ms)
@@ -103,7 +103,7 @@ def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
 
 
 def _replay_message(queue: QueueKeys, letter: DeadLetter, subscription: str, now_ms: int) -> Op[JobId]:
-    """Let the subscription that failed try the message again, or a copy if it was removed; no other does."""
+    """Retry the message, or a copy if it was removed, in the subscription that failed only."""
     data, copy_id = encode(letter.data, where="data"), f"again-{letter.id.removeprefix('dead-')}"
     call = broadcast_calls.retry(queue, letter.job_id, subscription, letter.name, data, copy_id, now_ms)
     return JobId((yield from ask(call)) or letter.job_id)
@@ -117,7 +117,7 @@ def _target(queue: QueueKeys) -> Op[QueueKeys]:
 
 
 def _letter(queue: QueueKeys, job: Job) -> DeadLetter | None:
-    """A job of the dead-letter queue as a letter of this queue; None if it is not one."""
+    """Read a job of the dead-letter queue as a letter of this queue; None if it is not one."""
     envelope: Mapping[str, Any] = job.data if isinstance(job.data, dict) else {}
     if envelope.get("originalQueue") != queue.queue:
         return None

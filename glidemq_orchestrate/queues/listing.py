@@ -1,7 +1,7 @@
 """The jobs of a queue: by state, by name, by data, and how many.
 
-glide-mq has an index for most states and none for jobs that wait for other jobs: those are found by scanning
-the keys, a page at a time. The job's hash decides, wherever the job was found.
+glide-mq has an index for most states, but not for jobs that wait for other jobs: a scan of the keys finds
+those, a page at a time. The job's hash is authoritative, no matter where the job was found.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ Step = Op[tuple[list[str], Position | None]]
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, and the cursor from which to continue; ``"0"`` at the end."""
+    """A page of jobs, and the cursor of the next page; ``"0"`` at the end."""
 
     jobs: list[Job]
     cursor: str
 
 
 class FoundJobs(list[Job]):
-    """The jobs found. ``is_partial``: the search ended at its bound, so there may be more."""
+    """The jobs found. ``is_partial``: the search stopped at its limit, so there may be more."""
 
     is_partial = False
 
 
 class JobCounts(dict[JobState, int]):
-    """Numbers of jobs by state. ``at_least``: the states whose counting ended at its bound."""
+    """Numbers of jobs by state. ``at_least``: the states whose count stopped at the limit."""
 
     at_least: frozenset[JobState] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to find: all criteria must match. ``data``: keys with their values at the top level."""
+    """Which jobs to find: all criteria must match. ``data``: top-level keys with their values."""
 
     state: JobState | None = None
     name: str | None = None
@@ -79,65 +79,67 @@ class JobFilter:
     def __post_init__(self) -> None:
         """Refuse a state that no job has."""
         if self.state is JobState.SKIPPED:
-            raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
+            raise ConfigurationError("skipped is a state of nodes in flows; their jobs are completed")
 
     def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
-        """Whether a job with these fields (state, name, data) matches; an unreadable one does too."""
+        """Whether a job with these fields (state, name, data) matches; an unreadable job does too."""
         if isinstance(head, ProtocolError):
             return self.name is None and self.data is None and self.state in _MAY_BE_BROKEN
         if head[0] is None or (
-            self.state is not None and head[0] != self.state and not self._is_odd(head[0])
+            self.state is not None and head[0] != self.state and not self._is_unreadable(head[0])
         ):
             return False
         if self.name is not None and head[1] != self.name:
             return False
         return self.data is None or _has_data(head[2], self.data)
 
-    def _is_odd(self, state: str) -> bool:
+    def _is_unreadable(self, state: str) -> bool:
         return self.state is JobState.UNKNOWN and JobState.read(state) is JobState.UNKNOWN
 
 
 def get_jobs(
     queue: QueueKeys,
-    wanted: JobFilter,
+    filter_: JobFilter,
     span: range,
     *,
     exclude_data: bool = False,
     newest_first: bool = False,
 ) -> Op[list[Job]]:
-    """The jobs at these places among those that match."""
-    if newest_first and wanted.state not in SORTED:
-        raise ConfigurationError("newest_first is for jobs that are completed, failed, delayed or suspended")
+    """The matching jobs, restricted to a range of positions."""
+    if newest_first and filter_.state not in SORTED:
+        raise ConfigurationError("newest_first needs the state completed, failed, delayed or suspended")
     if span.start < 0 or span.stop < span.start:
         raise ConfigurationError("offset and limit must not be negative")
-    found = yield from find(queue, wanted, span, newest_first=newest_first)
+    found = yield from find(queue, filter_, span, newest_first=newest_first)
     return (yield from _read(queue, found, exclude_data=exclude_data))
 
 
 def search(
-    queue: QueueKeys, wanted: JobFilter, limit: int, look_at: int | None, *, exclude_data: bool = False
+    queue: QueueKeys, filter_: JobFilter, limit: int, look_at: int | None, *, exclude_data: bool = False
 ) -> Op[FoundJobs]:
-    """The first jobs that match, among about ``look_at``; None: among all."""
+    """The first matching jobs among about ``look_at`` examined ones; None examines all."""
     _check_bounds(limit, look_at)
-    ids, is_partial = yield from look(queue, wanted, range(limit), look_at)
+    ids, is_partial = yield from find_bounded(queue, filter_, range(limit), look_at)
     found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
     found.is_partial = is_partial
     return found
 
 
-def scan_jobs(queue: QueueKeys, wanted: JobFilter, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
+def scan_jobs(
+    queue: QueueKeys, filter_: JobFilter, cursor: str, *, exclude_data: bool = False
+) -> Op[JobPage]:
     """Scan about a thousand keys."""
     if not cursor.isdigit():
         raise ConfigurationError("the cursor must be the cursor of a page, or '0'")
     following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
-    kept = yield from keep(queue, [job_id for job_id in ids if ":" not in job_id], wanted)
+    kept = yield from keep(queue, [job_id for job_id in ids if ":" not in job_id], filter_)
     return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
 
 
 def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
-    """How many jobs are in each state; those that wait for others among about ``look_at`` jobs.
+    """How many jobs are in each state; examines about ``look_at`` jobs for those that wait for others.
 
-    Of a broadcast queue, those that the slowest subscription was not given are waiting.
+    In a broadcast queue, the messages not delivered to the slowest subscription count as waiting.
     """
     _check_bounds(0, look_at)
     names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
@@ -146,7 +148,7 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
     groups = yield from subscriptions.groups(queue)
     held = yield from subscriptions.held(queue, groups)
     ready = max(stream - held, 0)
-    if subscriptions.of(groups):  # the entries stay when a subscription has handled them
+    if subscriptions.of(groups):  # entries stay after a subscription has handled them
         ready = yield from subscriptions.waiting(queue, groups, look_at)
     listed = yield from ask(reads.list_active(queue))
     prioritized = yield from _prioritized(queue)
@@ -163,7 +165,7 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
     if not indexed_only:
         partial = []
         for state in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING):
-            ids, is_partial = yield from look(queue, JobFilter(state), range(2**53), look_at)
+            ids, is_partial = yield from find_bounded(queue, JobFilter(state), range(2**53), look_at)
             found[state] = len(ids)
             partial += [state] if is_partial else []
         found.at_least = frozenset(partial)
@@ -171,7 +173,7 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
 
 
 def states(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
-    """The state of each of these jobs; None for a missing one, and ``UNKNOWN`` for one that is unreadable."""
+    """The state of each of these jobs; None for a missing job, ``UNKNOWN`` for an unreadable one."""
     found: list[JobState | None] = []
     for some in _slices(job_ids, PAGE):
         for head in (yield from _each(reads.heads(queue, some, ("state",)))):
@@ -190,7 +192,7 @@ def active_count(queue: QueueKeys) -> Op[int]:
 
 
 def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None], Step]:
-    """The function that reads the next page of places where jobs of a state can be; start with None."""
+    """The function that reads the next page of candidates for a state; start with None."""
     if state in SORTED:
         return lambda at: _sorted_step(queue, SORTED[state], at or 0, newest_first=False)
     steps = {
@@ -202,19 +204,19 @@ def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None
     return lambda at: step(queue, at)
 
 
-def find(queue: QueueKeys, wanted: JobFilter, span: range, *, newest_first: bool = False) -> Op[list[str]]:
-    """The ids of the jobs at these places among those that match."""
-    ids, _ = yield from look(queue, wanted, span, None, newest_first=newest_first)
+def find(queue: QueueKeys, filter_: JobFilter, span: range, *, newest_first: bool = False) -> Op[list[str]]:
+    """The ids of the matching jobs, restricted to a range of positions."""
+    ids, _ = yield from find_bounded(queue, filter_, span, None, newest_first=newest_first)
     return ids
 
 
-def look(
-    queue: QueueKeys, wanted: JobFilter, span: range, look_at: int | None, *, newest_first: bool = False
+def find_bounded(
+    queue: QueueKeys, filter_: JobFilter, span: range, look_at: int | None, *, newest_first: bool = False
 ) -> Op[tuple[list[str], bool]]:
-    """The result of ``find``, and whether it ended at its bound."""
-    step = pages(queue, wanted.state)
-    if newest_first and wanted.state:
-        name = SORTED[wanted.state]
+    """The result of ``find``, and whether it stopped at its limit."""
+    step = pages(queue, filter_.state)
+    if newest_first and filter_.state:
+        name = SORTED[filter_.state]
 
         def step(at: Position | None) -> Step:
             return _sorted_step(queue, name, at or 0, newest_first=True)
@@ -230,21 +232,21 @@ def look(
         looked += max(len(ids), EMPTY_PAGE)
         fresh = [job_id for job_id in dict.fromkeys(ids) if job_id not in seen]
         seen.update(fresh)
-        found += yield from keep(queue, fresh, wanted)
+        found += yield from keep(queue, fresh, filter_)
         if at is None:
             break
     return found[span.start : span.stop], False
 
 
-def keep(queue: QueueKeys, ids: Sequence[str], wanted: JobFilter) -> Op[list[str]]:
-    """The matching ones among some jobs."""
-    fields: Sequence[JobField] = ("state", "name") if wanted.data is None else ("state", "name", "data")
+def keep(queue: QueueKeys, ids: Sequence[str], filter_: JobFilter) -> Op[list[str]]:
+    """The matching jobs among these."""
+    fields: Sequence[JobField] = ("state", "name") if filter_.data is None else ("state", "name", "data")
     heads = yield from _each(reads.heads(queue, ids, fields))
-    return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
+    return [job_id for job_id, head in zip(ids, heads, strict=True) if filter_.has(head)]
 
 
 def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
-    """The jobs of these ids; those removed meanwhile are left out."""
+    """The jobs with these ids; omits jobs that have been removed."""
     jobs: list[Job] = []
     for some in _slices(ids, READ):
         rows = yield from _each(
@@ -259,7 +261,7 @@ def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[lis
 
 
 def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
-    """The replies; an error in the place of each that cannot be read."""
+    """The replies, with an error in place of each unreadable one."""
     found: list[T | ProtocolError] = []
     for reply in (yield from ask_each(calls)):
         if isinstance(reply, GlideMQError) and not isinstance(reply, ProtocolError):
@@ -275,7 +277,7 @@ def _sorted_step(queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool
 
 
 def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
-    """In the order in which workers take them: priority list, LIFO list, stream."""
+    """In the order in which workers take jobs: priority list, LIFO list, stream."""
     place: KeyName = at[0] if at else "priority"
     if place != "stream":
         first: int = at[1] if at else 0
@@ -289,7 +291,7 @@ def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
 
 
 def _active_step(queue: QueueKeys, at: Position | None) -> Step:
-    """The entries of the stream that workers hold, by group; then, if any came from a list, all jobs."""
+    """The stream entries that workers hold, by group; then all jobs, if any came from a list."""
     place, where = at or ("stream", ("-", [group.name for group in (yield from subscriptions.groups(queue))]))
     if place == "scan":
         return (yield from _scan_step(queue, at))
@@ -326,9 +328,9 @@ def _group_step(queue: QueueKeys, at: Position | None) -> Step:
 
 
 def _prioritized(queue: QueueKeys) -> Op[int]:
-    """Jobs that wait by priority: their scores hold no time, but one class of scores for each priority.
+    """The number of jobs that wait by priority: their scores contain no time, only the priority.
 
-    A page of scores counts all its classes but the last, which may go on.
+    A page of scores counts all priorities in it except the last, which may continue on the next page.
     """
     total, score = 0, SHIFT
     for _ in range(MAX_CLASSES):
@@ -351,13 +353,13 @@ def _check_bounds(limit: int, look_at: int | None) -> None:
             raise ConfigurationError(f"{name} must be a whole number of at least 0, got {described(value)}")
 
 
-def _has_data(text: str | None, wanted: Mapping[str, JsonLike]) -> bool:
+def _has_data(text: str | None, filter_: Mapping[str, JsonLike]) -> bool:
     try:
         value = decode(text, where="data")
     except CodecError:
         return False
     return isinstance(value, dict) and all(
-        key in value and value[key] == part for key, part in wanted.items()
+        key in value and value[key] == part for key, part in filter_.items()
     )
 
 
@@ -367,14 +369,14 @@ def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def queue_names(prefix: str) -> Op[list[str]]:
-    """The queues under a prefix that ever had a job or a worker."""
+    """The queues below a prefix that ever had a job or a worker."""
     start, names, cursor = f"{prefix}:{{", set[str](), "0"
     while True:
         pattern = reads.escaped(start) + "*"
         cursor, keys = yield from ask(reads.scan_keys(pattern, cursor, 2 * PAGE))
         for key in keys:
             name, mark, _ = key.removeprefix(start).partition("}:")
-            if mark and is_queue_name(name):  # others cannot be queues of this package
+            if mark and is_queue_name(name):  # others cannot be our queues
                 names.add(name)
         if cursor == "0":
             return sorted(names)

@@ -1,4 +1,4 @@
-"""How many jobs have ended in each minute."""
+"""Counts of ended jobs by minute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One minute: how many jobs ended in a state, and how long they ran on average."""
+    """One minute: how many jobs ended in a state, and their average run time."""
 
     at: datetime
     count: int
@@ -29,7 +29,7 @@ class MetricPoint:
 def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
     """How many jobs ended in each minute, oldest first."""
     if state not in ENDED:
-        raise ConfigurationError(f"there are metrics of completed and failed jobs, not of {state} ones")
+        raise ConfigurationError(f"there are metrics of completed and failed jobs only, not of {state} ones")
     fields = yield from ask(commands.whole_hash(queue.metrics(ENDED[state])))
     points = []
     for name in fields:

@@ -1,4 +1,4 @@
-"""Removing and revoking jobs, which may be nodes of flows."""
+"""Removes and revokes jobs, which may be nodes of flows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Revoked = Literal["revoked", "flagged"]
 
 
 def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
-    """End a job that does not run yet; flag a running one."""
+    """End a job that is not running; flag a running one."""
     word, flow_id = yield from ask(job_calls.revoke_job(queue, job_id, clock.now_ms()))
     if flow_id:
         yield from running.advance(queue, flow_id, clock)
@@ -35,26 +35,26 @@ def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
         return "revoked"
     if word == "flagged":
         return "flagged"
-    raise JobStateConflict(job_id, word, f"is {word} already")
+    raise JobStateConflict(job_id, word, f"is already {word}")
 
 
 def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
-    """Delete a job with everything that belongs to it."""
+    """Delete a job and all its data."""
     (word,) = yield from remove_some(queue, [(job_id, "")], "removed", now_ms)
     if word == "missing":
         raise missing(queue, job_id)
     if word == "flow":
-        raise JobStateConflict(job_id, "flow", "is a node of a flow that has not ended: cancel the flow")
+        raise JobStateConflict(job_id, "flow", "is a node of a flow that has not ended. Fix: cancel the flow")
 
 
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
-    """Delete at most a hundred jobs, given with their stream entries; returns a word for each."""
+    """Delete up to 100 jobs by pairs of job id and stream entry; returns a word for each."""
     words, elsewhere = yield from ask(job_calls.remove_jobs(queue, jobs, event, now_ms))
     if nodes := [job_id for (job_id, _), word in zip(jobs, words, strict=True) if word == NODE]:
         removed = yield from _remove_nodes(queue, nodes, event, now_ms)
         words = [removed.get(job_id, word) for (job_id, _), word in zip(jobs, words, strict=True)]
     for member, parent, parent_id in _foreign(elsewhere):
-        # Some glidemq libraries would create a hash for a parent that was removed.
+        # Some glidemq libraries create a hash for a removed parent.
         if (yield from ask(job_calls.job_exists(parent, parent_id))):
             yield from ask(complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
@@ -64,7 +64,7 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
 
 
 def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: int) -> Op[dict[str, str]]:
-    """Delete nodes of flows that have ended, of which the server does not know that; a word for each."""
+    """Delete nodes whose ended flows are unknown to this server; returns a word for each."""
     marks = yield from running.removal_marks(queue, nodes)
     words = dict.fromkeys(nodes, "flow")
     if marks:
@@ -74,7 +74,7 @@ def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: in
 
 
 def _drop_entry(queue: QueueKeys, job_id: str) -> Op[None]:
-    """Find and delete the stream entry of a job that is far from its expected place, a page at a time."""
+    """Find and delete the stream entry of a job that is not near its expected position, a page at a time."""
     start = "-"
     while True:
         entries = yield from ask(pages.stream_page(queue, start, PAGE))

@@ -1,4 +1,4 @@
-"""Why nodes wait: read from their jobs, queues and ordering keys, for people who look. Nothing is written."""
+"""Explains why nodes wait, from their jobs, queues and ordering keys. Writes nothing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number
 
 MAX: Final = 100
-CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + the time
+CLASS: Final = 2**42  # a score of the scheduled set is priority * 2^42 + time
 REASON: Final = 200
-PAUSE_MS: Final = 10_000  # for so long at most a worker gives back a job that it has no handler for
+PAUSE_MS: Final = 10_000  # the max delay of a job handed back by a worker without its handler
 DELAY: Final = "its delay"
-LOST: Final = "its worker was lost: it runs again, at no cost of an attempt"
-SUSPECT: Final = "its worker was lost: each worker runs one of the jobs that ran there at a time"
+LOST: Final = "its worker was lost: it runs again without using up an attempt"
+SUSPECT: Final = "its worker was lost: other workers run the jobs of that worker one at a time"
 _READY: Final = (JobState.WAITING, JobState.PRIORITIZED)
 _HELD: Final = (JobState.DELAYED, JobState.GROUP_WAITING, JobState.SUSPENDED)
 _FIELDS: Final[tuple[JobField, ...]] = (
@@ -42,7 +42,7 @@ _FIELDS: Final[tuple[JobField, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A job that may wait, as it was read; the last three as in ``NodeStatus``."""
+    """A job that may wait; for the last three fields see ``NodeStatus``."""
 
     name: str
     queue: str
@@ -55,9 +55,9 @@ class Waiter:
 
 
 def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str, Wait]]:
-    """Why nodes wait, by name, those that wait for more than their turn first; see ``waits_of``.
+    """Why nodes wait, by name; nodes that merely wait for their turn come last. See ``waits_of``.
 
-    Nodes whose delays their jobs do not have take some more trips.
+    Nodes with delays that are not in their jobs need a few more trips.
     """
     every = list(nodes)
     states = {node.name: node.state for node in every}
@@ -77,9 +77,9 @@ def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str
 
 
 def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, Wait]]:
-    """Why jobs wait, by name; in two trips, and some more for each queue.
+    """Why jobs wait, by name; in two trips, and a few more for each queue.
 
-    Of all that are ready to run or whose worker is silent, and of the first 100 of all others.
+    Covers all jobs that are ready or have a silent worker, and the first 100 of the others.
     """
     every = list(jobs)
     silent = [job for job in every if job.state is JobState.ACTIVE and _silent_since(job, now_ms)]
@@ -103,16 +103,16 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
 
 
 def _may_be_held(job: Waiter) -> bool:
-    """Whether its fields say why it waits. One whose worker was lost may wait in the next one."""
+    """Whether its fields may explain why it waits. A job whose worker was lost may wait in the next one."""
     is_again = job.state is JobState.ACTIVE and job.lost_attempts > 0
     return is_again or job.state in (*_HELD, JobState.WAITING_CHILDREN)
 
 
 def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
-    """Why a job waits; None for one that does not, or waits for other jobs.
+    """Why a job waits; None if it does not wait, or waits for other jobs.
 
     Raises:
-        JobNotFound: There is none.
+        JobNotFound: There is no such job.
     """
     node = yield from ask(node_status(keys, job_id, job_id, json.dumps([0, keys.queue, job_id, ""])))
     name = yield from ask(job_hash.get(keys, job_id, "name", lambda reply: reply))
@@ -150,7 +150,7 @@ def _read(prefix: str, held: Sequence[Waiter]) -> Op[list[_Job]]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job that is held back, its fields, and its score in the scheduled set."""
+    """A blocked job, its fields, and its score in the scheduled set."""
 
     job: Waiter
     fields: dict[JobField, str | None]
@@ -163,18 +163,18 @@ class _Job:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be what ended a worker."""
+        """Whether it may have ended a worker."""
         return number(self.fields["gmo:suspect"]) > 0
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it is delayed before its first run: by its options, or by a worker without its handler."""
+        """Whether it is delayed before its first run, by its options or by a worker without its handler."""
         is_delayed = self.job.state is JobState.DELAYED and not self.is_suspect
         return is_delayed and not (number(self.fields["attemptsMade"]) or self.fields["gmo:begun"])
 
     @property
     def has_begun(self) -> bool:
-        """Whether the handler of a suspect runs: its worker says so first."""
+        """Whether the handler of a suspect runs: its worker reports that first."""
         return self.fields["gmo:ran"] == self.fields["gmo:token"]
 
     @property
@@ -185,10 +185,10 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """What keeps jobs of a queue from being taken.
+    """What prevents workers from taking jobs of a queue.
 
-    ``limited_until``: when its rate limit lets the next one start, in ms; 0: now. ``handlers``: None where a
-    worker in Node may have all.
+    ``limited_until``: when its rate limit allows the next start, in ms; 0 for now.
+    ``handlers``: None if a Node worker may have all of them.
     """
 
     is_paused: bool
@@ -218,7 +218,7 @@ def _queue(keys: QueueKeys, now_ms: int) -> Op[_Queue]:
 
 
 def _group_times(prefix: str, found: Sequence[_Job]) -> Op[dict[str, datetime | None]]:
-    """When the limit of its ordering key lets a job go on, by name."""
+    """When the limit of its ordering key allows each job to start, by name."""
     parked = [job for job in found if job.job.state is JobState.GROUP_WAITING and job.key]
     calls = [pages.score(QueueKeys(prefix, job.job.queue), "ratelimited", job.key) for job in parked]
     scores = (yield from ask_all(calls)) if calls else []
@@ -229,7 +229,7 @@ def _group_times(prefix: str, found: Sequence[_Job]) -> Op[dict[str, datetime | 
 
 
 def _silent_since(job: Waiter, now_ms: int) -> datetime | None:
-    """Since when the worker of an active job gives no sign of life, if that is too long."""
+    """Since when the worker of an active job has been silent, if too long."""
     now = moment(str(now_ms))
     if now is None or job.worker is None or job.renewed_at is None or now - job.renewed_at < SILENT:
         return None
@@ -238,10 +238,10 @@ def _silent_since(job: Waiter, now_ms: int) -> datetime | None:
 
 def _silent(job: Waiter, queue: _Queue, now_ms: int) -> Wait:
     since = (_silent_since(job, now_ms) or datetime.now(UTC)).astimezone()
-    next_ = "others run it when its lease ends"
+    next_ = "another worker takes it over when its lease ends"
     if queue.handlers is not None and not queue.handlers:
         next_ = f"no live worker serves queue {job.queue}"
-    return Wait(f"its worker is silent since {since:%H:%M:%S}: {next_}")
+    return Wait(f"its worker has been silent since {since:%H:%M:%S}: {next_}")
 
 
 def _ready(job: Waiter, queue: _Queue) -> Wait:
@@ -279,12 +279,12 @@ def _held(job: _Job, group_until: datetime | None) -> Wait | None:
         return _suspended(job)
     if state is JobState.DELAYED:
         return Wait(SUSPECT) if job.is_suspect else Wait(_delayed(job), job.due)
-    if state is JobState.WAITING_CHILDREN:  # its handler has run, and has asked for that
+    if state is JobState.WAITING_CHILDREN:  # its handler has run and added jobs to wait for
         return Wait("for the jobs that it has added") if job.fields["gmo:begun"] else None
     key = readable(job.key)
     if group_until is not None:
         return Wait(f"for the rate limit of its ordering key {key}", group_until, is_turn=True)
-    return Wait(f"for a place of its ordering key {key}: jobs before it run or wait", is_turn=True)
+    return Wait(f"for a slot of its ordering key {key}: jobs before it run or wait", is_turn=True)
 
 
 def _delayed(job: _Job) -> str:
@@ -292,10 +292,10 @@ def _delayed(job: _Job) -> str:
     why = f": {short_reason(reason)[:REASON]}" if reason else ""
     if made:
         most = max(number(job.fields["maxAttempts"]), made)
-        return f"to be tried again (attempt {made} of {most} failed{why})"
+        return f"for its next attempt (attempt {made} of {most} failed{why})"
     if not job.fields["gmo:begun"]:
         return DELAY
-    return f"its handler asked for another attempt then{why}"
+    return f"its handler requested another attempt then{why}"
 
 
 def _suspended(job: _Job) -> Wait:

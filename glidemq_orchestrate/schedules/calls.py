@@ -1,4 +1,4 @@
-"""Calls about schedulers: the hashes of entries, and the functions that change them."""
+"""Calls for schedulers: the hashes of their entries, and the functions that change them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ FINISHED: Final[KeyName] = "gmo:schedulers:finished"
 HASHES: Final[tuple[KeyName, ...]] = (SHARED, OURS)
 ALL: Final[tuple[KeyName, ...]] = (*HASHES, FINISHED)
 Texts = tuple[str, str, str]
-"""The texts of one entry in glide-mq's hash, in ours, and among the finished ones; '' for none."""
+"""The texts of one entry in glide-mq's hash, in ours, and in that of finished ones; '' for none."""
 LAST: Final[KeyName] = "gmo:schedulers:last"
 LOCK: Final[KeyName] = "schedulers:lock:__tick__"
 
 
 INDEX: Final[KeyName] = "gmo:schedulers:due"
-"""When to look at each entry: a sorted set."""
+"""The index: a sorted set with the time when each entry is to be checked."""
 PAGE: Final = 100
 _PLACES: Final[dict[str, KeyName]] = {"-": SHARED, "+": OURS}
 _MARKS: Final = {where: mark for mark, where in _PLACES.items()}
-Looked = tuple[str, int, int]
-"""An entry that was looked at, in the index: its member, the end of its lease, when to look again."""
+Checked = tuple[str, int, int]
+"""A checked entry: its member of the index, the end of its lease, and when to check it again."""
 
 
 class Due(NamedTuple):
-    """What is to be looked at now.
+    """The entries to check now.
 
-    ``next_ms``: when the next entry is, -1 for never. ``walk``: see ``gmo_due_schedules``. ``rows``: member,
-    text and last job.
+    ``next_ms``: when the next entry is due, -1 for never.
+    ``walk``: see ``gmo_due_schedules``.
+    ``rows``: member, text and last job.
     """
 
     next_ms: int
@@ -47,40 +48,40 @@ class Due(NamedTuple):
 
 
 def member(where: KeyName, name: str) -> str:
-    """The member of an entry in the index."""
+    """The index member of an entry."""
     return _MARKS[where] + name
 
 
 def place(member: str) -> tuple[KeyName, str]:
-    """The hash and the name of a member of the index."""
+    """The hash and the name of an index member."""
     return _PLACES[member[0]], member[1:]
 
 
 def due(
-    queue: QueueKeys, looked: Iterable[Looked], now_ms: int, *, until_ms: int, lease_ms: int
+    queue: QueueKeys, checked: Iterable[Checked], now_ms: int, *, until_ms: int, lease_ms: int
 ) -> Call[Due]:
-    """Take up to ``PAGE`` entries that were to be looked at by ``until_ms``.
+    """Take up to ``PAGE`` entries that are due for a check by ``until_ms``.
 
-    For ``lease_ms`` nobody else is given them. ``looked``: those of the last page.
+    No other client gets them for ``lease_ms``. ``checked``: the entries of the last page.
     """
 
     def decode(reply: Any) -> Due:
         next_ms, walk, *rows = reply
         if walk not in ("", "all", "index"):
-            raise ProtocolError(f"expected what to walk over, got {walk!r:.40}")
+            raise ProtocolError(f"expected the hash to walk over, got {walk!r:.40}")
         taken = replies.rows(3)(rows)
         for row in taken:
             place(row[0])
         return Due(replies.integer(next_ms), walk, taken)
 
-    words = [word for one in looked for word in one]
+    words = [word for one in checked for word in one]
     return function(
         "gmo_due_schedules", [queue.key(OURS)], (now_ms, until_ms, PAGE, lease_ms, *words), decode
     )
 
 
 def entries_page(queue: QueueKeys, where: KeyName, cursor: str) -> Call[tuple[str, dict[str, str]]]:
-    """A cursor, and some entries of one hash: text by name."""
+    """The next cursor, and some entries of one hash: text by name."""
     return command("HSCAN", queue.key(where), cursor, "COUNT", PAGE, decode=replies.page)
 
 
@@ -90,13 +91,13 @@ def index_page(queue: QueueKeys, first: int) -> Call[list[str]]:
 
 
 def look_at(queue: QueueKeys, times: Mapping[str, int], how: Literal["LT", "NX"]) -> Call[None]:
-    """Look at members at these times: at the latest (LT), or if they are not in the index (NX)."""
+    """Set when to check members: at these times or earlier (LT), or only if they are not indexed (NX)."""
     words = [word for name, at in times.items() for word in (at, name)]
     return command("ZADD", queue.key(INDEX), how, *words, decode=replies.anything)
 
 
 def forget(queue: QueueKeys, members: Iterable[str]) -> Call[None]:
-    """Take members out of the index."""
+    """Remove members from the index."""
     return command("ZREM", queue.key(INDEX), *members, decode=replies.anything)
 
 
@@ -110,10 +111,13 @@ def entry(queue: QueueKeys, where: KeyName, name: str) -> Call[str]:
     return command("HGET", queue.key(where), name, decode=lambda reply: reply or "")
 
 
-def put(queue: QueueKeys, name: str, seen: Texts, texts: Texts, look_ms: int, now_ms: int) -> Call[str]:  # noqa: PLR0913, PLR0917  an entry
-    """Write an entry (remove it if ``texts`` are empty) that is still as ``seen``: put, locked or changed."""
+def put(queue: QueueKeys, name: str, seen: Texts, texts: Texts, check_ms: int, now_ms: int) -> Call[str]:  # noqa: PLR0913, PLR0917  an entry
+    """Write an entry, or remove it if ``texts`` are empty, if it still equals ``seen``.
+
+    Returns ``put``, ``locked`` or ``changed``.
+    """
     keys = queue.keys(LOCK, SHARED, OURS, FINISHED)
-    return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts, look_ms), replies.text)
+    return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts, check_ms), replies.text)
 
 
 def fire(  # noqa: PLR0913  the arguments of one server call
@@ -124,12 +128,12 @@ def fire(  # noqa: PLR0913  the arguments of one server call
     seen: str,
     then: StoredSchedule,
     data: Iterable[str],
-    look_ms: int,
+    check_ms: int,
     now_ms: int,
 ) -> Call[list[str]]:
-    """Add jobs and write the next state of an entry that is still as ``seen``; returns a word, then ids.
+    """Add jobs and write the next state of an entry, if it still equals ``seen``; returns a word, then ids.
 
-    It is looked at again at ``look_ms``. One that has finished moves to the finished ones.
+    It will be checked again at ``check_ms``. A finished entry moves to the hash of finished ones.
     """
     options, job = StoredSchedule(then.options), then.template.get("name")
     opts = json.dumps(then.options, separators=(",", ":"), ensure_ascii=False)
@@ -142,7 +146,7 @@ def fire(  # noqa: PLR0913  the arguments of one server call
         "gmo_fire_scheduler",
         queue.keys(LOCK, where, FINISHED),
         (now_ms, name, seen, text, job if isinstance(job, str) and job else name, opts,
-         *numbers, is_lifo, scheduler, look_ms, is_followed, *data),
+         *numbers, is_lifo, scheduler, check_ms, is_followed, *data),
         list,
     )  # fmt: skip
 
@@ -153,7 +157,7 @@ def job_end(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None,
 
 
 def job_origin(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
-    """Which scheduler added a job, and when it was added."""
+    """The scheduler that added a job, and when."""
     return job_hash.get_some(queue, job_id, ("schedulerName", "timestamp"), tuple)
 
 

@@ -1,8 +1,8 @@
-"""Writing schedulers and firing them: once per slot, with any number of Python and Node workers.
+"""Writes and fires schedulers: once per slot, with any number of Python and Node workers.
 
-A Node worker holds the lock from reading the entries until its transaction has written them. Our functions
-refuse while it is held, and compare the entry with the text that the new state was computed from, so neither
-side can fire a slot that the other has fired.
+A Node worker holds the lock from reading the entries until its transaction has written them. While it is
+held, our functions refuse. They also compare the entry with the text from which the new state was computed,
+so neither side can fire a slot that the other has fired.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from glidemq_orchestrate.wire.stored import number
 
 AGAIN_MS: Final = 50
 MIN_MS: Final = 20
-SHARE: Final = 8  # of the time that a run has taken, until its end is looked for again
-TOLD_MS: Final = 2_000  # a worker of ours lets its end be looked at; this is for when it dies
+SHARE: Final = 8  # an eighth of the time that a run has taken passes before its end is checked again
+REPORTED_MS: Final = 2_000  # our worker reports the end of its job; this is for when it dies
 LEASE_MS: Final = 1_000
-LEFT_ALONE_MS: Final = 60_000
+SKIPPED_MS: Final = 60_000
 SEARCH_PAGE: Final = 200
 SEARCH_PAGES: Final = 5
 CLOCKS_APART_MS: Final = 60_000
@@ -44,13 +44,13 @@ _IDENTITY: Final = ("pattern", "every", "repeatAfterComplete", "tz", "startDate"
 def upsert(
     queue: QueueKeys, name: str, schedule: Schedule, template: JobTemplate, now_ms: int
 ) -> Op[SchedulerEntry]:
-    """Write a scheduler; with an unchanged schedule it keeps its place in time, or stays finished.
+    """Write a scheduler; with an unchanged schedule it keeps its next time, or stays finished.
 
     Raises:
-        ConfigurationError: The schedule can have no slot, or the template does not fit it.
+        ConfigurationError: The schedule has no slot, or the template does not fit it.
         SchedulerBusy: A worker is firing; nothing was written.
     """
-    made = _fresh(name, schedule, template)
+    made = _new_entry(name, schedule, template)
     seen = yield from _texts(queue, name)
     old = StoredSchedule.parse(next(filter(None, seen), ""))
     if old is not None and any(old.wire.get(key) != made.wire.get(key) for key in _IDENTITY):
@@ -64,13 +64,13 @@ def upsert(
         texts = ("", "", stored.text)
     else:
         texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
-    # A service that starts again changes nothing; what has finished stays from now on.
+    # A service that restarts changes nothing; finished schedulers stay finished.
     if texts != seen or stored.is_finished:
         yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
     return stored.entry(name, python_only=schedule.is_ours)
 
 
-def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedule:
+def _new_entry(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedule:
     """The stored form of a new scheduler, checked."""
     SCHEDULER.check(name)
     wire = template.to_wire()
@@ -78,14 +78,14 @@ def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedu
         raise ConfigurationError("logical_time needs data that is an object")
     stored = StoredSchedule(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
     if stored.first_run(stored.number("startDate")) is None:
-        raise ConfigurationError(f"scheduler {name!r} would never run: no slot within its start and end")
+        raise ConfigurationError(f"scheduler {name!r} would never run: it has no slot between start and end")
     if len(stored.text.encode()) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(f"scheduler {name} is larger than {MAX_PAYLOAD_BYTES:,} bytes")
     return stored
 
 
 def _lives(old: StoredSchedule) -> bool:
-    # 0 with a last run: its job is still running, and a fresh start would add a second one beside it.
+    # 0 with a last run: its job still runs, and a fresh start would add a second one.
     return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
 
 
@@ -111,7 +111,7 @@ def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
 
 
 def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
-    """All schedulers by name; those that cannot be fired have ``broken`` set."""
+    """All schedulers by name; unusable ones have ``broken`` set."""
     shared, own, finished = yield from ask_all([calls.entries(queue, where) for where in calls.ALL])
     ended = {name: text for name, text in finished.items() if name not in shared and name not in own}
     found = [
@@ -137,37 +137,36 @@ def _put(  # noqa: PLR0913, PLR0917  an entry
     name: str,
     seen: calls.Texts,
     texts: calls.Texts,
-    look_ms: int,
+    check_ms: int,
     now_ms: int,
 ) -> Op[None]:
-    if (yield from ask(calls.put(queue, name, seen, texts, look_ms, now_ms))) != "put":
+    if (yield from ask(calls.put(queue, name, seen, texts, check_ms, now_ms))) != "put":
         raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")
 
 
 def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
-    """Fire due schedulers and repair stuck ones. Returns when the next slot is due in ms, or -1. Repeatable.
+    """Fire due schedulers and repair stuck ones. Returns when the next slot is due (ms), or -1. Idempotent.
 
-    Reads only what is due, by an index; now and then one caller walks over all entries, for those that Node
-    clients have written. An entry that cannot be fired is logged, once, and does not prevent others from
-    being fired.
+    Reads only due entries, by an index. Now and then one caller walks over all entries, to find those that
+    Node clients have written. An entry that cannot be fired is logged once, and does not delay others.
     """
-    began, looked = clock.now_ms(), list[calls.Looked]()
+    began, looked = clock.now_ms(), list[calls.Checked]()
     while True:
         now_ms = clock.now_ms()
         due = yield from ask(calls.due(queue, looked, now_ms, until_ms=began, lease_ms=LEASE_MS))
         if due.walk:
             yield from _walk(queue, began, prunes=due.walk == "index")
-        times = yield from _look(queue, due.rows, clock)
+        times = yield from _fire_due(queue, due.rows, clock)
         looked = [
-            (member, now_ms + LEASE_MS, now_ms + LEFT_ALONE_MS if at is None else at)
+            (member, now_ms + LEASE_MS, now_ms + SKIPPED_MS if at is None else at)
             for member, at in times.items()
         ]
         if not due.rows and not due.walk:
             return due.next_ms
 
 
-def _look(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op[dict[str, int | None]]:
-    """Fire what is due, all in one trip; returns when to look at each again, None: it is left alone."""
+def _fire_due(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op[dict[str, int | None]]:
+    """Fire due entries in one trip; returns when to check each again, None if it is skipped."""
 
     def what(member: str) -> str:
         return f"scheduler {calls.place(member)[1]!r} of queue {queue.queue}"
@@ -175,7 +174,7 @@ def _look(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op
     times: dict[str, int | None] = {}
     shots: dict[str, Shot] = {}
     for member, text, last in rows:
-        # A broken entry is not ours to delete: its writer may know what it means.
+        # A broken entry is not deleted: its writer may understand it.
         found = yield from isolated(_visit(queue, member, text, last, clock.now_ms()), what(member))
         if isinstance(found, Shot):
             shots[member] = found
@@ -188,7 +187,7 @@ def _look(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -> Op
 
 
 def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
-    """Add to the index what Node clients have written, and take out what they have removed."""
+    """Add entries that Node clients have written to the index, and remove those that they have removed."""
     seen: set[str] = set()
     for where in calls.HASHES:
         cursor = ""
@@ -217,21 +216,21 @@ def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """An entry that is to be fired, and when to look at it again afterwards."""
+    """An entry to fire, and when to check it again afterwards."""
 
     call: Call[list[str]]
-    look_ms: int
+    check_ms: int
 
     def end(self, reply: list[str] | GlideMQError, now_ms: int) -> Op[int]:
-        """When to look at it again, by the reply; raises what it is."""
+        """When to check it again, by the reply; raises the reply if it is an error."""
         yield from ()
         if isinstance(reply, GlideMQError):
             raise reply
-        return self.look_ms if reply[0] == "fired" else now_ms + AGAIN_MS
+        return self.check_ms if reply[0] == "fired" else now_ms + AGAIN_MS
 
 
 def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> Op[Shot | int | None]:
-    """Look at one entry; returns how to fire it, or when to look again, or None if that is not known."""
+    """Check one entry; returns how to fire it, or when to check again, or None if that is unknown."""
     where, name = calls.place(member)
     stored = StoredSchedule.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
@@ -250,18 +249,18 @@ def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> 
         elif stored.wire.get("overlap") is False and last:
             ended = yield from _end(queue, last.partition(" ")[0], now_ms)
         if isinstance(ended, Runs):
-            return ended.look_ms(stored, now_ms)
+            return ended.check_ms(stored, now_ms)
         if is_in_flight:
             then = stored.with_values(nextRun=ended + repeat)
         else:
             data, then = _due(stored, slot, now_ms)
-    look_ms = then.number("nextRun") or now_ms + MIN_MS
-    fire = calls.fire(queue, where, name, seen=text, then=then, data=data, look_ms=look_ms, now_ms=now_ms)
-    return Shot(fire, look_ms)
+    check_ms = then.number("nextRun") or now_ms + MIN_MS
+    fire = calls.fire(queue, where, name, seen=text, then=then, data=data, check_ms=check_ms, now_ms=now_ms)
+    return Shot(fire, check_ms)
 
 
 def _due(stored: StoredSchedule, slot: int, now_ms: int) -> tuple[list[str], StoredSchedule]:
-    """The data of the jobs to add, and the next state; it is finished if these are the last."""
+    """The data of the jobs to add, and the next state, which is finished if these are the last."""
     data = [stored.payload(at) for at in stored.due_slots(now_ms)]
     count, limit = stored.number("iterationCount") + len(data), stored.number("limit")
     following = None if limit and count >= limit else stored.following(slot, now_ms)
@@ -270,30 +269,30 @@ def _due(stored: StoredSchedule, slot: int, now_ms: int) -> tuple[list[str], Sto
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The last run of an entry has not ended, or that is not known. ``is_told``: a worker of ours has it."""
+    """The last run of an entry may not have ended. ``is_reported``: our worker will report its end."""
 
-    is_told: bool = False
+    is_reported: bool = False
 
-    def look_ms(self, stored: StoredSchedule, now_ms: int) -> int:
-        """When to look for its end again: after an eighth of the time that it has taken."""
+    def check_ms(self, stored: StoredSchedule, now_ms: int) -> int:
+        """When to check for its end again: after an eighth of the time that it has taken."""
         taken = now_ms - stored.number("lastRun")
-        return now_ms + max(taken // SHARE, TOLD_MS if self.is_told else MIN_MS)
+        return now_ms + max(taken // SHARE, REPORTED_MS if self.is_reported else MIN_MS)
 
 
 def _end(queue: QueueKeys, job_id: str, now_ms: int) -> Op[int | Runs]:
-    """When a job ended; now, if it was removed."""
+    """When a job ended; now if it was removed."""
     state, finished, token = yield from ask(calls.job_end(queue, job_id))
     if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
-        return Runs(is_told=state == JobState.ACTIVE and token is not None)
+        return Runs(is_reported=state == JobState.ACTIVE and token is not None)
     return number(finished) or now_ms
 
 
 def _end_of_last_run(
     queue: QueueKeys, name: str, stored: StoredSchedule, last: str, now_ms: int
 ) -> Op[int | Runs]:
-    """When the job of the newest firing ended (now, if it was removed)."""
+    """When the job of the newest firing ended; now if it was removed."""
     job_id, _, fired = last.partition(" ")
-    if fired != str(stored.number("lastRun")):  # a Node worker fired it and did not store the job's id
+    if fired != str(stored.number("lastRun")):  # a Node worker fired it and does not store the job's id
         found = yield from _search(queue, name, stored.number("lastRun"))
         if found is None:
             return Runs()
@@ -302,7 +301,7 @@ def _end_of_last_run(
 
 
 def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
-    """The job that a scheduler added then; '' if it was removed, None if too many newer jobs hide it."""
+    """The job that a scheduler added then; '' if it was removed, None if too many newer jobs precede it."""
     newest = yield from ask(calls.newest_id(queue))
     for page in range(SEARCH_PAGES):
         top = newest - page * SEARCH_PAGE

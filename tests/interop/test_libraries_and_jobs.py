@@ -129,7 +129,7 @@ def test_fact_9_the_pause_between_attempts_doubles(
 
 def test_fact_10_an_own_id_exists_once(node: Node, queue: Queue) -> None:
     assert node.add(opts={"jobId": "mine"}) == "mine"
-    with pytest.raises(InvalidJob, match="'mine' exists already"):
+    with pytest.raises(InvalidJob, match="'mine' already exists"):
         queue.add("work", options=JobOptions(job_id="mine"))
     assert queue.add("work", options=JobOptions(job_id="ours")) == "ours"
     assert node.add(opts={"jobId": "ours"}) == "duplicate"

@@ -44,7 +44,7 @@ def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> No
 def test_a_line_names_some_is_said_once_and_shows_nothing_of_a_flow_with_secrets() -> None:
     until = datetime(2126, 1, 2, 3, 4, 5, tzinfo=UTC)
     waits = {f"n{number}": Wait("for a free worker of queue q") for number in range(SHOWN + 2)}
-    waits["n0"] = Wait("to be tried again (attempt 1 of 3 failed: forged\nline)", until)
+    waits["n0"] = Wait("for its next attempt (attempt 1 of 3 failed: forged\nline)", until)
     quiet = Silence()
     line = quiet.line(waits)
     assert line.startswith("n0 waits until 2126-01-0")
@@ -115,7 +115,7 @@ async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0
         assert (await fired(trigger))["status"] == "failed"
     told = capsys.readouterr().out + caplog.text
     assert "load waits until " in told
-    assert "to be tried again (attempt 1 of 2 failed: ValueError: month 13 does not exist)" in told
+    assert "for its next attempt (attempt 1 of 2 failed: ValueError: month 13 does not exist)" in told
     if where == "worker":
         assert "Node load had logged:\n    attempt 1 failed: Traceback" in told
         assert '    raise ValueError("month 13 does not exist")' in told

@@ -112,7 +112,7 @@ def test_a_job_is_shown_with_its_traceback_and_why_it_waits(
     assert "ValueError: no such month" in lines
     assert any(line.startswith("waits until ") for line in lines)
     row = shell.json("job", "show", "etl", job_id)
-    assert row["wait"]["reason"] == "to be tried again (attempt 1 of 2 failed: ValueError: no such month)"
+    assert row["wait"]["reason"] == "for its next attempt (attempt 1 of 2 failed: ValueError: no such month)"
     redis_client.hset(f"glide:{{etl}}:job:{job_id}", "data", "{not JSON")
     row = shell.json("job", "show", "etl", job_id)
     assert (row["broken"], row["data"], row["failed_reason"]) == (True, None, "ValueError: no such month")

@@ -117,7 +117,7 @@ class TestQueues:
         queue = clients.queue()
         assert clients.do(queue.add("work", 1, options=JobOptions(job_id="own"))) == "own"
         before = dump()
-        with pytest.raises(InvalidJob, match="'own' exists already"):
+        with pytest.raises(InvalidJob, match="'own' already exists"):
             clients.do(queue.add("work", 2, options=JobOptions(job_id="own")))
         assert dump() == before
         assert clients.do(queue.get_job("own")).data == 1

@@ -228,7 +228,7 @@ class TestRevoke:
     def test_an_ended_job_is_left_alone(self, clients: Clients, queue: Queue, node: Node, dump: Dump) -> None:
         node.finish(node.begin(queue.add("a")))
         before = dump()
-        with pytest.raises(JobStateConflict, match="is completed already"):
+        with pytest.raises(JobStateConflict, match="is already completed"):
             clients.do(clients.queue().revoke("1"))
         assert dump() == before
 

@@ -73,8 +73,8 @@ def test_each_says_what_it_waits_for_and_until_when(
     ]
     flow = flows.submit(FlowSpec("n", nodes))
     expected = {
-        "fails": "to be tried again (attempt 1 of 3 failed: ValueError: month 13 does not exist)",
-        "later": "its handler asked for another attempt then",
+        "fails": "for its next attempt (attempt 1 of 3 failed: ValueError: month 13 does not exist)",
+        "later": "its handler requested another attempt then",
         "asks": "for a signal: approve it",
         "unserved": "no live worker serves queue nobody",
         "delayed": "its delay",

@@ -125,7 +125,7 @@ class TestQueues:
             scripted(adding.add_job(HOME, NewJob(""), 0), [])
 
     def test_a_taken_id_is_reported(self, scripted: Scripted) -> None:
-        with pytest.raises(InvalidJob, match="'own' exists already in queue etl"):
+        with pytest.raises(InvalidJob, match="'own' already exists in queue etl"):
             scripted(
                 adding.add_job(HOME, NewJob("work", None, options=JobOptions(job_id="own")), 0), ["duplicate"]
             )
