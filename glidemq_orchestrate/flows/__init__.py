@@ -1,1 +1,1 @@
-"""A flow: its specification, its nodes, its generations, and the two ways of running it."""
+"""A flow: its specification, nodes and generations, and the two paths on which it runs."""

@@ -1,9 +1,9 @@
-"""The ways of storing and running flows, and the choice between them by topology, before anything is sent.
+"""The paths of flows, and the choice between them by topology before anything is sent.
 
-A call of a server function may touch only one slot. If all keys of a flow are in one slot, ``staged`` does
-everything; if its queues are in several slots of a cluster, or a server lacks our functions, ``portable``
-does the same in many small steps. A flow keeps its way, in all its generations. Only this file, ``staged``
-and ``portable`` know that there are two.
+A call of a server function may access only one slot. If all keys of a flow are in one slot, it takes the
+``staged`` path: the server does everything. If its queues are in several slots of a cluster, or the server
+lacks our functions, ``portable`` does the same in many small steps. A flow keeps its path in all its
+generations. Only this file, ``staged`` and ``portable`` depend on there being two.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 
 
 class FlowBackend(Protocol):
-    """One way of storing and running flows: everything that depends on it.
+    """One path: all operations that depend on how flows are stored and run.
 
     Attributes:
-        is_carried: Clients and workers move a flow on, and its queues may be in other slots than its home.
-            Otherwise the server does it.
-        missing: Why a node whose job does not exist counts as failed; '' where the record knows how it ended.
+        is_carried: Clients and workers advance a flow, and its queues may be in other slots than its home.
+            Otherwise the server advances it.
+        missing: Why a node without a job counts as failed; '' if the record has its end.
     """
 
     @property
@@ -60,20 +60,20 @@ class FlowBackend(Protocol):
     def missing(self) -> str: ...
 
     def submit(self, ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
-        """Write a flow and let it run; or attach to the equal flow that exists already. Repeatable."""
+        """Write a flow and start it, or attach to the equal flow that exists. Idempotent."""
 
     def begin(self, ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
-        """Write a generation and start it in the place of the current one. Repeatable.
+        """Write a generation and start it in place of the current one. Idempotent.
 
         Raises:
-            GenerationTaken: Another generation has begun since. What was staged is removed.
+            GenerationTaken: Another generation has begun. The staged nodes are removed.
         """
 
     def advance(self, ref: FlowRef, clock: Clock) -> Op[Any]:
-        """Do everything that the flow still needs now. Repeatable."""
+        """Do everything that is due for the flow now. Idempotent."""
 
     def sweep(self, home: QueueKeys, clock: Clock) -> Op[None]:
-        """Advance the flows of a home that nobody else moves on, and remove those past their retention."""
+        """Advance the flows of a home that nobody else advances, and remove those past their retention."""
 
     def read_record(self, fields: Mapping[str, str]) -> Mapping[str, str]:
         """The fields of a stored record in the form that ``record.read_status`` reads."""
@@ -88,10 +88,10 @@ class FlowBackend(Protocol):
         """Read every node with its rank, by name; dependencies have a lower rank."""
 
     def resolved(self, ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
-        """Nodes with the end that the record has of those whose jobs do not exist."""
+        """The nodes, with ends from the record where jobs do not exist."""
 
     def results(self, ref: FlowRef) -> Op[dict[str, Any]]:
-        """Read the result of every completed node by name."""
+        """Read the result of every completed node, by name."""
 
     def outcome(self, ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
         """Read results and failures of a flow that has ended."""
@@ -100,48 +100,48 @@ class FlowBackend(Protocol):
         """Wait for the end of a flow."""
 
     def delayed(self, ref: FlowRef) -> Op[dict[str, int]]:
-        """Nodes that wait for nothing but a delay that no job has, and until when in ms since the epoch."""
+        """Nodes that wait only for a delay that no job has, and until when (ms since the epoch)."""
 
     def stored(self, ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
-        """Read what the nodes of a flow do; None if not all of them are stored."""
+        """Read the definitions of the nodes of a flow; None if not all of them are stored."""
 
     def policies(self, ref: FlowRef) -> Op[dict[str, str] | None]:
-        """The policies of nodes by name, as the flow's table has them; None where the jobs have them."""
+        """The policies of nodes by name, from the flow's table; None if the jobs have them."""
 
     def ran(self, ref: FlowRef) -> Op[dict[str, Ran]]:
-        """Read of each node how it has run, and what it does."""
+        """Read how each node has run, and its definition."""
 
     def cancel(self, ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
         """End every node that has not ended. Returns the state before."""
 
     def own(self, ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
-        """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state."""
+        """Add an owner to a flow, or renew its lease. An ended flow is not changed. Returns the state."""
 
     def owners(self, ref: FlowRef) -> Op[list[str]]:
         """The names of the owners of a flow that has not ended, sorted."""
 
     def retry_failed(self, ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-        """Run again every node that did not complete, for an owner. Returns the state afterwards.
+        """Rerun every node that did not complete, for an owner. Returns the state afterwards.
 
         Raises:
-            NodeNotRepeatable: Some are ``lost``. Nothing was changed.
+            NodeNotRepeatable: Some of them are ``lost``. Nothing was changed.
         """
 
     def retried(self, ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
-        """The names of those nodes of an ended flow that ``retry_failed`` runs again."""
+        """The names of the nodes of an ended flow that ``retry_failed`` would rerun."""
 
     def lost(self, ref: FlowRef) -> Op[Sequence[str]]:
-        """The jobs that ``retry_failed`` cannot make again: they were removed, and their data with them."""
+        """The jobs that ``retry_failed`` cannot recreate, since they were removed with their data."""
 
     def max_changes(self, size: int) -> int:
-        """How many nodes ``change`` changes at most all or nothing, each with a text of this length."""
+        """The max number of nodes, each with a text of this length, that ``change`` changes atomically."""
 
     def change(
-        self, ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+        self, ref: FlowRef, names: Sequence[str], change: Change, clock: Clock, *, strict: bool
     ) -> Op[list[str]]:
-        """Change nodes; the names of those that the request has changed, now or in an earlier try.
+        """Change nodes; returns the names of those that the request has changed, now or in an earlier try.
 
-        ``strict``: a node that is in a wrong state is refused, and nothing is changed.
+        ``strict``: a node in an unsuitable state is an error, and nothing is changed.
         """
 
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
@@ -150,18 +150,18 @@ class FlowBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What one call of a function can reach.
+    """What one function call can access.
 
     Attributes:
-        is_cluster: Keys are spread over slots.
-        has_functions: Our functions are loaded, or can be.
+        is_cluster: Whether keys are spread over slots.
+        has_functions: Whether our functions are loaded or can be.
     """
 
     is_cluster: bool = False
     has_functions: bool = True
 
     def path(self, prefix: str, queues: Iterable[str]) -> Path:
-        """The path of a flow with these queues."""
+        """The path for a flow with these queues."""
         if not self.has_functions:
             return "portable"
         slots = {slot_of(QueueKeys(prefix, queue).base) for queue in queues} if self.is_cluster else {0}
@@ -235,36 +235,36 @@ _BACKENDS: Final[Mapping[Path, FlowBackend]] = {"staged": _Staged(), "portable":
 
 
 def backend_of(ref: FlowRef) -> FlowBackend:
-    """The way of a flow."""
+    """The backend of a flow."""
     return _BACKENDS[ref.path]
 
 
 def ref_of(home: QueueKeys, found: Found) -> FlowRef:
-    """Where a generation is."""
+    """The reference to a generation."""
     return FlowRef(home, found.stored_as, path_of(found.path))
 
 
 def path_of(stored: object) -> Path:
-    """A way by its stored name."""
+    """The path with a stored name."""
     return "portable" if stored == "portable" else "staged"
 
 
 def read_status(home: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
-    """The status of a flow from the fields of its record, also where they are not valid."""
+    """The status of a flow from the fields of its record, even if they are not valid."""
     backend = _BACKENDS[path_of(fields.get("path"))]
     return record.read_status(home, flow_id, backend.read_record(fields))
 
 
 def sweep_all(home: QueueKeys, clock: Clock) -> Op[None]:
-    """Do for the flows of a home what no server function does; see ``FlowBackend.sweep``."""
+    """Sweep a home for every path; see ``FlowBackend.sweep``."""
     for backend in _BACKENDS.values():
         yield from backend.sweep(home, clock)
 
 
 def may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
-    """Whether a specification can go the path of a flow: the portable one is open to all.
+    """Whether a specification can use the path of a flow; any can use the portable path.
 
-    A flow that took the staged path cannot go on with queues in other slots.
+    A flow on the staged path cannot continue with queues in other slots.
     """
     queues = (ref.home.queue, *flow.queues)
     return ref.path == "portable" or reach.path(ref.home.prefix, queues) == "staged"

@@ -1,8 +1,8 @@
-"""The changes that a watched flow reports, and the position from which watching can resume.
+"""The changes of a watched flow, and the position from which watching can resume.
 
-A position holds the states reported so far, not a place in a stream: so nothing that was trimmed away is
-missed and nothing is reported twice, whichever process resumes and however much later. With each state it
-holds the turn, which tells a node that has run again from one that has not, though both ended alike.
+A position contains the states reported so far, not a position in a stream. So trimming loses nothing and
+nothing is reported twice, no matter which process resumes and when. With each state it contains the turn,
+which distinguishes a node that was rerun from one that was not, even if both ended alike.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.keys import read_generation
 
 UNSEEN: Final = JobState.WAITING_CHILDREN
-"""A node is not reported before it leaves this state."""
+"""A node is not reported until it leaves this state."""
 
 _DELTA: Final = r"(\d+)([a-z])(?:(\d{1,19})\.)?"
 _MAX_DELTAS: Final = 64
 _MAX_BYTES: Final = 16 * 2**20
 _MAX_RANK: Final = 999_999
-_TURNS_OF_RUN: Final = 1_000  # later attempts count as the last
+_TURNS_OF_RUN: Final = 1_000  # later attempts count as the last one
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node is in another state than the one last reported, in the same one again, or has made progress.
+    """A node has changed its state since the last report, entered the same state again, or made progress.
 
     Attributes:
         node: Its name.
-        state: Its state now.
-        at: When it entered the state; for states without a stored time, when the change was noticed.
-        attempts: Attempts that were started since it last began to run, again or for the first time.
+        state: Its current state.
+        at: When it entered the state; if that time is not stored, when the change was noticed.
+        attempts: The number of attempts started in its current run.
         reason: Why it last failed.
-        progress: What the handler last reported.
-        position: Where watching resumes after this change.
+        progress: The last progress that the handler reported.
+        position: The position after this change, from which watching can resume.
     """
 
     node: str
@@ -64,8 +64,7 @@ class FlowChange:
         state: How it ended.
         at: When it ended.
         reason: The first failure, or why it was cancelled.
-        position: Where watching resumes after this change, when the flow was retried or has grown, or nodes
-            run again.
+        position: The position after this change, for when the flow is retried or grows, or nodes rerun.
     """
 
     flow: str
@@ -87,7 +86,7 @@ _TURN: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def turn_of(node: NodeStatus) -> int:
-    """A number that grows with each run of a node, and with each attempt that has failed within a run."""
+    """A number that increases with each run of a node, and with each failed attempt within a run."""
     if node.state == UNSEEN:
         return 0
     failed = node.attempts - (node.state in (JobState.ACTIVE, JobState.COMPLETED))
@@ -95,23 +94,23 @@ def turn_of(node: NodeStatus) -> int:
 
 
 class Seen:
-    """What was reported so far: state and turn of each node, and the end of the flow when it has ended.
+    """The reports so far: state and turn of each node, and the end of the flow if it has ended.
 
-    A node is identified by its rank where that is a whole number, as in all nodes of a submission; nodes
-    added later have ranks between those and are identified by their names.
+    A node with a whole rank, as all submitted nodes have, is identified by its rank. Nodes added later have
+    ranks in between and are identified by their names.
     """
 
     def __init__(self, flow_id: str) -> None:
         self.flow_id, self.end = flow_id, ""
         self._ended_ms = 0  # 0: unknown
         self._codes = bytearray()
-        self._turns: dict[int, int] = {}  # of nearly all nodes 0, which is left out
+        self._turns: dict[int, int] = {}  # omits 0, which nearly all nodes have
         self._others: dict[str, str] = {}
         self._head, self._deltas = "", list[str]()
 
     @classmethod
     def at(cls, flow_id: str, position: str) -> Seen:
-        """What was reported up to a position.
+        """The reports up to a position.
 
         Raises:
             ConfigurationError: It is not a position, or belongs to another flow.
@@ -121,10 +120,10 @@ class Seen:
         try:
             packed, deltas = match.groups()[:2] if match else ("", "")
             of, seen.end, seen._ended_ms, codes, seen._others, turns = _unpacked(packed)
-            seen._codes = bytearray(_known(codes), "ascii")
+            seen._codes = bytearray(_checked_codes(codes), "ascii")
             seen._turns = _turns(turns)
             for rank, code, turn in re.findall(_DELTA, deltas):
-                seen._put(_rank(rank), _known(code), int(turn or 0))
+                seen._put(_rank(rank), _checked_codes(code), int(turn or 0))
         except (ValueError, RecursionError, zlib.error) as exc:
             raise ConfigurationError(f"{position[:60]!r} is not a position of a watched flow") from exc
         if of != flow_id:
@@ -137,23 +136,23 @@ class Seen:
         return seen
 
     def state(self, rank: float, name: str) -> str:
-        """The state of a node that was last reported."""
+        """The last reported state of a node."""
         if not isinstance(rank, int):
             return self._others.get(name, UNSEEN).partition(" ")[0]
         return _STATES[chr(self._codes[rank])] if rank < len(self._codes) else UNSEEN
 
     def turn(self, rank: float, name: str) -> int:
-        """The turn in which that was; 0 before it has started."""
+        """The turn of that report; 0 before the node has started."""
         if not isinstance(rank, int):
             return int(self._others.get(name, "").partition(" ")[2] or 0)
         return self._turns.get(rank, 0)
 
     def run(self, rank: float, name: str) -> int:
-        """The run in which that was."""
+        """The run of that report."""
         return self.turn(rank, name) // _TURNS_OF_RUN
 
     def has(self, rank: float, node: NodeStatus) -> bool:
-        """Whether a node was reported in this state and turn. That of a removed job is not known any more."""
+        """Whether a node was reported in this state and turn. The turn of a removed job is unknown."""
         return self.state(rank, node.name) == node.state and turn_of(node) <= self.turn(rank, node.name)
 
     def has_end(self, state: FlowState, at: datetime | None) -> bool:
@@ -161,14 +160,14 @@ class Seen:
         return self.end == state and (not self._ended_ms or self._ended_ms == _milliseconds(at))
 
     def record(self, rank: float, node: NodeStatus) -> str:
-        """Remember state and turn of a node; returns the position after it."""
+        """Record state and turn of a node; returns the position after it."""
         self._set(rank, node)
         if self.end:
             self.end, self._ended_ms, self._head = "", 0, ""
         return self._position()
 
     def record_end(self, state: FlowState, at: datetime | None = None) -> str:
-        """Remember the end of the flow; returns the position after it."""
+        """Record the end of the flow; returns the position after it."""
         self.end, self._ended_ms, self._head = str(state), _milliseconds(at), ""
         return self._position()
 
@@ -192,8 +191,8 @@ class Seen:
             self._turns.pop(rank, None)
 
     def _position(self) -> str:
-        """The packed states, followed by the changes since they were packed."""
-        # Packing everything takes time in proportion to the flow: most positions only append their changes.
+        """The packed states, followed by the changes since then."""
+        # Packing everything takes time proportional to the flow: most positions only append changes.
         if not self._head or len(self._deltas) > max(_MAX_DELTAS, len(self._codes) // 100):
             end = f"{self.end} {self._ended_ms}" if self._ended_ms else self.end
             ranks = range(max(self._turns, default=-1) + 1)
@@ -205,9 +204,9 @@ class Seen:
 
 
 def _unpacked(packed: str) -> tuple[str, str, int, str, dict[str, str], str]:
-    """The parts of a position: flow, its end and when that was, states, those of added nodes, turns.
+    """The parts of a position: flow, its end, the time of that, states, states of added nodes, turns.
 
-    It may be forged: the parts are checked, and the unpacked size is limited.
+    It may be forged, so the parts are checked and the unpacked size is limited.
     """
     unpacker = zlib.decompressobj()
     data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MAX_BYTES)
@@ -228,7 +227,7 @@ def _unpacked(packed: str) -> tuple[str, str, int, str, dict[str, str], str]:
 
 
 def _turns(text: str) -> dict[int, int]:
-    """The turns by rank."""
+    """The turns, by rank."""
     if text.count(",") > _MAX_RANK:
         raise ValueError("more turns than there are nodes")
     return {rank: _turn(turn) for rank, turn in enumerate(text.split(",")) if turn}
@@ -240,7 +239,7 @@ def _turn(text: str) -> int:
     return int(text or 0)
 
 
-def _known(codes: str) -> str:
+def _checked_codes(codes: str) -> str:
     if not set(codes) <= _STATES.keys():
         raise ValueError("an unknown state")
     return codes

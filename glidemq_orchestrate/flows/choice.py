@@ -1,4 +1,4 @@
-"""How users choose nodes: the arguments of public methods, checked, and what their patterns match."""
+"""How users select nodes: checks the arguments of public methods, and matches their patterns."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from glidemq_orchestrate.foundation.names import described
 
 
 class Choice(Chosen):
-    """``Chosen``; square brackets in the pattern of names are a class of characters, and themselves too.
+    """``Chosen``, but square brackets in name patterns match as a character class or literally.
 
-    The nodes of a fan-out have them in their names: ``item[1]`` matches that one, ``clean[*]`` all of its
+    Nodes of a fan-out have brackets in their names: ``item[1]`` matches one of them, ``clean[*]`` a whole
     fan-out, and ``part-[12]`` two nodes.
     """
 
@@ -34,38 +34,38 @@ def choice(
     state: str = "",
     error: str = "",
 ) -> Choice:
-    """Nodes as the arguments of a public method choose them.
+    """Return the selection that the arguments of a public method make.
 
     Raises:
-        ConfigurationError: They do not choose any, or in two ways, or one of them is of another type.
+        ConfigurationError: They make none or two, or one of them has the wrong type.
     """
     if node is not None:
         _check_text("node", node)
-    for name, given in (("pattern", pattern), ("state", state), ("error", error)):
-        _check_text(name, given)
+    for name, value in (("pattern", pattern), ("state", state), ("error", error)):
+        _check_text(name, value)
     found = chosen(node, nodes=_names(nodes), pattern=pattern, state=state, error=error)
     return Choice(found.names, found.pattern, found.state, found.error)
 
 
 def starts(nodes: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names of the nodes from which on a flow is to run again; None: all of it.
+    """The names of the nodes from which on a flow reruns; None for all of it.
 
     Raises:
-        ConfigurationError: There are none, or they are no names.
+        ConfigurationError: There are none, or they are not names.
     """
     if nodes is None:
         return None
     names = node_names(_names(nodes))
     if not names:
-        raise ConfigurationError("nodes is empty: name some, or leave it out to run all of the flow again")
+        raise ConfigurationError("nodes is empty. Fix: name some, or omit it to rerun the whole flow")
     return names
 
 
 def check_dependents(dependents: object) -> bool:
-    """Whether what follows runs again too.
+    """Whether dependents rerun too.
 
     Raises:
-        ConfigurationError: It is no bool.
+        ConfigurationError: It is not a bool.
     """
     if not isinstance(dependents, bool):
         raise ConfigurationError(f"dependents must be bool, got {described(dependents)}")
@@ -74,7 +74,7 @@ def check_dependents(dependents: object) -> bool:
 
 def _names(nodes: Iterable[str]) -> Iterable[str]:
     if isinstance(nodes, str):
-        return nodes  # ``node_names`` says what is wrong with it
+        return nodes  # ``node_names`` reports the error
     names = list(nodes)
     for name in names:
         if not isinstance(name, str):
@@ -82,6 +82,6 @@ def _names(nodes: Iterable[str]) -> Iterable[str]:
     return names
 
 
-def _check_text(name: str, given: object) -> None:
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{name} must be str, got {described(given)}")
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be str, got {described(value)}")

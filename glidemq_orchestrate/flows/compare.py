@@ -1,6 +1,6 @@
-"""In what a flow that exists differs from a specification: what a conflict tells its user.
+"""Compares an existing flow with a specification, to explain a conflict.
 
-Nothing is stored for it: the table of the flow and the jobs of its nodes say what each node does.
+Nothing is stored for this: the table of the flow and the jobs of its nodes define each node.
 """
 
 from __future__ import annotations
@@ -28,35 +28,34 @@ SHAPING: Final = ("fallbacks", "mustPass")
 OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
 
 Differences = dict[str, tuple[str, ...]]
-"""As ``FlowConflict.differences``."""
+"""In the form of ``FlowConflict.differences``."""
 
 
 def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
-    """The nodes in which a flow differs from a specification, the first 20 of them; changes nothing.
+    """The first 20 nodes in which a flow differs from a specification. Changes nothing.
 
-    Nodes that handlers have added are not compared, nor are data, options and policies of nodes whose jobs
-    were removed.
+    Not compared: nodes that handlers have added; data, options and policies of nodes with removed jobs.
     """
     rows = yield from read_rows(ref)
     known = {node.name for node in flow.nodes}
     gone = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
     found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
     found |= dict.fromkeys(gone, ("gone",))
-    found |= yield from changes(ref, flow, rows, most=MAX - len(found))
+    found |= yield from changes(ref, flow, rows, max_=MAX - len(found))
     return dict(list(found.items())[:MAX])
 
 
 def fields(ref: FlowRef, flow: CheckedFlow) -> Op[tuple[str, ...]]:
-    """The settings of the flow itself that differ from a specification, of those that make it another one."""
+    """The settings of the flow itself, of those in its fingerprint, that differ from a specification."""
     record = yield from ask(record_of(ref.home, ref.flow_id))
     deadline = exact(record["deadline"]) if "deadline" in record else None
     has = {"name": record.get("name", ""), "deadline": deadline, "fail_fast": "fail_fast" in record}
-    wanted = {"name": flow.name, "deadline": flow.deadline_ms, "fail_fast": flow.fail_fast}
-    return tuple(name for name, value in wanted.items() if has[name] != value)
+    expected = {"name": flow.name, "deadline": flow.deadline_ms, "fail_fast": flow.fail_fast}
+    return tuple(name for name, value in expected.items() if has[name] != value)
 
 
 def is_of_spec(row: Row) -> bool:
-    """Whether a node was submitted with its flow, and not added to it later."""
+    """Whether a node was submitted with its flow, not added later."""
     return isinstance(row[0], int)
 
 
@@ -65,35 +64,35 @@ def changes(  # noqa: PLR0913  one comparison
     flow: CheckedFlow,
     rows: Mapping[str, Row],
     *,
-    most: int = MAX_NODES,
+    max_: int = MAX_NODES,
     shaping: bool = False,
     known: Mapping[str, Definition | None] | None = None,
 ) -> Op[Differences]:
-    """In what the nodes that a flow and a specification both have differ: about the first ``most`` of them.
+    """The differences between the nodes that a flow and a specification share, up to about ``max_``.
 
     Args:
         ref: The flow.
         flow: The specification.
-        rows: What the table of the flow has.
-        most: How many are enough.
-        shaping: Only what shapes a result counts; of the options these are ``SHAPING``, and a job that was
-            removed has no result.
-        known: What is known of the jobs, without the policies of single dependencies; None: nothing.
+        rows: The table of the flow.
+        max_: The number of differences that suffices.
+        shaping: Compare only what affects results: of the options, only those in ``SHAPING``. A removed job
+            counts as different.
+        known: The definitions read so far, without policies of single dependencies; None for none.
     """
     found: Differences = {}
     policies = yield from backend_of(ref).policies(ref)
     for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
-        if len(found) >= most:
+        if len(found) >= max_:
             break
-        wanted = _wanted(ref, flow, part, rows, is_in_table=policies is not None)
-        stored = yield from _stored(ref, wanted, rows, known, has_edges=policies is None)
+        expected = _expected_policies(ref, flow, part, rows, is_in_table=policies is not None)
+        stored = yield from _stored(ref, expected, rows, known, has_edges=policies is None)
         if policies is not None:
             stored = {
                 name: has and has._replace(policies=_in_table(policies.get(name, "")))
                 for name, has in stored.items()
             }
         for node in part:
-            has, wants = stored[node.name], wanted[node.name]
+            has, wants = stored[node.name], expected[node.name]
             what = (*_of_row(node, rows), *_of_job(node, has, wants, shaping=shaping))
             if what:
                 found[node.name] = what
@@ -103,7 +102,7 @@ def changes(  # noqa: PLR0913  one comparison
 Policies = dict[str, str]
 
 
-def _wanted(
+def _expected_policies(
     ref: FlowRef,
     flow: CheckedFlow,
     nodes: Sequence[CheckedNode],
@@ -111,27 +110,27 @@ def _wanted(
     *,
     is_in_table: bool,
 ) -> dict[str, Policies]:
-    """The policies that the nodes should have, in the form of those that are stored."""
+    """The policies that the nodes should have, in their stored form."""
     if is_in_table:
         return {node.name: _in_table(policy_text(node)) for node in nodes}
     ids = {name: rows[name][2] for node in nodes for name in node.after if name in rows}
-    # Some may be jobs of earlier generations.
+    # Some jobs may be those of earlier generations.
     names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=ids)
     return {node.name: _policies(node, names) for node in nodes}
 
 
 def _stored(
     ref: FlowRef,
-    wanted: Mapping[str, Policies],
+    expected: Mapping[str, Policies],
     rows: Mapping[str, Row],
     known: Mapping[str, Definition | None] | None,
     *,
     has_edges: bool,
 ) -> Op[dict[str, Definition | None]]:
-    """The definitions of these nodes, with the policies of single dependencies where some are wanted."""
-    found = {name: known[name] for name in wanted} if known is not None else {}
+    """The stored definitions of these nodes, with policies of single dependencies where any are expected."""
+    found = {name: known[name] for name in expected} if known is not None else {}
     todo: list[tuple[str, Call[Definition | None]]] = []
-    for name, wants in wanted.items():
+    for name, wants in expected.items():
         edges = sorted(wants.keys() - {*POLICIES}) if has_edges else []
         if known is None or edges:
             _rank, queue, job_id, *_ = rows[name]
@@ -142,7 +141,7 @@ def _stored(
 
 
 def _in_table(text: str) -> Policies:
-    """The policies of a node as the table of the portable path has them."""
+    """The policies of a node, from the table of the portable path."""
     fields: dict[str, Any] = json.loads(text or "{}")
     return {f"gmo:{name}": json.dumps(value, sort_keys=True) for name, value in fields.items()}
 
@@ -153,19 +152,19 @@ def _policies(node: CheckedNode, names: JobNames) -> Policies:
 
 
 def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
-    """In what the place of a node in the flow differs: ``queue``, ``job``, ``after``."""
+    """The differences in the row of a node: ``queue``, ``job``, ``after``."""
     _rank, queue, _job_id, job, *after = rows[node.name]
     if queue != node.queue:
         yield "queue"
     if job != node.job:
         yield "job"
-    # Names that are of no node of the specification were appended by nodes that were added later.
+    # Names missing in the specification were appended by nodes added later.
     if sorted(name for name in after if name not in rows or is_of_spec(rows[name])) != sorted(node.after):
         yield "after"
 
 
-def _of_job(node: CheckedNode, has: Definition | None, wanted: Policies, *, shaping: bool) -> Iterator[str]:
-    """In what a job differs: ``data``, ``options``, ``policies``; ``removed``: only if ``shaping``."""
+def _of_job(node: CheckedNode, has: Definition | None, expected: Policies, *, shaping: bool) -> Iterator[str]:
+    """The differences in a job: ``data``, ``options``, ``policies``; with ``shaping`` also ``removed``."""
     if has is None:
         yield from ("removed",) if shaping else ()
         return
@@ -175,10 +174,10 @@ def _of_job(node: CheckedNode, has: Definition | None, wanted: Policies, *, shap
     compared = SHAPING if shaping else {*has.options, *options}
     if any(has.options.get(name) != options.get(name) for name in compared):
         yield "options"
-    if _shaping(has.policies) != _shaping(wanted) or (not shaping and has.policies != wanted):
+    if _shaping(has.policies) != _shaping(expected) or (not shaping and has.policies != expected):
         yield "policies"
 
 
 def _shaping(policies: Mapping[str, str]) -> dict[str, str]:
-    """Those that decide whether the node itself runs."""
+    """The policies that decide whether the node itself runs."""
     return {name: text for name, text in policies.items() if name not in OF_OTHERS}

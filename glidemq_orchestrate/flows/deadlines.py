@@ -10,12 +10,12 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 
 
 def is_due(queue: QueueKeys, now_ms: int) -> Call[bool]:
-    """Whether ``expire_due`` has anything to end in a home queue."""
+    """Whether ``expire_due`` has anything to do in a home queue."""
     return command("ZCOUNT", queue.key("gmo:due"), "-inf", now_ms, decode=bool)
 
 
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
-    """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
+    """End expired jobs, nodes and flows of a home queue; returns how many, and the next time or -1."""
 
     def decode(reply: Any) -> tuple[int, int]:
         count, next_ms = replies.integers(reply)

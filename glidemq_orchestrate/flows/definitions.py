@@ -1,4 +1,4 @@
-"""What a node does, as its job has it."""
+"""The definition of a node, read from its job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge"
 
 
 class Definition(NamedTuple):
-    """Data as JSON text with its keys in order, options, and the policies that are stored with the job."""
+    """Data as JSON text with sorted keys, options, and the policies stored with the job."""
 
     data: str
     options: dict[str, Any]
@@ -30,7 +30,7 @@ class Definition(NamedTuple):
 
 
 def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call[Definition | None]:
-    """The definition of a node, None if its job was removed; of single edges only the fields in ``edges``."""
+    """The definition of a node, with the fields of only these ``edges``; None if its job was removed."""
     fields = (*POLICIES, *edges)
 
     def decode(reply: Any) -> Definition | None:
@@ -44,7 +44,7 @@ def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call
 
 
 def settled_options(options: str) -> dict[str, Any]:
-    """The options of a node without what its flow adds or leaves out, such as the trace context."""
+    """The options of a node without those that its flow sets, such as the trace context."""
     if options == "{}":
         return {}
     added = {"traceparent", "tracestate", "gmo", *KEEPING}
@@ -52,11 +52,11 @@ def settled_options(options: str) -> dict[str, Any]:
 
 
 class Manner(NamedTuple):
-    """How a node does what it does; many nodes share one. Policies of single dependencies: ``edges``.
+    """How a node runs; many nodes share one. For policies of single dependencies see ``edges``.
 
     Attributes:
-        rule, on_failure, edge: '' where the node has none.
-        extension: The id of the addition from outside that brought it; '' for any other node.
+        rule, on_failure, edge: '' if the node has none.
+        extension: The id of the extension that added it; '' for any other node.
     """
 
     options: str
@@ -72,11 +72,11 @@ class Manner(NamedTuple):
 
 
 Work = tuple[str, Manner]
-"""All that the job of a node says of it: its data, and how."""
+"""The data of a node, and how it runs."""
 
 
 def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
-    """What the job of a node of the staged path says; None if it was removed."""
+    """The work in the job of a staged node; None if the job was removed."""
     return command("HMGET", queue.job(job_id), *_OF_WORK, decode=lambda reply: _read_work(*reply))
 
 
@@ -124,13 +124,13 @@ def _read_manner(  # noqa: PLR0913, PLR0917  a field each
 
 
 class StoredNodes(NamedTuple):
-    """What is stored of the nodes of a flow, as far as it was read at once.
+    """The stored nodes of a flow, as far as they were read in one go.
 
     Attributes:
         rows: The row of every node, dependencies before dependents.
         data: The data of nodes by name.
-        manners: How these nodes run.
-        policies: The policies of nodes as the table of the flow has them; None where the jobs have them.
+        manners: How the nodes run, by name.
+        policies: The policies of nodes from the table of the flow; None if the jobs have them.
     """
 
     rows: dict[str, Row]
@@ -140,12 +140,12 @@ class StoredNodes(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a flow has of a node: its row, how it has run, and what it does.
+    """A node of a flow: its row, how it has run, and its definition.
 
     Attributes:
         row: Rank, queue, job id, job and dependencies.
-        state: Of its job, or ``skipped``; ``removed-completed`` or the like if the job was removed.
-        grown_by: The id of the job that added it to the flow, or of an addition from outside, or ''.
+        state: That of its job, or ``skipped``; ``removed-completed`` or the like if the job was removed.
+        grown_by: The id of the job or extension that added it to the flow, or ''.
         definition: None if the job was removed; without the policies of single dependencies.
     """
 
@@ -156,7 +156,7 @@ class Ran(NamedTuple):
 
 
 def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
-    """What a flow of the portable path has of the node of this row."""
+    """The node of this row in a portable flow."""
     fields = ("state", "gmo:skipped", "data", "opts", "gmo:removed")
 
     def decode(reply: Any) -> Ran:
@@ -172,7 +172,7 @@ def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
 
 
 def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:
-    """What the failures of these dependencies mean to a node; '' where it does not say."""
+    """The failure policies of a node for these dependencies; '' where it has none."""
 
     def decode(reply: Any) -> list[str]:
         return [text or "" for text in reply]

@@ -1,4 +1,4 @@
-"""Calls about the generations of a flow; ``parts/generations.lua`` says how they are stored."""
+"""Calls for the generations of a flow; ``parts/generations.lua`` describes how they are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 
-_ASKED: Final = "\n"  # no request has a control character
+_SEPARATOR: Final = "\n"  # requests contain no control characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Found:
 
     Attributes:
         stored_as: The id under which it is stored.
-        path: The name of its way, as it is stored.
+        path: The stored name of its path.
         digest: The fingerprint of its specification.
-        request: The token of whoever asked for it, or ''; as it is stored, see ``request_for``.
+        request: Its stored idempotency key, or ''; see ``request_for``.
         how: ``restart`` or ``retry_failed``; '' for the first generation.
     """
 
@@ -36,28 +36,28 @@ class Found:
 
     @property
     def requester(self) -> str:
-        """The token of whoever asked for it, without what was asked."""
+        """Its idempotency key, without the fingerprint of the nodes."""
         return read_request(self.request)
 
 
 def request_for(request: str, nodes: Collection[str] | None) -> str:
-    """A request as it is stored: with a fingerprint of the nodes from which on the flow is to run again.
+    """The stored form of an idempotency key: with a fingerprint of the nodes from which on the flow reruns.
 
-    A request for all of them is stored as it is.
+    For a rerun of the whole flow it is the key itself.
     """
     if not request or nodes is None:
         return request
     fingerprint = hashlib.sha256(json.dumps(sorted(nodes)).encode(errors="replace")).hexdigest()[:16]
-    return f"{request}{_ASKED}{fingerprint}"
+    return f"{request}{_SEPARATOR}{fingerprint}"
 
 
 def read_request(stored: str) -> str:
-    """The token of whoever asked, as they gave it."""
-    return stored.partition(_ASKED)[0]
+    """The idempotency key as the caller passed it."""
+    return stored.partition(_SEPARATOR)[0]
 
 
 def first(home: QueueKeys, flow_id: str) -> Call[Found | None]:
-    """A flow that has one generation only, from its record; None without a record."""
+    """The only generation of a flow, from its record; None without a record."""
 
     def decode(reply: Any) -> Found | None:
         digest, path, request = reply
@@ -67,7 +67,7 @@ def first(home: QueueKeys, flow_id: str) -> Call[Found | None]:
 
 
 def current(home: QueueKeys, flow_id: str) -> Call[Found | None]:
-    """The current generation of a flow that has several; None for any other flow."""
+    """The current generation of a flow with several; None for any other flow."""
 
     def decode(reply: Any) -> Found | None:
         found = read_entries(reply)
@@ -77,18 +77,18 @@ def current(home: QueueKeys, flow_id: str) -> Call[Found | None]:
 
 
 def every(home: QueueKeys, flow_id: str) -> Call[list[Found]]:
-    """The generations of a flow that has several, the oldest that is kept first; else none."""
+    """The recorded generations of a flow with several, oldest first; otherwise none."""
     return command("XRANGE", home.generations(flow_id), "-", "+", decode=read_entries)
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The generation whose place another one takes.
+    """A generation to be superseded.
 
     Attributes:
         stored_as: The id under which it is stored.
-        how: How the new one came: ``restart`` or ``retry_failed``.
-        extensions: How often it may have been extended by then; '' for any number.
+        how: Why the next one begins: ``restart`` or ``retry_failed``.
+        extensions: The number of extensions that it must have by then; '' for any number.
     """
 
     stored_as: str
@@ -97,19 +97,19 @@ class Before:
 
 
 def begin(home: QueueKeys, before: Before, new: str, digest: str, now_ms: int) -> Call[FlowState]:
-    """Start a staged generation in the place of the current one; returns its state. Repeatable."""
+    """Start a staged generation in place of the current one; returns its state. Idempotent."""
     keys = [home.generations(new), home.flow(before.stored_as), home.flow(new)]
     args = (now_ms, before.stored_as, new, digest, before.how, before.extensions)
     return function("gmo_begin_generation", keys, args, FlowState, repeatable=True)
 
 
 def is_expired(home: QueueKeys, stored: str) -> Call[bool]:
-    """Whether the jobs of a generation were removed, or are being removed."""
+    """Whether the jobs of a generation were or are being removed."""
     return command("HEXISTS", home.flow(stored), "expired_at", decode=bool)
 
 
 def read_entries(reply: Any) -> list[Found]:
-    """The generations that entries of a stream of generations name."""
+    """The generations in the entries of a generations stream."""
     rest = ("digest", "request", "how")
     return [
         Found(fields["id"], str(fields.get("path") or ""), *(fields.get(name, "") for name in rest))

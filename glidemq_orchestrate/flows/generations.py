@@ -1,10 +1,9 @@
-"""Generations of a flow: beginning the next one, and what is known of all of them.
+"""Generations of a flow: begins the next one, and reads their status.
 
-A generation is staged as a flow of its own, under an id that names it, and then takes the place of the
-current one in a single call. A kill before that call leaves staged nodes that cannot start: a repeat
-continues with them, else the sweep removes them. A kill after it leaves a flow that every supervisor of the
-home queue advances. On the portable path there is no single call: ``portable/succession.py`` says what stands
-for it. A flow keeps its path: one that took the portable path stays on it.
+A generation is staged like a separate flow, under an id with its number, and then supersedes the current one
+in a single call. A kill before that call leaves staged nodes that cannot start: a repeat continues with them,
+or else the sweep removes them. A kill after it leaves a flow that every supervisor of the home queue
+advances. The portable path has several calls instead: see ``portable/succession.py``. A flow keeps its path.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ PER_TRIP: Final = 250
 
 
 class CurrentGeneration(NamedTuple):
-    """Where the current generation of a flow is, and what is known of it."""
+    """The reference to the current generation of a flow, and its record."""
 
     ref: FlowRef
     found: Found
@@ -68,12 +67,13 @@ def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
 
 
 def submit(
-    place: CurrentGeneration, flow: CheckedFlow, on_existing: OnExisting, clock: Clock, *, anew: bool = False
+    place: CurrentGeneration, flow: CheckedFlow, on_existing: OnExisting, clock: Clock, *, force: bool = False
 ) -> Op[FlowRef]:
-    """Begin the next generation of a flow, unless that was done already.
+    """Begin the next generation of a flow, unless it was begun before.
 
-    It was done if a restart was asked for with the same request before, or, for ``retry_failed``, if the
-    current generation has the same specification. ``anew``: that one cannot be retried as it is.
+    A restart was begun before if a generation has the same request; a ``retry_failed`` if the current
+    generation has the same specification. ``force``: begin one even so, since the current generation cannot
+    be retried.
 
     Raises:
         FlowConflict: The request has begun a generation with another specification.
@@ -89,8 +89,8 @@ def submit(
             and (known := (yield from _of_request(ref, flow.request, clock, flow)))
         ):
             return known
-        with suppress(Superseded):  # meanwhile
-            is_equal = found.digest == flow.digest and not (anew and ref == first)
+        with suppress(Superseded):  # since it was found
+            is_equal = found.digest == flow.digest and not (force and ref == first)
             if is_equal and (not is_restart or (yield from _is_staging(ref))):
                 yield from backend_of(ref).submit(ref, flow, "attach" if is_restart else on_existing, clock)
                 return ref
@@ -114,21 +114,21 @@ def restart(  # noqa: PLR0913  as the public method
     again: Collection[str] | None = None,
     generation: int | None = None,
 ) -> Op[FlowRef]:
-    """Begin the next generation with the nodes of the current one; returns where it is.
+    """Begin the next generation with the nodes of the current one; returns its reference.
 
     Args:
         ref: The current generation.
-        request: The same one begins one generation only.
+        request: The idempotency key: one key begins only one generation.
         clock: The clock.
-        owner: Who wants it.
-        again: Only these nodes and all that follow them run again, and what has not completed; None: all.
-        generation: Only if this is the current one, or the request has begun one already.
+        owner: The owner of the new generation.
+        again: Rerun only these nodes, all that follow them, and all that have not completed; None: all.
+        generation: Refuse unless this is the current one or the request has begun one before.
 
     Raises:
-        NodeNotFound: One of them is not a node of the specification.
+        NodeNotFound: One of ``again`` is not a node of the specification.
         FlowConflict: The request has begun a generation with other nodes.
         Superseded: Another generation has begun.
-        FlowNotFound, FlowExpired: The flow no longer exists, or not all of its jobs do.
+        FlowNotFound, FlowExpired: The flow, or some of its jobs, no longer exist.
         GenerationTaken: Other callers kept extending it.
     """
     check_generation(generation)
@@ -139,7 +139,7 @@ def restart(  # noqa: PLR0913  as the public method
         yield from fenced(ref, generation)
         status = yield from _status(ref)
         raise_if_superseded(status)
-        if status.state is FlowState.STAGING:  # nothing of it has run
+        if status.state is FlowState.STAGING:  # none of it has run
             return ref
         stored = yield from read_flow(ref, clock)
         flow = replace(stored.flow, request=asked, owner=owner)
@@ -158,15 +158,15 @@ def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:
     for name in names:
         if name not in flow.queue_of:
             raise NodeNotFound(
-                f"flow {ref.public_id} was submitted without a node {name}; one that another node has added "
-                "runs again with that one"
+                f"flow {ref.public_id} was submitted without a node {name}; a node added by another node "
+                "reruns with that one"
             )
 
 
 def _begin(
     ref: FlowRef, flow: CheckedFlow, before: generation_record.Before, clock: Clock
 ) -> Op[FlowRef | None]:
-    """Stage the next generation and begin it; None if the current one is another one now."""
+    """Stage the next generation and begin it; None if the current one has changed."""
     new = _next(ref, flow, before)
     try:
         yield from backend_of(ref).begin(new, flow, before, clock)
@@ -180,7 +180,7 @@ def _taken(ref: FlowRef) -> GenerationTaken:
 
 
 def _next(ref: FlowRef, flow: CheckedFlow, before: generation_record.Before) -> FlowRef:
-    """The next generation: the same for a repeat that stages the same, else another one."""
+    """The reference to the next generation; a repeat with the same content gets the same."""
     origin = json.dumps([before.how, before.extensions, flow.request, flow.digest, sorted(flow.carried)])
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
 
@@ -188,12 +188,12 @@ def _next(ref: FlowRef, flow: CheckedFlow, before: generation_record.Before) -> 
 def _of_request(
     ref: FlowRef, request: str, clock: Clock, flow: CheckedFlow | None = None
 ) -> Op[FlowRef | None]:
-    """The newest generation that was asked for with this request, moved on where its caller may have died.
+    """The newest generation with this request, advanced in case its caller has died.
 
-    ``request``: as it is stored.
+    ``request``: in its stored form.
 
     Raises:
-        FlowConflict: It has another specification than the flow, or was to run other nodes again.
+        FlowConflict: Its specification differs from ``flow``, or it reruns other nodes.
     """
     every = yield from ask(generation_record.every(ref.home, ref.public_id))
     if not every and (first := (yield from ask(generation_record.first(ref.home, ref.public_id)))):
@@ -204,12 +204,12 @@ def _of_request(
             if found.request != request:
                 raise FlowConflict(
                     f"request {found.requester} began generation {known.generation} of flow {ref.public_id} "
-                    "to run other nodes again: a restart from these needs a request of its own"
+                    "to rerun other nodes. Fix: use another idempotency key to restart from these"
                 )
             if flow is not None and found.digest not in ("", flow.digest):
                 raise FlowConflict(
                     f"request {request} began generation {known.generation} of flow {ref.public_id} with "
-                    "another specification: a restart with this one needs a request of its own"
+                    "another specification. Fix: use another idempotency key to restart with this one"
                 )
             backend = backend_of(known)
             if backend.is_carried:
@@ -223,7 +223,7 @@ def _is_staging(ref: FlowRef) -> Op[bool]:
 
 
 def _status(ref: FlowRef) -> Op[FlowStatus]:
-    """The record of a generation, also before its first fields were written."""
+    """The record of a generation, even before its first fields were written."""
     found = yield from ask(flow_record.record_fields(ref.home, ref.flow_id))
     if not found:
         raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
@@ -231,7 +231,7 @@ def _status(ref: FlowRef) -> Op[FlowStatus]:
 
 
 class Compared(NamedTuple):
-    """How a specification compares with what a flow has; see ``compared``."""
+    """The comparison of a specification with a flow; see ``compared``."""
 
     rows: Mapping[str, Row]
     runs: Mapping[str, str]
@@ -240,21 +240,20 @@ class Compared(NamedTuple):
 
 
 def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[Compared]:
-    """Why the nodes of a specification have to run, and the ids of the jobs of the others.
+    """Why nodes of a specification have to run, and the job ids of the others.
 
-    And those of the others whose edges in the flow can stay as they are. ``again``: nodes that run whatever
-    they are.
+    Also, which of the others keep their edges. ``again``: nodes that run in any case.
     """
     try:
         found = yield from backend_of(ref).ran(ref)
-    except FlowExpired:  # nothing is left to carry over
+    except FlowExpired:  # there is nothing to carry over
         found = {}
     rows = {name: ran.row for name, ran in found.items()}
     growers = {ran.grown_by for ran in found.values()}
     done = {name: Done(ran.state, ran.row[2] in growers) for name, ran in found.items()}
     known = {name: ran.definition for name, ran in found.items()}
     changed = yield from compare.changes(ref, flow, rows, shaping=True, known=known)
-    changed |= dict.fromkeys(again, ("asked for",))
+    changed |= dict.fromkeys(again, ("requested",))
     runs = reasons(flow.nodes, done, changed)
     kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
     return Compared(
@@ -263,7 +262,7 @@ def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op
 
 
 def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
-    """The status of each of several generations, of any flows; None for one that no longer exists."""
+    """The status of each of these generations, of any flows; None for one that no longer exists."""
     found: list[FlowStatus | None] = []
     for part in parts(refs, PER_TRIP):
         records = yield from ask_all([flow_record.record_fields(ref.home, ref.flow_id) for ref in part])
@@ -275,33 +274,33 @@ def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
 
 
 def history(ref: FlowRef) -> Op[list[FlowStatus]]:
-    """The status of every generation that is kept, oldest first."""
+    """The status of every recorded generation, oldest first."""
     every = yield from ask(generation_record.every(ref.home, ref.public_id))
     stored = [found.stored_as for found in every] or [ref.flow_id]
     every_status = yield from statuses([replace(ref, flow_id=one) for one in stored])
-    found = [one for one in every_status if one]  # of one that never was more than a claim, none is kept
+    found = [status for status in every_status if status]  # None: it was only a claim
     if not found:
         raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
     return found
 
 
 def check_generation(generation: object) -> None:
-    """Refuse what is no number of a generation.
+    """Check the number of a generation.
 
     Raises:
-        ConfigurationError: That is so.
+        ConfigurationError: It is not an int or None.
     """
     if generation is not None and type(generation) is not int:
         raise ConfigurationError(f"generation must be int or None, got {described(generation)}")
 
 
 def fenced(ref: FlowRef, generation: int | None) -> Op[None]:
-    """Refuse to change the current generation for somebody who means another one.
+    """Check that a change is meant for the current generation.
 
     Raises:
-        ConfigurationError: It is no number.
-        Superseded: It is an older one.
-        FlowNotFound: There was never one of this number.
+        ConfigurationError: It is not a number.
+        Superseded: It is an older generation.
+        FlowNotFound: There was never a generation with this number.
     """
     check_generation(generation)
     if generation is None or generation == ref.generation:

@@ -1,14 +1,14 @@
-"""The home queue of a flow: its claim on the id, how it is chosen, and its links to the flow's other queues.
+"""The home queue of a flow: its claim on the id, its choice, and its links to the flow's other queues.
 
-The claim is a key in a slot of its own, so no call writes it together with the record. A claim without a
-record is left by a kill between the two, or belongs to a submission that is about to write its record. A
-submission with the same home continues with it, and one with another home takes it over. Every submission
+The claim is a key in its own slot, so no call writes it together with the record. A claim without a record
+was left by a kill between the two writes, or belongs to a submission that is about to write the record. A
+submission with the same home continues with it; one with another home takes it over. Every submission
 confirms its claim before it starts its flow.
 
-The supervisor of the home advances a flow, and does so quickly only if the flow's other queues are supervised
-too. So a submission links the home to these queues, and each of them to the home. The links are sets in the
-slots of their queues. A repeat writes them again, and a supervisor removes the links between queues that have
-no flow in common any more.
+The supervisor of the home advances a flow; it is fast only if the flow's other queues are supervised too. So
+a submission links the home to these queues, and each of them to the home. The links are sets in the slots of
+their queues. A repeat writes them again. A supervisor removes links between queues that no longer share a
+flow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_NAMED: Final = 5
 
 
 def claim(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Claim a flow id for a home queue, unless it is claimed already. Repeatable.
+    """Claim a flow id for a home queue, unless it is already claimed. Idempotent.
 
     The claim expires after a quarter of an hour, unless ``keep`` is called.
     """
@@ -44,7 +44,7 @@ def claim(home: QueueKeys, flow_id: str) -> Call[None]:
 
 
 def keep(prefix: str, flow_id: str) -> Call[None]:
-    """Keep a claim as long as its flow exists. Repeatable."""
+    """Make a claim permanent, for as long as its flow exists. Idempotent."""
     return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything, repeatable=True)
 
 
@@ -59,7 +59,7 @@ def unclaim(prefix: str, flow_id: str) -> Call[None]:
 
 
 def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
-    """Free the id of a flow after ``ms``, unless it is about to be freed. Repeatable."""
+    """Free the id of a flow after ``ms``, unless that is already scheduled. Idempotent."""
     return command("PEXPIRE", flow_home(prefix, flow_id), ms, "NX", decode=replies.anything)
 
 
@@ -69,22 +69,22 @@ def has_flows(home: QueueKeys) -> Call[bool]:
 
 
 def note_home(home: QueueKeys) -> Call[None]:
-    """Add a queue to the home queues. Repeatable."""
+    """Add a queue to the home queues. Idempotent."""
     return command("SADD", flow_homes(home.prefix), home.queue, decode=replies.anything, repeatable=True)
 
 
 def linked(queue: QueueKeys) -> Call[set[str]]:
-    """The queues with which a queue has flows in common."""
+    """The queues that share flows with a queue."""
     return command("SMEMBERS", queue.beside(), decode=lambda reply: set(replies.texts(list(reply))))
 
 
 def add_links(queue: QueueKeys, others: Sequence[str]) -> Call[None]:
-    """Note that a queue has flows in common with others. Repeatable."""
+    """Record that a queue shares flows with others. Idempotent."""
     return command("SADD", queue.beside(), *others, decode=replies.anything, repeatable=True)
 
 
 def remove_link(queue: QueueKeys, other: str) -> Call[None]:
-    """Note that a queue has no flow in common with another one any more. Repeatable."""
+    """Record that a queue no longer shares a flow with another one. Idempotent."""
     return command("SREM", queue.beside(), other, decode=replies.anything, repeatable=True)
 
 
@@ -94,12 +94,12 @@ def homes(prefix: str) -> Call[list[str]]:
 
 
 def forget_home(queue: QueueKeys) -> Call[None]:
-    """Remove a queue from the home queues. Repeatable."""
+    """Remove a queue from the home queues. Idempotent."""
     return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)
 
 
 def link(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
-    """Link a home to the queues of a flow, and each of them to the home. Repeatable."""
+    """Link a home to the queues of a flow, and each of them to the home. Idempotent."""
     others = [QueueKeys(home.prefix, name) for name in sorted(set(queues) - {home.queue})]
     if others:
         links = [add_links(home, [other.queue for other in others])]
@@ -107,10 +107,10 @@ def link(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
 
 
 def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> Op[str]:
-    """The queue in which a flow is at home: where it is already, or where a submission has begun.
+    """The home for a flow: the existing one, or that of a submission that has begun.
 
-    Else, of the queues that workers of ours serve, or of all if there is none, the one with most nodes; of
-    equals the first. Workers of ours look after a home; those of Node do not.
+    Otherwise the queue with the most nodes, the first of equals, among those that our workers serve, or among
+    all if there is none. Our workers supervise a home; Node workers do not.
     """
     if len(flow.queues) == 1:
         return flow.home
@@ -122,7 +122,7 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
         raise claimed
     if claimed in flow.queues:
         return str(claimed)
-    # One that may not be looked at is not served by what we know.
+    # A queue without read rights counts as not served.
     served = {
         queue
         for queue, live in zip(flow.queues, lives, strict=True)
@@ -130,14 +130,14 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
     }
     counts = Counter(queue for queue in flow.queue_of.values() if not served or queue in served)
     chosen = QueueKeys(prefix, counts.most_common(1)[0][0])
-    # Of two submissions of a flow at once, which may see other workers, the second follows the first.
+    # Two concurrent submissions may see different workers: the second follows the first.
     claiming: list[Call[Any]] = [claim(chosen, flow_id), claimed_by(prefix, flow_id)]
     _, owner = yield from ask_all(claiming)
     return str(owner) if owner in flow.queues else chosen.queue
 
 
 def around(queue: QueueKeys) -> Op[list[QueueKeys]]:
-    """The other queues to look after with a queue: the homes of its flows, and the queues of these homes.
+    """The other queues to supervise with a queue: the homes of its flows, and the queues of these homes.
 
     At most ``MAX``, the first by name.
     """
@@ -147,22 +147,22 @@ def around(queue: QueueKeys) -> Op[list[QueueKeys]]:
     beside = [QueueKeys(queue.prefix, name) for name in sorted(near)[:MAX]]
     found = set(near)
     for reply in (yield from ask_each([linked(other) for other in beside])):
-        if not isinstance(reply, GlideMQError):  # of a queue that is not for us
+        if not isinstance(reply, GlideMQError):  # a queue without rights
             found |= reply
     return [QueueKeys(queue.prefix, name) for name in sorted(found - {queue.queue})[:MAX]]
 
 
 def unlink(queue: QueueKeys) -> Op[None]:
-    """Remove the links of a queue to those with which it has no flow any more. Repeatable."""
+    """Remove the links of a queue to those with which it no longer shares a flow. Idempotent."""
     near = [QueueKeys(queue.prefix, name) for name in sorted((yield from ask(linked(queue))))][:MAX]
     if not near or (yield from ask(has_flows(queue))):
         return
     are_homes = yield from ask_each([has_flows(other) for other in near])
     for other, is_home in zip(near, are_homes, strict=True):
-        if is_home is not False:  # or it may not be looked at
+        if is_home is not False:  # or the right to read it is missing
             continue
         yield from ask_all([remove_link(queue, other.queue), remove_link(other, queue.queue)])
-        # A submission since the check has written the links before.
+        # In case of a submission since the check: it had already written its links.
         if any((yield from ask_all([has_flows(queue), has_flows(other)]))):
             yield from ask_all([add_links(queue, [other.queue]), add_links(other, [queue.queue])])
 
@@ -177,7 +177,7 @@ def find_current(home: QueueKeys, flow_id: str) -> Op[Found | None]:
 
 
 def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
-    """Claim an id. Returns the existing flow, or None. Repeatable.
+    """Claim an id. Returns the existing flow, or None. Idempotent.
 
     Raises:
         FlowConflict: A flow with another home has the id.
@@ -187,10 +187,10 @@ def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
         other = QueueKeys(home.prefix, owner)
         if (yield from find_current(other, flow_id)):
             raise conflict(flow_id)
-        # The claim has no record: its submission ended half-way.
+        # The claim has no record: its submission stopped half-way.
         yield from ask(unclaim(home.prefix, flow_id))
         now, existing = yield from _claim(home, flow_id)
-        if (yield from find_current(other, flow_id)):  # it was only slow
+        if (yield from find_current(other, flow_id)):  # the submission was only slow
             yield from ask(unclaim(home.prefix, flow_id))
             yield from ask(claim(other, flow_id))
             raise conflict(flow_id)
@@ -215,7 +215,7 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
     """Claim an id again after its record was written.
 
     Raises:
-        FlowConflict: Another submission has taken it over meanwhile.
+        FlowConflict: Another submission has taken it over.
     """
     owner, _ = yield from _claim(home, flow_id)
     if owner is None:  # it was freed between the two calls
@@ -226,24 +226,24 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
 
 
 def hold(home: QueueKeys, flow_id: str) -> list[Call[None]]:
-    """The calls that keep a claim for good, and make it again where the server has lost it meanwhile."""
+    """The calls that make a claim permanent, and restore it if the server has lost it."""
     return [claim(home, flow_id), keep(home.prefix, flow_id)]
 
 
 def release(home: QueueKeys, flow_id: str) -> Op[None]:
-    """Free the id of a flow that has no record. Repeatable; does nothing if it has one."""
+    """Free the id of a flow that has no record; does nothing if it has one. Idempotent."""
     if (yield from ask(claimed_by(home.prefix, flow_id))) != home.queue:
         return
     if (yield from find_current(home, flow_id)) is not None:
         return
     yield from ask(unclaim(home.prefix, flow_id))
-    # A submission since the check has found the claim and relied on it.
+    # A submission since the check may have found the claim and relied on it.
     if (yield from find_current(home, flow_id)) is not None:
         yield from ask_all(hold(home, flow_id))
 
 
 def leave(home: QueueKeys) -> Op[None]:
-    """Take a queue off the list of homes, with its links, when it has no flows left. Repeatable."""
+    """Remove a queue from the homes, with its links, once it has no flows. Idempotent."""
     if (yield from ask(has_flows(home))):
         return
     yield from unlink(home)
@@ -257,7 +257,7 @@ def conflict(
     differences: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     fields: Sequence[str] = (),
 ) -> FlowConflict:
-    """The error for a flow whose id another flow has, and what is known of how they differ."""
+    """The error for an id that another flow has, with the known differences."""
     text = f"flow id {flow_id} belongs to another flow"
     if fields:
         text += f"; differs in: {', '.join(fields)}"

@@ -1,4 +1,4 @@
-"""Listing the flows of a server, and removing what is no longer needed."""
+"""Lists the flows of a server, and removes those that are no longer needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLICES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which flows to list; empty fields do not filter. ``since_ms`` is the oldest time of creation."""
+    """Which flows to list; empty fields do not filter. ``since_ms`` is the earliest time of creation."""
 
     state: str = ""
     label: tuple[str, str] | None = None
@@ -38,23 +38,23 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class IndexPosition:
-    """A place in a list from new to old: creation time in ms and id of the flow before it; '': the start."""
+    """A position in a list, newest first: time (ms) and id of the flow before it; '' at the start."""
 
     time: str = ""
     flow_id: str = ""
 
 
 def list_page(
-    home: QueueKeys, wanted: Filter, after: IndexPosition, count: int
+    home: QueueKeys, filter_: Filter, after: IndexPosition, count: int
 ) -> Call[tuple[IndexPosition | None, list[FlowStatus]]]:
     """The next position (None at the end), and a page of the flows of a home queue, newest first."""
     words: dict[str, str] = {}
-    if wanted.state:
-        words["state"] = wanted.state
-    if wanted.label is not None:
-        words["label"] = "=".join(wanted.label)
-    if wanted.since_ms is not None:
-        words["since"] = str(wanted.since_ms)
+    if filter_.state:
+        words["state"] = filter_.state
+    if filter_.label is not None:
+        words["label"] = "=".join(filter_.label)
+    if filter_.since_ms is not None:
+        words["since"] = str(filter_.since_ms)
     if after.time:
         words |= {"time": after.time, "id": after.flow_id}
 
@@ -73,9 +73,9 @@ class Swept:
     """The result of a slice of a sweep.
 
     Attributes:
-        is_busy: There may be more to do.
-        removed: The id of a flow of which nothing, or only its tombstone, is left; '' for none.
-        tombstone_ms: How long its tombstone stays; 0 for none.
+        is_busy: Whether there may be more to do.
+        removed: The id of a flow that was removed, possibly except for its tombstone; '' for none.
+        tombstone_ms: The remaining life of its tombstone; 0 for none.
     """
 
     is_busy: bool
@@ -84,7 +84,7 @@ class Swept:
 
 
 def sweep_slice(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_ms: int) -> Call[Swept]:
-    """Remove a slice of what is due. Repeatable."""
+    """Remove a slice of the due flows. Idempotent."""
     args = (now_ms, abandoned_before_ms, tombstone_ms)
 
     def decode(reply: Any) -> Swept:
@@ -107,7 +107,7 @@ def list_flows(  # noqa: PLR0913  one filter each
     limit: int,
 ) -> Op[list[FlowStatus]]:
     """List the newest flows of all home queues that match the filters."""
-    wanted = _filter(state, label, since)
+    filter_ = _filter(state, label, since)
     if not 1 <= limit <= MAX_LISTED:
         raise ConfigurationError(f"limit must be 1 to {MAX_LISTED:,}, got {described(limit)}")
     start = IndexPosition()
@@ -115,18 +115,20 @@ def list_flows(  # noqa: PLR0913  one filter each
         start = IndexPosition(str(_ms(before.created_at)), before.stored_as or before.id)
     find_current: list[FlowStatus] = []
     for home in (yield from ask(homes.homes(prefix))):
-        find_current += yield from _of_home(QueueKeys(prefix, home), wanted, start, limit)
+        find_current += yield from _of_home(QueueKeys(prefix, home), filter_, start, limit)
     find_current.sort(key=lambda flow: (_ms(flow.created_at), flow.id.encode()), reverse=True)
     return find_current[:limit]
 
 
-def _of_home(home: QueueKeys, wanted: Filter, start: IndexPosition, limit: int) -> Op[list[FlowStatus]]:
+def _of_home(home: QueueKeys, filter_: Filter, start: IndexPosition, limit: int) -> Op[list[FlowStatus]]:
     find_current: list[FlowStatus] = []
     at: IndexPosition | None = start
     while at is not None and len(find_current) < limit:
-        at, page = yield from ask(list_page(home, wanted, at, limit - len(find_current)))
+        at, page = yield from ask(list_page(home, filter_, at, limit - len(find_current)))
         # "a" = "b=c" and "a=b" = "c" share an index entry.
-        find_current += [flow for flow in page if wanted.label is None or wanted.label in flow.labels.items()]
+        find_current += [
+            flow for flow in page if filter_.label is None or filter_.label in flow.labels.items()
+        ]
     return find_current
 
 
@@ -145,10 +147,10 @@ def _ms(moment: datetime | None) -> int:
 
 
 def _free(home: QueueKeys, swept: Swept) -> Op[None]:
-    """Free the id of a flow that was removed; its claim is in another slot."""
+    """Free the id of a removed flow, since its claim is in another slot."""
     if swept.tombstone_ms:
         yield from ask(homes.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
-        # A generation that began since has relied on the claim.
+        # A generation that began since then has relied on the claim.
         current = yield from find_current(home, swept.removed)
         if current and not (yield from ask(generation_record.is_expired(home, current.stored_as))):
             yield from ask(homes.keep(home.prefix, swept.removed))
@@ -165,11 +167,11 @@ def sweep(
     tombstone: timedelta = TOMBSTONE,
     slices: int = SLICES,
 ) -> Op[bool]:
-    """Remove what is due in these home queues, at most this many slices of each. Returns whether more is due.
+    """Remove due flows of these home queues, at most ``slices`` of each. Returns whether more are due.
 
-    Removed are flows whose submission stopped half-way and that were not touched for ``abandoned_after``; the
-    jobs and results of flows after their retention, which leave a tombstone for ``tombstone``; and nodes that
-    were staged for a flow and never added. Repeatable by any client at any time.
+    It removes half-submitted flows that were not touched for ``abandoned_after``; the jobs and results of
+    flows after their retention, leaving a tombstone for ``tombstone``; and nodes that were staged for a flow
+    but never added. Idempotent, by any client at any time.
     """
     busy = list(queues)
     for _ in range(slices):
@@ -194,10 +196,10 @@ def sweep(
 
 
 def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
-    """The ids of some running flows of a home queue."""
+    """A page of the ids of running flows of a home queue."""
     return command("ZRANGE", f"{home.flows()}:state:running", first, first + count - 1, decode=list)
 
 
 def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
-    """Some flows of this home that need ``advance_flow``."""
+    """Up to ``count`` flows of this home that need ``advance_flow``."""
     return command("SRANDMEMBER", queue.key("gmo:todo"), count, decode=list)

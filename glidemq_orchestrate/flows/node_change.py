@@ -1,4 +1,4 @@
-"""A change that a user asks of nodes: to run again, or to end in some state."""
+"""A change to nodes that a user requests: rerun them, or end them in some state."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ What = Literal["alone", "follow", "completed", "skipped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to become of nodes.
+    """The requested change.
 
     Attributes:
-        what: ``alone`` or ``follow``: they run again, alone or with all that follow; else how they end.
-        request: Whoever asked for it.
+        what: ``alone`` or ``follow``: rerun them, alone or with all that follow; else the state in which to
+            end them.
+        request: The idempotency key.
         text: The result as JSON, or the reason.
     """
 
@@ -29,15 +30,15 @@ class Change:
 
     @classmethod
     def rerun(cls, request: str, *, dependents: bool) -> Change:
-        """They run again."""
+        """A rerun."""
         return cls("follow" if dependents else "alone", request)
 
     @property
     def token(self) -> str:
-        """The request as jobs remember it."""
+        """The request in the form stored in jobs."""
         return hashlib.sha256(self.request.encode(errors="replace")).hexdigest()[:16]
 
 
 def requests(queue: QueueKeys, job_id: str) -> Call[list[str]]:
-    """The tokens of the requests that changed a node last."""
+    """The tokens of the last requests that changed a node."""
     return job_hash.get(queue, job_id, "gmo:requests", lambda reply: (reply or "").split(","))

@@ -1,4 +1,4 @@
-"""Calls about the nodes of a flow: status, inputs and results."""
+"""Calls for the nodes of a flow: status, inputs and results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
     "gmo:round", "gmo:token", "lastActive", "stalledCount", "gmo:lost", "gmo:removed", "gmo:gone",
 )  # fmt: skip
-"""The fields of a job that make up the status of its node. The state comes first."""
+"""The fields of a job for the status of its node. The state comes first."""
 
 _TIMES: Final[tuple[JobField, ...]] = ("timestamp", "gmo:entry")
 _NOW: Final[tuple[JobField, ...]] = (
@@ -54,7 +54,7 @@ def flow_nodes(
 
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
-    """The status of one node; if nothing of its job is left, failed for ``reason``, or unknown if none."""
+    """The status of one node; without a job it is failed for ``reason``, or unknown if that is ''."""
     return job_hash.get_some(
         queue,
         job_id,
@@ -64,7 +64,7 @@ def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str 
 
 
 class TimedNode(NamedTuple):
-    """A node, and what its job says of its times: when it was made, and its last entry in the stream."""
+    """A node with times from its job: its creation, and its last entry in the stream."""
 
     status: NodeStatus
     created: str
@@ -72,7 +72,7 @@ class TimedNode(NamedTuple):
 
 
 def timed_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[TimedNode]]]:
-    """``flow_nodes`` with times instead of ranks; a node may come twice."""
+    """``flow_nodes`` with times instead of ranks; a node may occur twice."""
 
     def decode(reply: Any) -> tuple[str, list[TimedNode]]:
         rows = replies.rows(2 + len(STATUS_FIELDS) + len(_TIMES))(reply[1:])
@@ -97,7 +97,7 @@ def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> Tim
 
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
-    """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
+    """Rank and status of a node, from its row of the node table and its ``STATUS_FIELDS``."""
     state, attempts, begun, finished, reason, progress, skipped, run, token, *rest = fields
     renewed, stalled, lost, stub, gone = rest
     begun = started(state, begun, finished, token) or ""
@@ -131,7 +131,7 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
 
 
 def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
-    """A page: the next cursor (``0`` at the end), results by node name, nodes whose results were removed."""
+    """A page: the next cursor (``0`` at the end), results by node name, and nodes with removed results."""
     return function(
         "gmo_flow_results",
         [queue.flow(flow_id)],
@@ -141,12 +141,12 @@ def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str,
 
 
 def failed_node(node: NodeStatus) -> FailedNode:
-    """The failed node as it is in errors and outcomes."""
+    """The failed node, in the form for errors and outcomes."""
     return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
 
 
 def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str], list[str]]]:
-    """The stored results of a node's dependencies by node name, and the refs of those that were removed."""
+    """A page of stored results of a node's dependencies by node name, and the refs of removed ones."""
     return function(
         "gmo_node_inputs",
         [queue.job(job_id)],
@@ -161,17 +161,17 @@ def read_results(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 class JobNow(NamedTuple):
-    """The job of a node as it is now.
+    """The current job of a node.
 
     Attributes:
-        state: '' = removed.
-        reason: Of its end.
-        result: As it is stored.
+        state: '' if it was removed.
+        reason: The reason for its end.
+        result: In its stored form.
         ended_ms: When it ended.
-        has_begun: A worker has begun it.
-        round: The round that began it again last.
-        is_stray: A Node worker has ended it that it was taken from, before another one began it.
-        is_removed: Only its definition is left: it had ended in this state, and can run again.
+        has_begun: Whether a worker has begun it.
+        round: The last round that restarted it.
+        is_stray: Whether a Node worker ended it after losing it, before another worker began it.
+        is_removed: Whether only its definition remains: it had ended in this state, and can rerun.
     """
 
     state: str
@@ -204,12 +204,12 @@ def job_now(queue: QueueKeys, job_id: str) -> Call[JobNow]:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a node reads of its dependencies.
+    """The inputs of a node from its dependencies.
 
     Attributes:
         texts: The stored results by node name.
-        removed: The jobs whose results are gone.
-        has_open: Whether one has not ended: it runs again, or the rule allows that.
+        removed: The jobs whose results were removed.
+        has_open: Whether one has not ended: it reruns, or the rule allows that.
     """
 
     texts: dict[str, str]

@@ -1,7 +1,7 @@
-"""Single nodes of a flow, by name.
+"""Reads single nodes of a flow by name.
 
-Each read also asks the record, in the same trip, whether another generation has begun: then its reader is
-told so, and neither gets an old result nor hears that there is no such node.
+Each read also checks the record, in the same trip. If another generation has begun, it raises ``Superseded``
+rather than return an old result or report a missing node.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ T = TypeVar("T")
 
 
 def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
-    """The current nodes of these names, in the order of the names.
+    """The current nodes with these names, in the same order.
 
     Raises:
-        NodeNotFound: There is none of such a name.
+        NodeNotFound: One of the names does not exist.
         Superseded: Another generation has begun.
         FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
     """
@@ -64,10 +64,10 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
 
 
 def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
-    """The results of the completed ones among these nodes. Raises as ``named``, and ``ResultRemoved``."""
+    """The results of the completed nodes among these. Raises like ``named``, and ``ResultRemoved``."""
     nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
-    if gone := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
-        raise ResultRemoved(f"flow {ref.public_id}", gone)
+    if removed := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
@@ -79,7 +79,7 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
 
 
 def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
-    """Log lines of some nodes. Raises as ``named``."""
+    """Log lines of these nodes. Raises like ``named``."""
     whole("limit", limit, 1, error=ConfigurationError)
     found: dict[str, JobLogs] = {}
     for part in _parts(after):
@@ -92,7 +92,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         wanted = []
         for name, row in zip(part, rows, strict=True):
-            _, queue, job_id, *_ = node_rows.read_row(row or "") or (0, "", "")  # of a broken row
+            _, queue, job_id, *_ = node_rows.read_row(row or "") or (0, "", "")  # for a broken row
             wanted.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
         read = yield from job_logs.read(wanted, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))
@@ -100,7 +100,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
 
 
 def leaves(ref: FlowRef) -> Op[list[str]]:
-    """The nodes that no other waits for, dependencies before dependents."""
+    """The nodes without dependents, dependencies before dependents."""
     rows = yield from read_rows(ref)
     yield from _current(ref, ())
     if not rows:
@@ -110,7 +110,7 @@ def leaves(ref: FlowRef) -> Op[list[str]]:
 
 
 def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
-    """The replies to these calls, if the flow still has its jobs after them."""
+    """The replies to these calls, provided that the flow still has its jobs afterwards."""
     both: list[Call[Any]] = [*asking, calls.record_marks(ref.home, ref.flow_id)]
     *found, marks = yield from ask_all(both)
     _check(ref, marks)
@@ -118,7 +118,7 @@ def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
 
 
 def _check(ref: FlowRef, marks: Sequence[str | None]) -> None:
-    """Refuse to read a generation in whose place another one has begun, or whose jobs were removed."""
+    """Refuse to read a superseded generation, or one whose jobs were removed."""
     superseded, expired = marks
     if superseded is not None:
         raise Superseded(

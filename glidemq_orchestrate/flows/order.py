@@ -1,4 +1,4 @@
-"""The order of a graph, or the cycle that makes it impossible."""
+"""The topological order of a graph, or the cycle that prevents one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_unique(names: Sequence[str]) -> None:
     """Refuse duplicate names.
 
     Raises:
-        DuplicateNode: Names are not unique; it lists those.
+        DuplicateNode: It lists the duplicate names.
     """
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise DuplicateNode(repeated)
@@ -31,7 +31,7 @@ def check_known(after: Mapping[str, Sequence[str]]) -> None:
 
 
 def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names with every dependency before its dependents; otherwise in the order given.
+    """The names with every dependency before its dependents; otherwise in the original order.
 
     Raises:
         CycleError: There is no such order.
@@ -60,7 +60,7 @@ def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _cycle(after: Mapping[str, Sequence[str]], ordered: Collection[str]) -> list[str]:
     """A cycle among the nodes that could not be ordered, dependencies before dependents."""
-    # Each of them waits for another of them, so following dependencies reaches a node twice.
+    # Each of them waits for another one, so following dependencies reaches a node twice.
     seen: dict[str, int] = {}
     name = next(name for name in after if name not in ordered)
     while name not in seen:

@@ -23,7 +23,7 @@ def lease(name: str, lease_ms: int) -> str:
 
 
 def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowState]:
-    """Add an owner to a flow, or renew it; returns the state of the flow. Repeatable.
+    """Add an owner to a flow, or renew it; returns the state of the flow. Idempotent.
 
     One that does not join is renewed if it owns the flow already.
     """
@@ -32,7 +32,7 @@ def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowSt
 
 
 def note(home: QueueKeys, flow_id: str, text: str) -> Call[int]:
-    """Keep a text with a generation of a flow; the last one counts. Repeatable."""
+    """Keep a text with a generation of a flow; the last one counts. Idempotent."""
     args = (0, flow_id, text)
     return function("gmo_note_flow", [home.flow(flow_id)], args, replies.integer, repeatable=True)
 
@@ -43,13 +43,13 @@ def owners(home: QueueKeys, flow_id: str) -> Call[list[str]]:
 
 
 def renew(home: QueueKeys, owner: Owner, now_ms: int) -> Call[bool]:
-    """Note that an owner lives, for all its flows; False if it has no lease there. Repeatable."""
+    """Note that an owner lives, for all its flows; False if it has no lease there. Idempotent."""
     member = lease(owner.name, owner.lease_ms)
     return command("ZADD", _leases(home), "XX", "CH", now_ms, member, decode=bool, repeatable=True)
 
 
 def begin(home: QueueKeys, owner: Owner, now_ms: int) -> Call[None]:
-    """Begin the lease of an owner, or renew it: for flows that no server function looks after. Repeatable."""
+    """Begin the lease of an owner, or renew it: for flows that no server function looks after. Idempotent."""
     member = lease(owner.name, owner.lease_ms)
     return command("ZADD", _leases(home), "GT", now_ms, member, decode=replies.anything, repeatable=True)
 

@@ -1,8 +1,8 @@
-"""Keeping flows wanted: one call for all flows of an owner with the same home queue, a few times a lease.
+"""Renews the leases of owners: one call for all flows of an owner with the same home, a few times per lease.
 
-A flow that is submitted, retried or restarted has its owner from the call that starts it; one that runs
-already, or runs again for single nodes, has it from a call after that. A kill between the two leaves it to
-the owners that it had.
+A flow that is submitted, retried or restarted gets its owner in the call that starts it. A flow that already
+runs, or of which single nodes rerun, gets it in a later call. A kill between the two calls leaves it with its
+previous owners.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ PER_LEASE: Final = 3
 
 @dataclass(slots=True)
 class Renewals:
-    """When a client renewed leases last, in monotonic ms, by home queue and owner."""
+    """When a client last renewed each lease, in monotonic ms, by home queue and owner."""
 
     done: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Ownership:
-    """What an owner does for one flow; all of one client share the ``renewals``.
+    """The ownership of one flow by a client; all of one client share the ``renewals``.
 
     Attributes:
-        given: The id under which the generation is stored that the owner was given last.
+        given: The stored id of the last generation that got the owner.
 
     Raises:
-        ConfigurationError: The owner is something else.
+        ConfigurationError: The owner is not an ``Owner``.
     """
 
     owner: Owner
@@ -57,7 +57,7 @@ class Ownership:
         Args:
             ref: The flow.
             clock: The clock.
-            has_begun: The owner has set it running: it is its own, also of one that does not join.
+            has_begun: Whether the owner has started it: then it owns it even if it does not join flows.
 
         Raises:
             FlowNotFound, Superseded: The flow cannot be owned.
@@ -70,7 +70,7 @@ class Ownership:
         return state
 
     def renew_if_due(self, ref: FlowRef, clock: Clock) -> Op[None]:
-        """Own the flow, or renew the lease, unless that was done lately, for any flow."""
+        """Own the flow, or renew the lease unless it was renewed recently for any flow."""
         if self.given != ref.flow_id:
             yield from self.own(ref, clock)
             return
@@ -84,7 +84,7 @@ class Ownership:
             yield from self.own(ref, clock)
 
     def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
-        """Wait for the end of a flow, and keep it wanted meanwhile."""
+        """Wait for the end of a flow, and renew its lease in the meantime."""
         deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
         while True:
             yield from self.renew_if_due(ref, clock)
@@ -98,7 +98,7 @@ class Ownership:
 
 
 def note(ref: FlowRef, text: str) -> Op[None]:
-    """Keep a text with this generation of a flow.
+    """Store a note on this generation of a flow.
 
     Raises:
         FlowNotFound: It no longer exists.
@@ -107,18 +107,18 @@ def note(ref: FlowRef, text: str) -> Op[None]:
 
 
 def owner_of(owned: Ownership | None) -> Owner | None:
-    """For whom a handle acts."""
+    """The owner on whose behalf a handle acts."""
     return None if owned is None else owned.owner
 
 
 def change(
-    ref: FlowRef, picked: Chosen, wanted: Change, clock: Clock, owned: Ownership | None
+    ref: FlowRef, picked: Chosen, requested: Change, clock: Clock, owned: Ownership | None
 ) -> Op[Sequence[str]]:
-    """``node_changes.change``; a flow that runs again by it is owned."""
+    """``node_changes.change``; a flow that reruns as a result gets the owner."""
     has_ended = False
     if owned is not None and not owned.owner.joins:
         has_ended = (yield from backend_of(ref).status(ref)).state.is_terminal
-    names = yield from node_changes.change(ref, picked, wanted, clock)
+    names = yield from node_changes.change(ref, picked, requested, clock)
     if owned is not None and names:
         yield from owned.own(ref, clock, has_begun=has_ended)
     return names

@@ -1,4 +1,4 @@
-"""What a submission under an existing id would run again, and what it would keep."""
+"""The plan of a submission under an existing id: what it would rerun, and what it would keep."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ class FlowPlan:
 
     Attributes:
         flow_id: The flow.
-        generation: The generation in which the nodes would run: the current one where the specification is
+        generation: The generation in which the nodes would run: the current one if the specification is
             equal, else the next.
-        keeps: The nodes that keep their results. Where the specification is equal, all that stay as they
-            are: also those that stay skipped, and those that others have added.
-        runs: The nodes that would run, as far as their rules let them, each with the reason: ``new``,
-            ``changed: data, after``, ``was failed``, ``its result was removed``, ``adds nodes``, or
-            ``follows NODE``. Also those of a
-            flow that still runs which have not ended: ``was waiting``.
+        keeps: The nodes that keep their results. If the specification is equal, all unchanged nodes,
+            including skipped ones and those that other nodes have added.
+        runs: The nodes that would run if their rules allow it, each with the reason: ``new``, ``changed:
+            data, after``, ``was failed``, ``its result was removed``, ``adds nodes``, or ``follows NODE``. If
+            the flow still runs, also its unended nodes: ``was waiting``.
         drops: The nodes that the specification no longer has.
     """
 
@@ -47,12 +46,12 @@ class Done:
 def reasons(
     nodes: Sequence[CheckedNode], done: Mapping[str, Done], changed: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """Why nodes have to run; those without a reason have completed as they are now specified.
+    """Why nodes have to run; a node without a reason has completed with the same specification.
 
     Args:
         nodes: In topological order.
-        done: What the flow has of them.
-        changed: In what they differ from what the flow has.
+        done: How they have run.
+        changed: How they differ from the nodes of the flow.
     """
     found: dict[str, str] = {}
     for node in nodes:
@@ -65,7 +64,7 @@ def reasons(
             found[node.name] = REMOVED
         elif was.state != "completed":
             found[node.name] = f"was {was.state.removeprefix('removed-')}"
-        elif was.has_grown:  # what it added is not in the specification: it adds it again
+        elif was.has_grown:  # the nodes that it added are not in the specification: it must add them again
             found[node.name] = "adds nodes"
         elif before := next((name for name in node.after if name in found), None):
             found[node.name] = f"follows {before}"
@@ -75,12 +74,12 @@ def reasons(
 def settled(
     nodes: Sequence[CheckedNode], kept: Collection[str], before: Mapping[str, Iterable[str]]
 ) -> frozenset[str]:
-    """The nodes that are kept with the same dependents as before, all of which are kept too.
+    """The kept nodes whose dependents are the same as before and are all kept too.
 
     Args:
         nodes: The specification.
         kept: The nodes that keep their results.
-        before: What each node of the flow followed before, also nodes that are gone now.
+        before: The old dependencies of each node of the flow, including removed nodes.
     """
     followed: dict[str, set[str]] = defaultdict(set)
     for name, after in before.items():

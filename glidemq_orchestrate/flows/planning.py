@@ -1,4 +1,4 @@
-"""What a submission under an existing id would do: the plan that ``FlowProducer.plan`` returns."""
+"""Makes the plan of a submission under an existing id, for ``FlowProducer.plan``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from glidemq_orchestrate.wire.call import Op
 
 
 def plan(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) -> Op[FlowPlan]:
-    """What ``retry_failed`` would do with a specification; changes nothing.
+    """The plan of ``retry_failed`` with a specification. Changes nothing.
 
     Raises:
         FlowNotFound: There is no flow with this id.
-        FlowExpired: The specification is equal, and the jobs that would run again were removed.
-        FlowConflict: It is another one that cannot go the path of the flow.
+        FlowExpired: The specification is equal, and the jobs that would rerun were removed.
+        FlowConflict: It is a different one that cannot use the path of the flow.
     """
     ref, found = yield from generations.find_place(prefix, flow_id)
     if found.digest == flow.digest and not (yield from submission.is_lost(ref)):
@@ -35,7 +35,7 @@ def plan(prefix: str, flow_id: str, flow: CheckedFlow, reach: Reach) -> Op[FlowP
 
 
 def _repair(ref: FlowRef, flow: CheckedFlow) -> Op[FlowPlan]:
-    """The plan for an equal specification: what is broken is repaired in place, what runs goes on."""
+    """The plan for an equal specification: failed nodes are repaired in place, running ones continue."""
     state = (yield from backend_of(ref).status(ref)).state
     try:
         nodes = yield from backend_of(ref).nodes(ref)
@@ -50,8 +50,8 @@ def _repair(ref: FlowRef, flow: CheckedFlow) -> Op[FlowPlan]:
         runs |= dict.fromkeys(removed.needed_names(nodes, again), REMOVED)
     known = set(names)
     missing = [node.name for node in flow.nodes if node.name not in known]
-    if not state.is_terminal or nodes:  # else they have completed, and were removed
-        runs |= dict.fromkeys(missing, "new")  # the submission is completed
+    if not state.is_terminal or nodes:  # otherwise they have completed and were removed
+        runs |= dict.fromkeys(missing, "new")  # the submission will be completed
     keeps = [name for name in [*names, *missing] if name not in runs]
     return FlowPlan(ref.public_id, ref.generation, keeps, runs, [])
 

@@ -1,4 +1,4 @@
-"""The policies of a node that few nodes have, in one text."""
+"""The uncommon policies of a node, as one text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glidemq_orchestrate.flows.rules import OnFailure, Rule
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Settings that few nodes have, stored apart from the table. See ``CheckedNode``."""
+    """Uncommon settings, stored apart from the table. See ``CheckedNode``."""
 
     rule: Rule = Rule.ALL_SUCCESS
     on_failure: OnFailure | None = None
@@ -23,7 +23,7 @@ class Policy:
 
     @classmethod
     def read(cls, text: str) -> Policy:
-        """From the form in which it is stored."""
+        """Read the stored form."""
         wire: dict[str, Any] = json.loads(text)
         on_failure = wire.get("on_failure")
         return cls(
@@ -39,7 +39,7 @@ ORDINARY: Final = Policy()
 
 
 def policy_text(node: CheckedNode) -> str:
-    """The policy of a node as it is stored; '' for an ordinary one."""
+    """The stored form of the policy of a node; '' for an ordinary one."""
     wire: dict[str, Any] = {
         "rule": node.rule,
         "on_failure": node.on_failure,

@@ -1,4 +1,4 @@
-"""The record of a flow, as the status that users see."""
+"""Reads the record of a flow as the status that users see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOMBSTONE: Final = timedelta(days=30)
 
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
-    """Return a status from the fields of the record, also where they are not valid."""
+    """Return a status from the fields of the record, even if they are not valid."""
     state = _flow_state(fields.get("state"))
     public, number = read_generation(flow_id)
     counts = {name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped")}
@@ -50,7 +50,7 @@ def _flow_state(text: str | None) -> FlowState:
 
 
 def record_fields(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
-    """The fields of the record of a flow; empty when there is none."""
+    """The fields of the record of a flow; empty if there is none."""
     return command("HGETALL", home.flow(flow_id), decode=replies.pairs)
 
 

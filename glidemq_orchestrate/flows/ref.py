@@ -1,4 +1,4 @@
-"""Which generation of which flow, and what callers may ask of one that exists."""
+"""References to generations of flows, and the choices for a flow that exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ON_EXISTING: Final[tuple[str, ...]] = get_args(OnExisting)
 
 @dataclass(frozen=True, slots=True)
 class FlowRef:
-    """Where a generation of a flow is: its home queue, the id under which it is stored, and its path."""
+    """A reference to a generation of a flow: its home queue, its stored id, and its path."""
 
     home: QueueKeys
     flow_id: str
@@ -37,7 +37,7 @@ class FlowRef:
 
     @property
     def public_id(self) -> str:
-        """The id of the flow, as its users know it."""
+        """The id of the flow that users see."""
         return read_generation(self.flow_id)[0]
 
     @property
@@ -47,7 +47,7 @@ class FlowRef:
 
 
 def check_on_existing(on_existing: str) -> None:
-    """Check the choice of what to do with an existing flow.
+    """Check the choice for an existing flow.
 
     Raises:
         ConfigurationError: There is no such choice.
@@ -59,10 +59,10 @@ def check_on_existing(on_existing: str) -> None:
 
 
 def raise_if_superseded(state: FlowStatus) -> None:
-    """Refuse to go on with a generation in whose place another one has begun.
+    """Refuse to continue with a superseded generation.
 
     Raises:
-        Superseded: That is so.
+        Superseded: Another generation has begun.
     """
     if state.superseded_by is not None:
         raise Superseded(
@@ -77,8 +77,8 @@ def raise_unless_completed(ended: FlowOutcome) -> None:
     if state.state is FlowState.FAILED:
         failure = FlowFailed(state.id, ended.failed)
         failure.add_note(
-            f"Run again what did not complete: flow.retry_failed(), or glidemq flow retry {state.id}. "
-            "All of it anew: flow.restart(), or glidemq flow restart"
+            f"Fix: to rerun what did not complete: flow.retry_failed(), or glidemq flow retry {state.id}. "
+            "To rerun all of it: flow.restart(), or glidemq flow restart"
         )
         raise failure
     if state.state is FlowState.CANCELLED:

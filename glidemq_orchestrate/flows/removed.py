@@ -1,7 +1,7 @@
-"""Nodes whose jobs were removed: which of them a retry makes again, and which only a specification can.
+"""Nodes with removed jobs: which of them a retry can recreate, and which need a new submission.
 
-What our functions remove of a node leaves its definition, so that the flow can run it again. glide-mq's own
-functions leave nothing.
+Our functions keep the definition when they remove a node, so that the flow can rerun it. glide-mq's own
+functions keep nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:removed", "gmo:gone")
 
 
 class Removable(Protocol):
-    """A node of either path, as far as it counts here."""
+    """The properties of a node, of any path, that matter here."""
 
     @property
     def name(self) -> str: ...
@@ -31,9 +31,9 @@ class Removable(Protocol):
 
 
 def needed_names(nodes: Sequence[Removable], again: Collection[str]) -> set[str]:
-    """The completed nodes whose results were removed and that a run of ``again`` needs, directly or not.
+    """The completed nodes with removed results that a rerun of ``again`` needs, directly or not.
 
-    ``nodes``: all of the flow, dependencies before dependents.
+    ``nodes``: all nodes of the flow, dependencies before dependents.
     """
     found, read = set[str](), set[str]()
     for node in reversed(nodes):
@@ -45,14 +45,14 @@ def needed_names(nodes: Sequence[Removable], again: Collection[str]) -> set[str]
 
 
 def refuse_lost(flow_id: str, lost: Sequence[str]) -> None:
-    """Refuse a retry that cannot make every node again that it has to run.
+    """Refuse a retry that cannot recreate all nodes that it must run.
 
     Raises:
-        NodeNotRepeatable: That is so; nothing was changed.
+        NodeNotRepeatable: Some are ``lost``; nothing was changed.
     """
     if lost:
-        some = ", ".join(lost[:_NAMED]) + (f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else "")
+        names = ", ".join(lost[:_NAMED]) + (f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else "")
         raise NodeNotRepeatable(
-            f"flow {flow_id} cannot be retried: another client has removed job {some}, and its data with it. "
-            'Submit the specification again with on_existing="retry_failed"'
+            f"flow {flow_id} cannot be retried: another client has removed job {names} and its data. "
+            'Fix: submit the specification again with on_existing="retry_failed"'
         )

@@ -11,7 +11,7 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed
 
-LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
+LAST_RANK: Final = 1e9  # for unreadable nodes; no flow has so many nodes
 TABLE_PAGE: Final = 200
 
 
@@ -22,7 +22,7 @@ def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[
 
 
 def read_rows(ref: FlowRef) -> Op[dict[str, Row]]:
-    """The row of every node by name, dependencies before dependents; also of a flow of the other path."""
+    """The row of every node by name, dependencies before dependents. Works for every path."""
     found: dict[str, Row] = {}
     cursor = "0"
     while True:
@@ -46,7 +46,7 @@ _NUMBERS: Final = frozenset({int, float})
 
 
 Row = tuple[Any, ...]
-"""Rank, queue, job id, job and dependencies of a node; as a tuple no work for the garbage collector."""
+"""Rank, queue, job id, job and dependencies of a node; a tuple, to spare the garbage collector."""
 
 
 def flat_row(text: str) -> Row | None:
@@ -58,7 +58,7 @@ def flat_row(text: str) -> Row | None:
 
 
 def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
-    """``flat_row`` with the dependencies apart."""
+    """``flat_row`` with the dependencies as a tuple."""
     if (row := flat_row(text)) is None:
         return None
     rank, queue, job_id, job = row[:4]

@@ -1,4 +1,4 @@
-"""When a node runs: trigger rules, and what the failure of a dependency means. Independent of the server.
+"""When a node runs: trigger rules, and how the failure of a dependency counts. Independent of the server.
 
 The server decides; see ``rules.lua``. ``verdict`` decides for flows on the portable path.
 """
@@ -16,10 +16,10 @@ UPSTREAM: Final = "upstream "
 
 
 class OnFailure(StrEnum):
-    """What the failure of a node means to a node that waits for it.
+    """How the failure of a node counts for its dependents.
 
-    The dependent's rule then applies to what the failure counts as. The failure itself still fails the flow,
-    with all but ``IGNORE`` on the node itself.
+    The dependent's rule applies to the result. The failure still fails the flow, except with ``IGNORE`` on
+    the failed node itself.
     """
 
     FAIL = "fail"
@@ -29,54 +29,54 @@ class OnFailure(StrEnum):
     SKIP = "skip"
     """It counts as skipped; the flow fails."""
     ALL_DONE = "all_done"
-    """It counts as completed, and so does being skipped: the dependent runs in any case; the flow fails."""
+    """It counts as completed, and so does a skipped node: the dependent runs in any case; the flow fails."""
 
 
 class Rule(StrEnum):
     """When a node with dependencies runs. Names and meanings are those of Airflow's trigger rules.
 
     A node ends as failed or skipped as soon as its rule can no longer be met. A node without dependencies
-    runs immediately, whatever its rule.
+    runs immediately with any rule.
     """
 
     ALL_SUCCESS = "all_success"
-    """All have completed. Fails with the first failure, is skipped with the first skipped one."""
+    """All have completed. It fails with the first failure, and is skipped with the first skipped one."""
     ALL_FAILED = "all_failed"
     """All have failed; else it is skipped."""
     ALL_DONE = "all_done"
-    """All have ended, in whatever state."""
+    """All have ended, in any state."""
     ALL_DONE_MIN_ONE_SUCCESS = "all_done_min_one_success"
-    """All have ended, none was skipped (else it is skipped) and one has completed (else it fails)."""
+    """All have ended, none was skipped (else it is skipped), and one has completed (else it fails)."""
     ALL_SKIPPED = "all_skipped"
     """All were skipped; else it is skipped."""
     ONE_SUCCESS = "one_success"
-    """One has completed; does not wait for the others. When none has, it fails, or is skipped if all were."""
+    """One has completed; does not wait for the others. If none has, it fails, or is skipped if all were."""
     ONE_FAILED = "one_failed"
-    """One has failed; does not wait for the others. When none has, it is skipped."""
+    """One has failed; does not wait for the others. If none has, it is skipped."""
     ONE_DONE = "one_done"
-    """One has completed or failed; does not wait for the others. When all were skipped, it is skipped."""
+    """One has completed or failed; does not wait for the others. If all were skipped, it is skipped."""
     NONE_FAILED = "none_failed"
-    """All have completed or were skipped. Fails with the first failure."""
+    """All have completed or were skipped. It fails with the first failure."""
     NONE_FAILED_MIN_ONE_SUCCESS = "none_failed_min_one_success"
-    """As ``none_failed``, and one has completed; skipped when all were."""
+    """Like ``none_failed``, and one has completed; skipped if all were."""
     NONE_SKIPPED = "none_skipped"
-    """All have completed or failed. Skipped with the first skipped one."""
+    """All have completed or failed. It is skipped with the first skipped one."""
     ALWAYS = "always"
-    """Immediately: dependencies only select which results it gets, if they have completed by then."""
+    """Immediately: dependencies only select its inputs, if they have completed by then."""
 
 
 EAGER: Final = (Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS)
-"""The rules that let a node run before all its dependencies have ended."""
+"""The rules under which a node may run before all its dependencies have ended."""
 
 
 class Dependency(str):
-    """The name of a node, with what its failure means to the node that waits for it.
+    """The name of a dependency, with the policy for its failure.
 
-    Usable wherever the name is: ``after=["load", Dependency("audit", on_failure="ignore")]``.
+    Usable like the plain name: ``after=["load", Dependency("audit", on_failure="ignore")]``.
 
     Args:
         name: The node to wait for.
-        on_failure: When left out, the ``on_failure`` of that node applies.
+        on_failure: By default that of the node ``name``.
 
     Raises:
         InvalidFlow: The policy is unknown.
@@ -100,7 +100,7 @@ class Dependency(str):
         return str(self)
 
     def __repr__(self) -> str:
-        """As written in code."""
+        """The expression that creates it."""
         if self.on_failure is None:
             return super().__repr__()
         return f"Dependency({str(self)!r}, {str(self.on_failure)!r})"
@@ -145,19 +145,19 @@ def _run(is_due: bool) -> str | None:  # noqa: FBT001  a condition
 
 
 def verdict(rule: Rule, completed: int, failed: int, skipped: int, *, total: int) -> str | None:
-    """The fate of a node: ``run``, ``failed`` or ``skipped``; None while it is undecided.
+    """The decision on a node: ``run``, ``failed`` or ``skipped``; None while it is open.
 
     It depends on how many of its ``total`` dependencies count as completed, failed and skipped so far.
     """
     return _VERDICT[rule](completed, failed, skipped, total) if total else "run"
 
 
-_POLICIES: Final[dict[str, OnFailure]] = {one.value: one for one in OnFailure}
-_RULES: Final[dict[str, Rule]] = {one.value: one for one in Rule}
+_POLICIES: Final[dict[str, OnFailure]] = {member.value: member for member in OnFailure}
+_RULES: Final[dict[str, Rule]] = {member.value: member for member in Rule}
 
 
 def read_policy(value: str, *, where: str) -> OnFailure:
-    """The policy of this name.
+    """The policy with this name.
 
     Raises:
         InvalidFlow: There is no such policy.
@@ -168,7 +168,7 @@ def read_policy(value: str, *, where: str) -> OnFailure:
 
 
 def read_rule(value: str, *, where: str) -> Rule:
-    """The rule of this name.
+    """The rule with this name.
 
     Raises:
         InvalidFlow: There is no such rule.

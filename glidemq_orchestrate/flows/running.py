@@ -1,4 +1,4 @@
-"""What workers and supervisors do for the nodes of flows, whichever way a flow goes."""
+"""What workers and supervisors do for nodes of flows, on any path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ bring_back = stalled.bring_back
 
 
 def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
-    """What a node reads of its dependencies, in pages."""
+    """Read the inputs of a node from its dependencies, in pages."""
     if attempt.options.portable:
         return (yield from portable.inputs(queue, attempt.job_id))
     texts: dict[str, str] = {}
@@ -41,25 +41,25 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
 
 
 def hold(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
-    """Hold back a node that was fetched before all of its dependencies ended; see ``portable.node.hold``."""
+    """Block a node that was fetched before all of its dependencies ended; see ``portable.node.hold``."""
     return (yield from portable.hold(queue, attempt.job_id, attempt.stored_flow, attempt.node or ""))
 
 
 def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
-    """Whether a node fails when no worker starts it in time."""
+    """Whether a node fails if no worker starts it in time."""
     if attempt.options.portable:
         return (yield from portable.has_queue_timeout(queue, *attempt.options.portable))
     return bool(attempt.flow_id) and (yield from ask(attempts.has_queue_timeout(queue, attempt.job_id)))
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
-    """Notify dependents of completed jobs in other slots; advance the flows that need more than that."""
+    """Notify dependents of completed jobs in other slots; advance the flows where that is not enough."""
     if completed or moved:
         yield from portable.carry(queue, completed, moved, clock)
 
 
 def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
-    """Do what a flow needs, given by the id under which it is stored."""
+    """Advance a flow by its stored id."""
     home = yield from ask(flow_home_queue(queue.prefix, flow_id))
     if home is not None:
         yield from advance_at(QueueKeys(queue.prefix, home), flow_id, clock)

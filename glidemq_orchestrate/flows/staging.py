@@ -1,4 +1,4 @@
-"""Nodes as arguments of staging calls, in pieces and chunks that take the server a few milliseconds each."""
+"""Encodes nodes as arguments of staging calls, in chunks that cost the server a few milliseconds each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK_NODES: Final = 50
 GROWTH_NODES: Final = 25
 CHUNK_EDGES: Final = 1_000
 CHUNK_BYTES: Final = 1_048_576
-# Nodes with more dependents have them in the set of parents only, not in the two fields for people to read.
+# Nodes with more dependents list them in the set of parents only, not in the two human-readable fields.
 MAX_LISTED: Final = 1_000
 CARRIED: Final = "="
 SETTLED: Final = "=="
@@ -25,7 +25,7 @@ SETTLED: Final = "=="
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A node, or as many of its edges as one call should carry; the last piece has the node itself."""
+    """A node, or a part of its edges; the last piece has the node itself."""
 
     node: CheckedNode
     after: Sequence[str]
@@ -34,10 +34,10 @@ class Piece:
 
 
 class JobNames:
-    """Job ids and refs of the nodes of a flow, each made once; and the trace context of its jobs.
+    """Caches job ids and refs of the nodes of a flow, and has the trace context of its jobs.
 
-    ``carried``: the ids of the jobs of nodes that the generation before has completed. ``settled``: those of
-    them that keep their edges too.
+    ``carried``: the job ids of nodes carried over from the previous generation.
+    ``settled``: those that keep their edges too.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  all that the names depend on
@@ -55,7 +55,7 @@ class JobNames:
         self._ids: dict[str, str] = dict(carried)
 
     def own_id(self, name: str) -> str:
-        """The id of the job that a node has unless it is carried over."""
+        """The job id of a node that is not carried over."""
         return node_job_id(self._flow_id, name)
 
     def job_id(self, name: str) -> str:
@@ -66,7 +66,7 @@ class JobNames:
         return found
 
     def ref(self, name: str) -> str:
-        """The member of glide-mq's dependency sets that stands for a node."""
+        """The member of glide-mq's dependency sets for a node."""
         queue = self.queue_of[name]
         base = self._bases.get(queue)
         if base is None:
@@ -75,7 +75,7 @@ class JobNames:
 
 
 def pieces(node: CheckedNode) -> Iterator[Piece]:
-    """Cut a node that has more edges than one call should carry."""
+    """Split a node with too many edges for one call."""
     after, dependents = node.after, node.dependents
     while len(after) + len(dependents) > CHUNK_EDGES:
         cut = CHUNK_EDGES - len(after[:CHUNK_EDGES])
@@ -84,14 +84,14 @@ def pieces(node: CheckedNode) -> Iterator[Piece]:
     yield Piece(node, after, dependents, is_last=True)
 
 
-def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[list[Piece]]:
+def chunks(nodes: Iterable[CheckedNode], max_nodes: int = CHUNK_NODES) -> Iterator[list[Piece]]:
     """The nodes in chunks, one for each call."""
     chunk: list[Piece] = []
     edges = size = 0
     for piece in (piece for node in nodes for piece in pieces(node)):
         more = len(piece.after) + len(piece.dependents)
         length = len(piece.node.data) if piece.is_last else 0
-        if chunk and (len(chunk) == most or edges + more > CHUNK_EDGES or size + length > CHUNK_BYTES):
+        if chunk and (len(chunk) == max_nodes or edges + more > CHUNK_EDGES or size + length > CHUNK_BYTES):
             yield chunk
             chunk, edges, size = [], 0, 0
         chunk.append(piece)
@@ -101,7 +101,7 @@ def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[li
 
 
 def more_fields(node: CheckedNode, names: JobNames) -> str:
-    """The job fields that few nodes have, as JSON for ``gmo_stage_flow``; '' for none."""
+    """The uncommon job fields, as JSON for ``gmo_stage_flow``; '' for none."""
     fields: dict[str, str] = {}
     if node.is_placed:
         fields |= {"gmo:placed": "1", "priority": str(node.priority)}
@@ -122,7 +122,7 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
 
 
 def kept(options: str) -> str:
-    """The options of a node, without how long its job is kept: a node is kept as long as its flow."""
+    """The options of a node without its retention: a node is kept as long as its flow."""
     if not any(f'"{name}"' in options for name in KEEPING):
         return options
     given = {name: value for name, value in json.loads(options).items() if name not in KEEPING}
@@ -130,7 +130,7 @@ def kept(options: str) -> str:
 
 
 def traced(options: str, trace: str) -> str:
-    """The options of a job with the trace context of the client, unless they have one."""
+    """The options of a job with the client's trace context, unless they have one."""
     if not trace or ('"traceparent"' in options and "traceparent" in json.loads(options)):
         return options
     return f'{{"traceparent":{json.dumps(trace)}' + (",".join(["", options[1:]]) if options != "{}" else "}")
@@ -160,7 +160,7 @@ def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
 
 
 def _carried(piece: Piece, names: JobNames) -> Iterator[Word]:
-    """The same for a node that has completed in the generation before: only its dependents may be new."""
+    """The same for a carried-over node: only its dependents may be new."""
     node, job_id = piece.node, names.job_id(piece.node.name)
     row = _row(node, job_id) if piece.is_last else ""
     is_settled = node.name in names.settled

@@ -1,4 +1,4 @@
-"""The specification of a flow, read back from its tables and its jobs."""
+"""Reads the specification of a flow back from its tables and jobs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ PER_TRIP: Final = 50  # each with up to 1 MiB of data
 
 
 class StoredFlow(NamedTuple):
-    """A flow as it is stored. ``extensions``: how often it was extended by then."""
+    """A stored flow. ``extensions``: how often it had been extended when it was read."""
 
     flow: CheckedFlow
     extensions: str
 
 
 def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
-    """The nodes as they were submitted, and those that were added from outside; not those that nodes added.
+    """The nodes as submitted, and those of extensions; not those that nodes added.
 
     Raises:
         FlowNotFound: The flow no longer exists.
         Superseded: Another generation has begun.
-        FlowExpired: Its jobs no longer exist, or that of a node does not.
-        FlowIncomplete: It was cancelled before all of it was submitted.
+        FlowExpired: Some or all of its jobs no longer exist.
+        FlowIncomplete: It was cancelled before its submission was complete.
     """
     backend = backend_of(ref)
     while True:
@@ -50,9 +50,9 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
             break
         if backend.is_carried or read_status(ref.home, ref.flow_id, record).state.is_terminal:
             raise FlowIncomplete(
-                f"flow {ref.public_id} was cancelled while it was submitted: submit it again"
+                f"flow {ref.public_id} was cancelled while it was submitted. Fix: submit it again"
             )
-        yield from backend.advance(ref, clock)  # nodes that were added are still joining the flow
+        yield from backend.advance(ref, clock)  # added nodes may still be joining the flow
     rows, data, manners, texts = stored
     yield from _read_missing(ref, rows, data, manners)
     own = {} if texts is None else _from_table(manners, texts)
@@ -95,22 +95,23 @@ def _living(ref: FlowRef) -> Op[dict[str, str]]:
 def _read_missing(
     ref: FlowRef, rows: Mapping[str, Row], data: dict[str, str], manners: dict[str, Manner]
 ) -> Op[None]:
-    """Add what the jobs of the other nodes say."""
+    """Add the definitions of the remaining nodes from their jobs."""
     for part in parts([(name, row) for name, row in rows.items() if name not in data], PER_TRIP):
         asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
                 now = yield from ask(flow_record.record_fields(ref.home, ref.flow_id))
-                raise_if_superseded(read_status(ref.home, ref.flow_id, now))  # then the sweep has removed it
+                # If superseded, the sweep has removed the job.
+                raise_if_superseded(read_status(ref.home, ref.flow_id, now))
                 raise FlowExpired(
-                    f"the job of node {name} of flow {ref.public_id} was removed, and with it what the node "
-                    'does: submit the flow with on_existing="restart"'
+                    f"the job of node {name} of flow {ref.public_id} was removed with its definition. "
+                    'Fix: submit the flow with on_existing="restart"'
                 )
             data[name], manners[name] = work
 
 
 def _from_table(manners: dict[str, Manner], texts: Mapping[str, str]) -> dict[str, dict[str, OnFailure]]:
-    """Complete the manners of nodes by the policies of the table; returns policies as ``_policies`` does."""
+    """Complete the manners of nodes from the policies of the table; returns policies like ``_policies``."""
     policies = {}
     for name, text in texts.items():
         fields = json.loads(text)
@@ -124,7 +125,7 @@ def _from_table(manners: dict[str, Manner], texts: Mapping[str, str]) -> dict[st
 def _policies(
     ref: FlowRef, rows: Mapping[str, Row], manners: Mapping[str, Manner], after: Mapping[str, Sequence[str]]
 ) -> Op[dict[str, dict[str, OnFailure]]]:
-    """What the failures of dependencies mean to those nodes that set that themselves."""
+    """The failure policies for single dependencies, by node."""
     found: dict[str, dict[str, OnFailure]] = {}
     own = [name for name, names in after.items() if manners[name].rule and names]
     for part in parts(own, PER_TRIP):

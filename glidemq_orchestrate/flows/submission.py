@@ -1,4 +1,4 @@
-"""Submitting a flow: claim its id, choose its path, write it, or join the one that exists."""
+"""Submits a flow: claims its id, chooses its path, and writes it, or joins an existing flow."""
 
 from __future__ import annotations
 
@@ -46,15 +46,14 @@ def submit(  # noqa: PLR0913  a flow, its name, where it goes, and whose it is
     reach: Reach = ONE_SERVER,
     owned: Ownership | None = None,
 ) -> Op[FlowRef]:
-    """Write a flow and let it run, by the way that its topology requires, and own it. Repeatable.
+    """Write and start a flow on the path for its topology, and own it. Idempotent.
 
-    Where another generation takes the place of the one that it is about to join, it joins that. It begins
-    again where the server has lost the flow before it is owned.
+    If another generation supersedes the one that it is about to join, it joins that. If the server loses the
+    flow before it is owned, it starts over.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        Superseded: Others kept beginning generations; or began one in the place of that of a restart, before
-            it was owned.
+        Superseded: Others kept beginning generations, or superseded that of a restart before it was owned.
         FlowNotFound: The server kept losing the flow.
     """
     check_on_existing(on_existing)
@@ -91,9 +90,9 @@ def _try(  # noqa: PLR0913, PLR0917  as submit
     try:
         found = yield from homes.take(home, flow_id)
         place = CurrentGeneration(ref_of(home, found), found) if found else None
-    except FlowConflict as exc:  # it has another home
+    except FlowConflict as exc:  # the existing flow has another home
         place = yield from _found(prefix, flow_id, exc)
-    if place:  # it keeps its home, whichever queue has most of the nodes now
+    if place:  # it keeps its home, even if another queue has more nodes now
         home = place.ref.home
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach" or not may_begin(place.ref, flow, reach):
@@ -107,7 +106,7 @@ def _try(  # noqa: PLR0913, PLR0917  as submit
     except NodeNotRepeatable:
         if place is None:
             raise
-        return (yield from generations.submit(place, flow, on_existing, clock, anew=True))
+        return (yield from generations.submit(place, flow, on_existing, clock, force=True))
     except (ConnectionFailed, OutcomeUnknown):
         raise
     except GlideMQError as exc:
@@ -121,14 +120,14 @@ def _try(  # noqa: PLR0913, PLR0917  as submit
 
 
 def is_lost(ref: FlowRef) -> Op[bool]:
-    """Whether a failed flow cannot be retried as it is: jobs were removed, and their data with them."""
+    """Whether a failed flow cannot be retried, since jobs were removed with their data."""
     backend = backend_of(ref)
     has_failed = (yield from backend.status(ref)).state in BROKEN
     return has_failed and bool((yield from backend.lost(ref)))
 
 
 def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[CurrentGeneration]:
-    """Where a flow is; if it was removed meanwhile, the error that said that it exists."""
+    """The reference to a flow; if it has just been removed, raises ``otherwise``."""
     try:
         return (yield from find_place(prefix, flow_id))
     except FlowNotFound:
@@ -136,13 +135,13 @@ def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[CurrentGene
 
 
 def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
-    """The error that says in what the flow with this id differs from another specification."""
+    """The error with the differences between the flow with this id and a specification."""
     try:
         ref = yield from find(prefix, flow_id)
         if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
             return homes.conflict(flow_id)
         return homes.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
-    except GlideMQError:  # it was removed meanwhile, for example
+    except GlideMQError:  # for example, it was removed
         return homes.conflict(flow_id)
 
 
@@ -150,6 +149,6 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     """Find a flow by its id.
 
     Raises:
-        FlowNotFound: There is none with this id.
+        FlowNotFound: There is no flow with this id.
     """
     return (yield from find_place(prefix, flow_id)).ref

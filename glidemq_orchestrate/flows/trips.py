@@ -1,4 +1,4 @@
-"""Many calls in few trips to the server."""
+"""Sends many calls in few round trips."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_BYTES: Final = 524_288
 
 
 def send_all(todo: Iterable[Call[T]]) -> Op[None]:
-    """Send calls whose replies do not matter, many per trip."""
+    """Send calls without using their replies, many per trip."""
     for part in parts(list(todo)):
         yield from ask_all(part)
 
 
 def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[None]:
-    """Send calls of our functions, each with the plain calls that replace it where it is missing."""
+    """Send calls of our functions, each with the plain calls to use where the function is missing."""
     for part in parts(list(todo)):
         replies = yield from ask_each([call for call, _ in part])
         plain: list[Call[Any]] = []
@@ -33,13 +33,13 @@ def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[Non
 
 
 def parts(items: Sequence[T], size: int = PER_TRIP) -> Iterator[Sequence[T]]:
-    """Slices of as many as go into one trip."""
+    """Slices of one trip each."""
     for first in range(0, len(items), size):
         yield items[first : first + size]
 
 
 def parts_of_size(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-    """Slices of as many pairs as the server writes in a millisecond or two."""
+    """Slices that the server writes in a millisecond or two."""
     part: dict[str, str] = {}
     length = 0
     for name, text in pairs:

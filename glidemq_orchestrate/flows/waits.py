@@ -1,4 +1,4 @@
-"""Why a node that has not ended does not run now, and until when."""
+"""Why a node does not run yet, and until when."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Wait:
     """Why a node waits.
 
     Attributes:
-        reason: For people.
-        until: When that ends by itself, at the latest; None: nobody knows.
-        is_turn: It only waits for its turn: workers serve its queue, and other jobs run or come first, or a
-            rate limit lets it start later.
+        reason: Human-readable.
+        until: When that ends at the latest, without intervention; None if unknown.
+        is_turn: Whether it only waits for its turn: workers serve its queue, but other jobs come first, or a
+            rate limit delays it.
     """
 
     reason: str
@@ -22,7 +22,7 @@ class Wait:
     is_turn: bool = False
 
     def __str__(self) -> str:
-        """For people, in local time: ``until 14:05:30: to be tried again (attempt 1 of 3 failed: ...)``."""
+        """Human-readable, in local time: ``until 14:05:30: for its next attempt (attempt 1 of 3 failed)``."""
         if self.until is None:
             return self.reason
         at = self.until.astimezone()

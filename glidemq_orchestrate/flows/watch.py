@@ -1,9 +1,9 @@
-"""Watching a flow: what has changed since the last report to the reader.
+"""Watches a flow: reports the changes since the last report to the reader.
 
-Events only show where to look; a change is the difference between the last report and the current jobs. So a
-trimmed stream, a missing event or a reader that was away costs a read of all nodes, and no change is reported
-twice. Steps that follow each other faster than the reader reads are reported as one. Jobs say which run they
-are in, so a node that was run again and has ended as before is reported, too.
+Events only hint at which nodes to read; a change is the difference between the last report and the current
+jobs. So a trimmed stream, a missing event or an absent reader costs only a read of all nodes, and no change
+is reported twice. Changes faster than the reader are reported as one. Jobs contain the number of their run,
+so a rerun node that has ended as before is reported too.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Entries = list[tuple[str, dict[str, str]]]
 REREAD_MS: Final = 5_000
 REST_MS: Final = 5_000
 DEADLINES_MS: Final = 1_000
-READS_SHARE: Final = 20  # reads that no event asked for take at most this fraction of the time: 1 in 20
+READS_SHARE: Final = 20  # reads without an event take at most this fraction of the time: 1 in 20
 POLL_MS: Final = 500
 PER_TRIP: Final = 200
 
 
 def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[QueueKeys, Entries]]:
-    """Events after a position in each queue, if there are any; waits at most ``wait_ms`` for the first."""
+    """Events after a position in each queue; waits up to ``wait_ms`` for the first."""
     queues = {queue.key("events"): queue for queue in positions}
 
     def decode(reply: Any) -> dict[QueueKeys, Entries]:
@@ -55,12 +55,12 @@ def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[
 
 
 def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
-    """Which generation took the place of this one, and when its jobs were removed; None if none, or not."""
+    """The generation that superseded this one, and when its jobs were removed; None where not so."""
     return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)
 
 
 def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
-    """The status of a node; if its job is missing, failed for ``reason``, or completed if that is ''."""
+    """The status of a node; without a job it is failed for ``reason``, or completed if that is ''."""
     _, queue, job_id, *_ = read_row(row) or (0, "", "")
     return node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
 
@@ -81,16 +81,16 @@ class Watch:
     """One reader of one flow.
 
     Attributes:
-        seen: What was reported so far.
-        deadline: When the reader gives up, in monotonic ms; None: never.
+        seen: The reports so far.
+        deadline: When the reader gives up, in monotonic ms; None for never.
         nodes: Every node with its rank, as last read.
-        by_job: The names of the nodes by the ids of their jobs.
+        by_job: The names of the nodes, by job id.
         streams: The position in the events of each queue of the flow.
-        due_ms: Monotonic ms; when to read all nodes again even if no event asks for it.
-        rest_ms: The longest wait of one step for an event.
-        kept_ms: Monotonic ms; when the deadlines were last looked at.
-        may_only_read: The server has refused to let this reader end what is due.
-        is_over: The end was reported.
+        due_ms: Monotonic ms; when to read all nodes again even without an event.
+        rest_ms: The max wait of one step for an event.
+        kept_ms: Monotonic ms; when the deadlines were last checked.
+        may_only_read: Whether this reader lacks the right to end expired jobs.
+        is_over: Whether the end was reported.
     """
 
     ref: FlowRef
@@ -108,35 +108,35 @@ class Watch:
 
     @property
     def backend(self) -> FlowBackend:
-        """The way of the flow. If it is carried, the watcher advances it, and may read one stream only."""
+        """The backend of the flow. If it is carried, the watcher advances it and may read only one stream."""
         return backend_of(self.ref)
 
 
 @dataclass(slots=True)
 class Quiet:
-    """How long a reader was told nothing."""
+    """How long there has been nothing to report."""
 
     clock: Clock
     rest: timedelta
     since_ms: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin now."""
+        """Start now."""
         self.begin()
 
     def begin(self) -> None:
-        """The reader was told something."""
+        """Start again: something was reported."""
         self.since_ms = self.clock.monotonic_ms()
 
     def is_over(self) -> bool:
-        """Whether it is time to tell the reader that there is nothing."""
+        """Whether to report that there is nothing."""
         return self.clock.monotonic_ms() >= self.since_ms + milliseconds(self.rest)
 
 
 def begin(
     ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock, *, rest_ms: int = REST_MS
 ) -> Watch:
-    """Create a reader; makes no call yet.
+    """Create a reader, without any call.
 
     Raises:
         ConfigurationError: ``after`` is not a position of this flow.
@@ -147,7 +147,7 @@ def begin(
 
 
 def step(watch: Watch) -> Op[list[Change]]:
-    """The next changes; waits a few seconds at most for the first one, and may then return none.
+    """The next changes; waits a few seconds at most for the first, and may then return none.
 
     Raises:
         WaitTimeout: The deadline has passed.
@@ -163,9 +163,9 @@ def step(watch: Watch) -> Op[list[Change]]:
 
 
 def _keep_deadlines(watch: Watch) -> Op[None]:
-    """Let the deadlines of a flow hold even if no worker or supervisor serves its home queue.
+    """Enforce the deadlines of a flow even if no worker or supervisor serves its home queue.
 
-    Those who may only read leave it to others.
+    Readers without the right to write leave it to others.
     """
     now_ms = watch.clock.monotonic_ms()
     if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:
@@ -186,10 +186,10 @@ def _keep_deadlines(watch: Watch) -> Op[None]:
 def _read_all(watch: Watch) -> Op[list[Change]]:
     """The changes found by reading the record and all nodes."""
     began = watch.clock.monotonic_ms()
-    # The record first: if the flow has ended, the nodes read afterwards have too.
+    # The record first: if the flow has ended, so have the nodes that are read afterwards.
     ended = yield from _status(watch)
     found = yield from watch.backend.ranked(watch.ref)
-    if (yield from _hold_streams(watch, found)):  # again, for what came before the positions were set
+    if (yield from _hold_streams(watch, found)):  # again, for changes before the positions were set
         ended = yield from _status(watch)
         found = yield from watch.backend.ranked(watch.ref)
     changes = yield from _changes(watch, found)
@@ -201,7 +201,7 @@ def _read_all(watch: Watch) -> Op[list[Change]]:
 
 
 def _status(watch: Watch) -> Op[FlowStatus]:
-    if watch.backend.is_carried:  # by its watchers too
+    if watch.backend.is_carried:  # its watchers advance it too
         yield from unconfirmed(watch.backend.advance(watch.ref, watch.clock))
     else:
         yield from _keep_deadlines(watch)
@@ -211,9 +211,9 @@ def _status(watch: Watch) -> Op[FlowStatus]:
 
 
 def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
-    """Set the position in the events of every queue that has none yet; returns whether there were any."""
+    """Set the stream position of every queue without one; returns whether there were any."""
     queues = {watch.ref.home.queue}
-    if not watch.backend.is_carried:  # its queues may be in other slots
+    if not watch.backend.is_carried:  # otherwise its queues may be in other slots
         queues |= {node.queue for _, node in found.values()}
     places = {QueueKeys(watch.ref.home.prefix, queue) for queue in queues} - watch.streams.keys()
     for place in places:
@@ -230,7 +230,7 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
         raise WaitTimeout(
             f"flow {watch.ref.public_id} has not ended in time; continue after the last position"
         )
-    # In one trip: the server answers the calls after the read once the read has ended.
+    # One trip: the server replies to the later calls once the blocking read has ended.
     todo: list[Call[Any]] = [read_streams(watch.streams, until - now_ms)]
     todo += map(events.first_event, watch.streams)
     if not watch.backend.is_carried:
@@ -247,7 +247,7 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
 
 
 def _move(watch: Watch, read: Mapping[QueueKeys, Entries], oldest: Sequence[str | None]) -> bool:
-    """Move on in the streams; returns whether events were trimmed away before they were read."""
+    """Advance in the streams; returns whether events were trimmed before they were read."""
     is_lost = False
     for place, first in zip(list(watch.streams), oldest, strict=True):
         if entries := read.get(place):
@@ -285,12 +285,11 @@ def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
 
 
 def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
-    """Take over the nodes that were read, and read dependencies again that were read too early.
+    """Apply the nodes that were read, and re-read dependencies that were read too early.
 
-    A node may be read before it completes, and its dependent, in a later trip, as started. If a node has
-    started, its dependencies must have ended by now: each of them is read again, once for every such
-    dependent, as it may have been read for an earlier one. If it runs again, so may its dependencies, and
-    have ended anew. Returns the nodes as they were before.
+    A node may be read before it completes, and its dependent, in a later trip, after it has started. Once a
+    node has started, its dependencies must have ended. So each of them is read again, once for every such
+    dependent. If the node reruns, its dependencies may have rerun too. Returns the previous nodes.
     """
     before: dict[str, NodeStatus | None] = {}
     asked: set[tuple[str, str]] = set()
@@ -315,7 +314,7 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
 def _may_be_early(watch: Watch, name: str, *, is_again: bool) -> bool:
     """Whether a dependency of a node that has started may have been read before it ended.
 
-    ``is_again``: the node runs again.
+    ``is_again``: the node reruns.
     """
     rank, node = watch.nodes[name]
     return not node.state.is_terminal or (is_again and watch.seen.has(rank, node))
@@ -329,8 +328,8 @@ def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
 def _end(watch: Watch, ended: FlowStatus) -> Op[list[Change]]:
     """The change for the end of the flow, unless it was reported before.
 
-    If the flow has begun to run again since its record was read, that is not the end: some of the nodes were
-    read before, some afterwards.
+    If the flow has restarted since its record was read, this is not the end: some nodes were read before the
+    restart, some after it.
     """
     if watch.seen.has_end(ended.state, ended.finished_at):
         watch.is_over = True

@@ -1,1 +1,1 @@
-"""Forms of a flow outside Python: files, graphs, drawings, trees."""
+"""Other forms of a flow: files, graphs, drawings, trees."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Timed(Protocol):
-    """The part of a node's status that the critical path depends on."""
+    """The status of a node, as far as the critical path depends on it."""
 
     @property
     def name(self) -> str:
@@ -30,9 +30,10 @@ class Timed(Protocol):
 def critical_path(nodes: Iterable[Timed]) -> list[str]:
     """Names from the first node of the chain to the last.
 
-    The last one is the node that ran and ended last or, while nodes run, the first of these to start. Each is
-    preceded by the dependency that ended last: it could not start before that. Of equals it is the first in
-    the order of the flow, but the last as the end of the chain. Empty when no node has started.
+    The chain ends with the node that ran and ended last or, while nodes run, with the running node that
+    started first. Each node is preceded by its dependency that ended last, which it had to wait for. Ties go
+    to the first in the order of the flow, but to the last at the end of the chain. Empty if no node has
+    started.
     """
     known = {node.name: node for node in nodes}
     last = _last(known)
@@ -62,5 +63,5 @@ def _last(known: Mapping[str, Timed]) -> str | None:
         for name, node in known.items()
         if node.started_at is not None and node.finished_at is not None
     ]
-    # Times are whole milliseconds: of equals the last in the order of the flow, as dependents end later.
+    # Times are whole milliseconds: on a tie, the last in the order of the flow, as dependents end later.
     return max(reversed(ended), key=lambda pair: pair[0])[1] if ended else None

@@ -1,4 +1,4 @@
-"""A flow as a drawing: Mermaid for pages that render it, DOT for Graphviz. Pure: returns text."""
+"""Draws a flow: Mermaid for pages that render it, DOT for Graphviz. Pure: returns text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _COLOURS: Final = {
 
 
 def mermaid(nodes: Sequence[N], *, at_least: int | None = FOLD_FROM) -> str:
-    """A Mermaid flowchart, from top to bottom; nodes that have a state are coloured by it."""
+    """A Mermaid flowchart, top to bottom; nodes are coloured by state."""
     return "\n".join(["flowchart TD", *_mermaid_lines(fold(nodes, at_least=at_least))]) + "\n"
 
 
 def dot(name: str, nodes: Sequence[N], *, at_least: int | None = FOLD_FROM) -> str:
-    """A Graphviz digraph in the DOT language; nodes that have a state are coloured by it."""
+    """A Graphviz digraph in the DOT language; nodes are coloured by state."""
     head = f"digraph {_dot_text(name)} {{"
     style = '  node [shape=box style="rounded,filled" fillcolor=white fontname="sans-serif"]'
     return "\n".join([head, style, *_dot_lines(fold(nodes, at_least=at_least)), "}"]) + "\n"
@@ -62,7 +62,7 @@ def _dot_lines(groups: Sequence[Group[N]]) -> Iterator[str]:
 
 
 def _edges(groups: Sequence[Group[N]]) -> Iterator[tuple[int, int, str]]:
-    """Dependency, dependent, and the policy for a failure between them, '' for the default."""
+    """Dependency, dependent, and the failure policy between them, '' for the default."""
     for at, group in enumerate(groups):
         for dependency in group.after:
             of = {node.name: getattr(node, "on_failure", None) for node in groups[dependency].nodes}
@@ -74,7 +74,7 @@ def _edges(groups: Sequence[Group[N]]) -> Iterator[tuple[int, int, str]]:
 
 
 def _policy(node: NamedNode, dependency: str) -> str | None:
-    """The policy that a node itself, as written or as checked, sets for a dependency."""
+    """The policy that a node, in either form, sets for a dependency."""
     policies: Mapping[str, str] = getattr(node, "policies", {})
     written: str | None = getattr(dependency, "on_failure", None)
     return policies.get(dependency) or written
@@ -93,7 +93,7 @@ def _lines(group: Group[N]) -> list[str]:
 
 
 def _state(group: Group[N]) -> str | None:
-    """The state that colours a group: the worst one in it, or the one all have."""
+    """The state that colours a group: the worst one in it, or the one that all share."""
     states = {str(getattr(node, "state", "")) for node in group.nodes}
     for state in ("failed", "active"):
         if state in states:
@@ -108,6 +108,6 @@ def _mermaid_text(text: str) -> str:
 
 
 def _dot_text(text: str) -> str:
-    # Graphviz reads backslashes as escapes and & as the start of an HTML entity, also within quotes.
+    # Graphviz reads backslashes as escapes and & as the start of an HTML entity, even within quotes.
     escaped = text.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""The model of a flow file, for reading and writing. A module of its own since pydantic is slow to import."""
+"""The model of a flow file, for reading and writing. Separate, since pydantic is slow to import."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _DURATION: Final = TypeAdapter(timedelta)
 
 
 def _read_short(value: Any) -> Any:
-    """The duration of a text such as ``5m``; anything else as it is, for the model to judge."""
+    """The duration of a text such as ``5m``; anything else unchanged, for the model to check."""
     found = from_text(value) if isinstance(value, str) else None
     return value if found is None else found
 
 
 def _read_field(field: str, value: Any) -> Any:
-    """An object with ``_read_short`` applied to a field of it, or of an object in it."""
+    """An object with ``_read_short`` applied to a field of it or of a nested object."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -56,101 +56,103 @@ class _Strict(BaseModel):
 
 
 class FallbackFile(_Strict, frozen=True):
-    """What a later attempt uses instead."""
+    """The replacements that a later attempt uses."""
 
     model: str
     provider: str | None = None
     metadata: dict[str, Any] | None = None
 
 
-class OptionsFile(_Strict, frozen=True):  # and so hashable: pydantic does not copy the default for each node
+class OptionsFile(
+    _Strict, frozen=True
+):  # frozen means hashable, so pydantic does not copy the default for each node
     """How a node is run: the fields of ``JobOptions``."""
 
     attempts: int = Field(1, json_schema_extra={"minimum": 1})
-    """How many times the job may run in total."""
+    """The max number of runs of the job."""
     backoff: Annotated[Backoff | None, _with("delay")] = None
     """Pause between attempts; without it a retry is immediate."""
     timeout: Span | None = None
-    """Longest time of one run."""
+    """Max duration of one run."""
     delay: Span = timedelta(0)
-    """Time before the first run, counted from the moment the dependencies have ended."""
+    """Delay of the first run, from the end of the last dependency."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
     """1 runs first; 0, the default, runs after every job with a priority."""
     lifo: bool = False
     """Whether it runs before jobs added earlier."""
     ttl: Span | None = None
-    """Time after which it is no longer started."""
+    """Time after which it will not be started."""
     ordering: Annotated[Ordering | None, _with("per")] = None
     """A key whose jobs run in order, and its limits."""
     cost: float | None = None
-    """Tokens that a start takes from the token bucket of the ordering key."""
+    """Tokens that each start takes from the token bucket of the ordering key."""
     lock_duration: Span | None = None
-    """How long a worker keeps the job without a heartbeat before another takes it over."""
+    """How long a worker may go without a heartbeat before another takes the job over."""
     remove_on_complete: Annotated[bool | int | Keep, _with("age")] = False
     """Whether and when the completed job is removed."""
     remove_on_fail: Annotated[bool | int | Keep, _with("age")] = False
     """Whether and when the failed job is removed."""
     fallbacks: tuple[FallbackFile, ...] = ()
-    """What the attempts after the first use instead."""
+    """The replacements that attempts after the first use."""
     must_pass: bool = False
-    """It is a check: it fails when its handler returns false, or {"passed": false}."""
+    """The job is a check: it fails if its handler returns false or {"passed": false}."""
     traceparent: str | None = None
-    """The W3C trace context that the span of a run links to."""
+    """The W3C trace context to which the span of each run is linked."""
 
 
 class DependencyFile(_Strict):
-    """A node to wait for, and what its failure means."""
+    """A node to wait for, and how its failure counts."""
 
     name: str
     on_failure: OnFailure | None = None
 
 
 class NodeFile(_Strict):
-    """One node; it becomes one job."""
+    """A node, which becomes one job."""
 
     name: str = Field(json_schema_extra=_NAME)
     """Unique in the flow; no control characters."""
     queue: str = Field(default_factory=str, json_schema_extra={"minLength": 1})
-    """Where the job waits for a worker; that of the flow when left out."""
+    """The queue of the job; by default that of the flow."""
     job: str = Field(default_factory=str, json_schema_extra={"minLength": 1})
-    """The handler's name; the name of the node when left out."""
+    """The handler's name; by default the name of the node."""
     data: Any = None
-    """What the handler gets as ctx.data: at most 1 MiB of JSON."""
+    """The handler's ctx.data: at most 1 MiB of JSON."""
     after: list[str | DependencyFile] = []
-    """The nodes that must end first; the results of those that complete are ctx.inputs."""
+    """The nodes that must end first; the results of the completed ones are ctx.inputs."""
     options: OptionsFile = OptionsFile()
     """Attempts, backoff, timeout, delay and more."""
     rule: Rule = Rule.ALL_SUCCESS
-    """When it runs, by how the nodes before it end."""
+    """The trigger rule: when it runs, depending on how its dependencies end."""
     on_failure: OnFailure = OnFailure.FAIL
-    """What its failure means to the nodes after it."""
+    """How its failure counts for its dependents."""
     queue_timeout: Span | None = None
-    """It fails when no worker has started it within this time after it could run."""
+    """It fails if no worker starts it within this time after it becomes ready."""
 
 
 class FlowFile(_Strict):
     """A flow of jobs for glidemq-orchestrate."""
 
     editor: str | None = Field(None, alias="$schema")
-    """Where an editor finds this schema; otherwise ignored."""
+    """The location of this schema, for editors; otherwise ignored."""
     name: str = Field(json_schema_extra={"minLength": 1})
-    """The name of the flow in lists; not its id."""
+    """The name of the flow in lists, not its id."""
     queue: str = Field(default_factory=str, json_schema_extra={"minLength": 1})
-    """Of the nodes that have none of their own."""
+    """The default queue of the nodes."""
     nodes: list[NodeFile] = Field(json_schema_extra={"minItems": 1})
     """In any order, without cycles."""
     labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 32})
-    """Short strings to find the flow by."""
+    """Short strings by which flows can be found."""
     retention: Span | None = None
-    """How long after its end the jobs and results are kept; for ever when left out."""
+    """How long the jobs and results are kept after its end; by default without limit."""
     deadline: Span | None = None
-    """The flow fails when it has not ended within this time after its start."""
+    """The flow fails if it does not end within this time after its start."""
     fail_fast: bool = False
     """The first failure ends all other nodes."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
-    """For the nodes that have none of their own."""
+    """The default for the nodes."""
     queue_timeout: Span | None = None
-    """For the nodes that have none of their own."""
+    """The default for the nodes."""
 
 
 def read(wire: Mapping[str, Any]) -> FlowFile:
@@ -176,7 +178,7 @@ def _summary(exc: ValidationError) -> str:
 
 
 def as_file(value: Any) -> Any:
-    """A value as a flow file has it: fields with their default left out, durations as ISO 8601."""
+    """A value in the form of a flow file: without fields at their defaults, durations as ISO 8601."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: as_file(part) for name, part in without_defaults(value)}
     if isinstance(value, Dependency) and value.on_failure is not None:
@@ -224,7 +226,7 @@ def _untitled(value: Any) -> Any:
 
 
 def _once(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose alternatives do not repeat what one of them has: a duration may be a number."""
+    """A schema without redundant alternatives, since a duration may be a number."""
     ways = schema.get("anyOf", [])
     within = [part for way in ways if isinstance(way, dict) for part in way.get("anyOf", [])]
     left = [way for way in ways if way not in within]
@@ -235,10 +237,10 @@ def _once(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The JSON Schema as it is published with the package."""
+    """The JSON Schema that is published with the package."""
     return (resources.files("glidemq_orchestrate") / "flow.schema.json").read_text(encoding="utf-8")
 
 
 def write_schema() -> str:
-    """The JSON Schema as it should be published."""
+    """The JSON Schema to publish."""
     return json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"

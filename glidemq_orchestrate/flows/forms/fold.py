@@ -1,6 +1,6 @@
-"""Folds fan-outs: nodes that differ by numbers in their names and wait for the same nodes become one.
+"""Folds fan-outs: merges nodes whose names differ only by numbers and that wait for the same nodes.
 
-Pure. Used wherever a flow is shown to people.
+Pure. Used by everything that displays a flow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 class NamedNode(Protocol):
-    """What a node has in every form: as written, and as read back."""
+    """The properties of a node in every form, as written and as read back."""
 
     @property
     def name(self) -> str:
@@ -24,7 +24,7 @@ class NamedNode(Protocol):
 
     @property
     def queue(self) -> str:
-        """Where it runs."""
+        """Its queue."""
 
     @property
     def job(self) -> str:
@@ -40,11 +40,11 @@ N = TypeVar("N", bound=NamedNode)
 
 @dataclass(slots=True)
 class Group(Generic[N]):
-    """Nodes that are shown as one, in the order of the flow; often a single one.
+    """Nodes displayed as one, in the order of the flow; often a single node.
 
     Attributes:
-        nodes: At least one.
-        after: Places of the groups it waits for, in the list that ``fold`` returns.
+        nodes: One or more nodes.
+        after: The indexes, in the list that ``fold`` returns, of the groups it waits for.
     """
 
     nodes: list[N]
@@ -52,12 +52,12 @@ class Group(Generic[N]):
 
     @property
     def is_folded(self) -> bool:
-        """Whether it stands for several nodes."""
+        """Whether it has several nodes."""
         return len(self.nodes) > 1
 
     @property
     def label(self) -> str:
-        """The node's name; of several the common name with the range of each number that differs."""
+        """The name of the node; for several, their common name with the range of each number that differs."""
         return range_name([node.name for node in self.nodes])
 
 
@@ -82,7 +82,7 @@ def in_order(nodes: Collection[N]) -> list[N]:
 
 
 def rule_of(node: NamedNode) -> str | None:
-    """The rule of a node if it has an effect: not the default, and the node has dependencies."""
+    """The rule of a node if it matters: it is not the default, and the node has dependencies."""
     rule = getattr(node, "rule", None)
     return None if rule is None or rule == "all_success" or not node.after else str(rule)
 
@@ -92,12 +92,12 @@ def fold(
 ) -> list[Group[N]]:
     """Groups, dependencies before dependents; otherwise in the order of their first node.
 
-    Nodes belong together when they have the same queue, job, rule and name apart from its numbers, and wait
-    for nodes that belong together. So no group waits for itself, not even through others.
+    Nodes form a group if they have the same queue, job, rule and name apart from numbers, and wait for the
+    same groups. So no group waits for itself, not even indirectly.
 
     Args:
         nodes: Dependencies before dependents.
-        at_least: Groups of fewer nodes are shown node by node. None: nothing is folded.
+        at_least: Groups of fewer nodes are not folded. None folds nothing.
         alone: Nodes that are never folded, such as failed ones.
     """
     families: dict[tuple[Any, ...], list[N]] = {}
@@ -119,7 +119,7 @@ def fold(
 
 
 def _connected(parts: list[list[N]], ranks: dict[str, int]) -> list[Group[N]]:
-    """The groups in topological order, linked by the places of their dependencies."""
+    """The groups in topological order, linked by the indexes of their dependencies."""
     parts = sorted(parts, key=lambda part: ranks[part[0].name])
     place = {node.name: str(at) for at, part in enumerate(parts) for node in part}
     after = {
@@ -132,7 +132,7 @@ def _connected(parts: list[list[N]], ranks: dict[str, int]) -> list[Group[N]]:
 
 
 def range_name(names: Sequence[str]) -> str:
-    """One name for names that differ by numbers: ``clean[0]``, ``clean[1]``, ... make ``clean[0..9]``."""
+    """One name for names that differ by numbers: ``clean[0]``, ``clean[1]``, ... become ``clean[0..9]``."""
     if len(names) == 1:
         return names[0]
     columns = list(zip(*(_NUMBER.findall(name) for name in names), strict=True))

@@ -1,6 +1,6 @@
-"""The forms of a specification outside Python: files, graphs, drawings. The base class of ``FlowSpec``.
+"""Other forms of a specification: files, graphs, drawings. The base class of ``FlowSpec``.
 
-The modules that these forms need are slow to import, so they are imported on use.
+The modules for these forms are slow to import, so they are imported on use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=_Spec)
 
 
 class FlowForms:
-    """Conversions of a specification from and to other forms."""
+    """Converts a specification from and to other forms."""
 
     __slots__ = ()
 
@@ -70,18 +70,18 @@ class FlowForms:
         """Call ``package.module:function``, which returns a flow or its dict.
 
         Args:
-            function: Where it is. Its module is imported, which runs the code of it.
-            arguments: Passed to it by name. What it raises itself is passed on.
+            function: Its import path. The module is imported, which runs its code.
+            arguments: Passed to it by name. Its own exceptions are not caught.
 
         Raises:
             ConfigurationError: There is no such function.
-            InvalidFlow: It does not take these arguments, or does not return a flow.
+            InvalidFlow: It does not accept these arguments, or does not return a flow.
         """
         found = find(function, "flow").function
         try:
             inspect.signature(found).bind(**arguments)
         except (TypeError, ValueError) as exc:
-            raise InvalidFlow(f"flow {function} cannot be called like that: {exc}") from exc
+            raise InvalidFlow(f"flow {function} cannot be called with these arguments: {exc}") from exc
         made = found(**arguments)
         if isinstance(made, cls):
             return made
@@ -99,20 +99,20 @@ class FlowForms:
         job: str | None = None,
         **about: Any,
     ) -> Self:
-        """Build from a networkx ``DiGraph``, or anything with its methods.
+        """Build from a networkx ``DiGraph``, or any object with its methods.
 
         An edge leads from a dependency to its dependent. The attributes of a node are the fields of
         ``FlowNode``; ``options`` may be a dict, as in a flow file. Other attributes are ignored.
 
         Args:
-            graph: Its nodes may be any objects; the name of a node is ``str()`` of it.
+            graph: Its nodes may be any objects; ``str()`` of each is its name.
             name: The name of the flow.
             queue: For nodes without the attribute ``queue``.
             job: For nodes without the attribute ``job``.
             about: Further fields of ``FlowSpec``, such as ``labels`` and ``retention``.
 
         Raises:
-            InvalidFlow: Not a directed graph, or a node is not valid; the message names it. Subclasses:
+            InvalidFlow: It is not a directed graph, or a node is not valid; the message names it. Subclasses:
                 DuplicateNode and CycleError (``exc.cycle`` lists the nodes).
         """
         with importing():
@@ -149,8 +149,8 @@ class FlowForms:
         """Draw as a Mermaid flowchart.
 
         Args:
-            fold: This many or more nodes that differ by numbers in their names and wait for the same nodes
-                are drawn as one. None: never.
+            fold: Fan-outs of at least this many nodes are drawn as one: nodes whose names differ only by
+                numbers and that wait for the same nodes. None folds nothing.
 
         Raises:
             CycleError, DuplicateNode, UnknownDependency: It cannot be drawn.
@@ -158,5 +158,5 @@ class FlowForms:
         return mermaid(in_order(self.nodes), at_least=fold)
 
     def to_dot(self: _Spec, *, fold: int | None = FOLD_FROM) -> str:
-        """Draw in the DOT language of Graphviz. ``fold`` and errors as ``to_mermaid``."""
+        """Draw in the DOT language of Graphviz. For ``fold`` and errors see ``to_mermaid``."""
         return dot(self.name, in_order(self.nodes), at_least=fold)

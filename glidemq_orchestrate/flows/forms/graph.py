@@ -1,6 +1,6 @@
-"""Flows from and to networkx graphs: an edge leads from a dependency to its dependent.
+"""Converts flows from and to networkx graphs: an edge leads from a dependency to its dependent.
 
-Graphs are read through their methods, so networkx is imported only to make one.
+Graphs are read through their methods, so networkx is imported only to create one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ def read(graph: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The ``nodes`` of a flow file from a graph.
 
     Args:
-        graph: Has ``is_directed()``, ``nodes(data=True)`` and ``edges(data=True)``, as networkx graphs do.
-        defaults: Attributes for the nodes that do not have them.
+        graph: An object with ``is_directed()``, ``nodes(data=True)`` and ``edges(data=True)``, like networkx
+            graphs.
+        defaults: Default attributes of the nodes.
 
     Raises:
-        InvalidFlow: It is not a directed graph, or a node has no queue or job; DuplicateNode when two have
-            the same name; CycleError.
+        InvalidFlow: It is not a directed graph, or a node has no queue or job; DuplicateNode if two have the
+            same name; CycleError.
     """
     try:
         is_directed, nodes, edges = graph.is_directed(), graph.nodes(data=True), graph.edges(data=True)
@@ -36,35 +37,35 @@ def read(graph: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise InvalidFlow(f"{type(graph).__name__} is not a graph: a networkx.DiGraph is needed") from exc
     if not is_directed:
         raise InvalidFlow("the graph is undirected; a flow needs edges from dependency to dependent")
-    found = {node: _attributes(node, given, defaults) for node, given in nodes}
+    found = {node: _attributes(node, attributes, defaults) for node, attributes in nodes}
     names = [wire["name"] for wire in found.values()]
     if len(set(names)) < len(names):
         raise DuplicateNode(sorted({name for name in names if names.count(name) > 1}))
     after: dict[Any, dict[str, Any]] = {node: {} for node in found}
-    for dependency, dependent, given in edges:
-        policy = {key: as_file(value) for key, value in given.items() if key == "on_failure"}
+    for dependency, dependent, attributes in edges:
+        policy = {key: as_file(value) for key, value in attributes.items() if key == "on_failure"}
         name = found[dependency]["name"]
         after[dependent][name] = {"name": name, **policy} if policy else name
     topological_order({wire["name"]: list(after[node]) for node, wire in found.items()})
     return [wire | {"after": list(after[node].values())} for node, wire in found.items()]
 
 
-def _attributes(node: object, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A node of a graph in the form of a flow file."""
-    known = {key: value for key, value in given.items() if key in NodeFile.model_fields}
+def _attributes(node: object, attributes: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of a graph, in the form of a flow file."""
+    known = {key: value for key, value in attributes.items() if key in NodeFile.model_fields}
     wire = {**defaults, **known, "name": str(node)}
     wire = {key: value if key == "data" else as_file(value) for key, value in wire.items()}
     for needed in ("queue", "job"):
         if not isinstance(wire.get(needed), str):
             raise InvalidFlow(
-                f"node {node} of the graph has no {needed}: set its attribute {needed} to a string, "
+                f"node {node} of the graph has no {needed}. Fix: set its attribute {needed} to a string, "
                 f"or pass {needed}= for all nodes"
             )
     return wire
 
 
 def write(nodes: Sequence[NamedNode], about: Mapping[str, Any]) -> nx.DiGraph[str]:
-    """A graph whose attributes hold the fields of the nodes."""
+    """A graph with the fields of the nodes as attributes."""
     try:
         with importing():
             import networkx as nx

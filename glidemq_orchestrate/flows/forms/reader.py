@@ -1,4 +1,4 @@
-"""Reads a flow file into plain values: JSON with a JSON parser, the rest as YAML, both with limits."""
+"""Reads a flow file into plain values: JSON with a JSON parser, anything else as YAML, both with limits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read_object(path: str | Path) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: The file cannot be read.
-        InvalidFlow: It is too large, not UTF-8, neither JSON nor YAML, has no object or a duplicate key; the
-            message names file and line.
+        InvalidFlow: It is too large, not UTF-8, neither JSON nor YAML, not an object, or has a duplicate key;
+            the message names file and line.
     """
     return object_in(path, read_text(path))
 
@@ -38,7 +38,7 @@ def object_in(path: str | Path, text: str) -> dict[str, Any]:
     value = _parse(path, text)
     if not isinstance(value, dict):
         found = "nothing" if value is None else "a list" if isinstance(value, list) else "a single value"
-        raise InvalidFlow(f"{path} holds {found}, not a flow: an object with name and nodes is needed")
+        raise InvalidFlow(f"{path} contains {found}, not a flow. Fix: write an object with name and nodes")
     return value
 
 
@@ -58,17 +58,17 @@ def read_text(path: str | Path) -> str:
         raise ConfigurationError(f"cannot read flow file {str(path)!r}: {exc}") from exc
     if len(raw) > MAX_JSON_BYTES:
         raise InvalidFlow(
-            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: put data into files and their paths here"
+            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB. Fix: put data into files and their paths here"
         )
     try:
-        return raw.removeprefix(codecs.BOM_UTF8).decode()  # the codec utf-8-sig would be imported here
+        return raw.removeprefix(codecs.BOM_UTF8).decode()  # utf-8-sig would import a codec here
     except UnicodeDecodeError as exc:
         line = raw.count(b"\n", 0, exc.start) + 1
         raise InvalidFlow(f"{path}, line {line}: not UTF-8 text; save it as UTF-8") from exc
 
 
 def _bounded(file: BinaryIO) -> Iterator[bytes]:
-    """The file in blocks, up to the first that exceeds the limit."""
+    """The file in blocks, up to the first one beyond the limit."""
     left = MAX_JSON_BYTES
     while left >= 0 and (block := file.read(BLOCK)):
         left -= len(block)
@@ -107,7 +107,7 @@ def _parse_yaml(path: str | Path, text: str) -> Any:
         from glidemq_orchestrate.flows.forms import yaml_text  # noqa: PLC0415  JSON needs no yaml
 
     if len(text) > MAX_YAML_BYTES:
-        raise InvalidFlow(f"{path} is YAML of more than {MAX_YAML_BYTES >> 20} MiB: write it as JSON")
+        raise InvalidFlow(f"{path} is YAML of more than {MAX_YAML_BYTES >> 20} MiB. Fix: write it as JSON")
     try:
         return yaml_text.load(text)
     except yaml_text.NotYaml as exc:
@@ -134,7 +134,7 @@ def _constant(word: str) -> NoReturn:
 
 
 def _place_of_duplicate(text: str) -> tuple[int, str]:
-    """Line and message of the first duplicate key in a text that the parser accepted so far."""
+    """Line and message of the first duplicate key in a text that is otherwise valid."""
     objects: list[dict[str, int]] = []
     for token in _TOKEN.finditer(text):
         if token[3] == "{":

@@ -1,8 +1,7 @@
-"""The layout of a flow drawn as a tree. Pure.
+"""The layout of a flow as a tree. Pure.
 
-A node is placed below the last node that all paths to it pass through. So the nodes that a node fans out to
-are its branches, and the node that joins the branches follows at the level where they began. A chain is not
-indented.
+A node is placed below the last node that all paths to it share. So a fan-out forms branches below its node,
+and the node that joins the branches follows at the level where they began. A chain is not indented.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _ROOT: Final = -1
 
 @dataclass(eq=False)
 class DrawnGroup(Generic[N]):
-    """Where a group is drawn.
+    """A group in the drawing.
 
     Attributes:
-        group: None at the root, for flows that begin with branches.
-        branches: What is indented below it: for each branch, the places under each other.
+        group: None for the root, if the flow begins with branches.
+        branches: The indented branches below it, each a sequence of groups.
     """
 
     group: Group[N] | None
@@ -31,7 +30,7 @@ class DrawnGroup(Generic[N]):
 
 
 def layout(groups: Sequence[Group[N]]) -> list[DrawnGroup[N]]:
-    """The places under each other that are not indented; every group is in one place.
+    """The groups at the top level; every group occurs once in the tree.
 
     Args:
         groups: Dependencies before dependents, as ``fold`` returns them.
@@ -56,7 +55,7 @@ def layout(groups: Sequence[Group[N]]) -> list[DrawnGroup[N]]:
 def _split(
     groups: Sequence[Group[N]], at: int, children: Sequence[int], depth: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """The branches among the groups below one, and what is not indented: joins, or a chain."""
+    """The branches among the groups below one, and the unindented rest: joins, or a chain."""
     own = [] if at == _ROOT else [at]
     branches = [child for child in children if groups[child].after == own]
     joins = [child for child in children if groups[child].after != own]
@@ -66,7 +65,7 @@ def _split(
 
 
 def _below(groups: Sequence[Group[N]]) -> dict[int, list[int]]:
-    """The groups below each group: those for which it is the last one that all paths to them share."""
+    """By group, those for which it is the last one that all paths to them share."""
     above, depth = {_ROOT: _ROOT}, {_ROOT: 0}
     below: dict[int, list[int]] = {}
     for at, group in enumerate(groups):

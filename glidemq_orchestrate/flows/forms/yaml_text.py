@@ -12,9 +12,9 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from yaml.resolver import Resolver
 
 MAX_DEPTH: Final = 100
-MAX_VALUES: Final = 2_000_000  # each takes some 400 bytes while it is read
+MAX_VALUES: Final = 2_000_000  # each takes about 400 bytes while being read
 FREE_ALIASES: Final = 100_000
-MAX_SWELLING: Final = 10
+MAX_EXPANSION: Final = 10
 MAX_DIGITS: Final = 1000
 MAX_WHY: Final = 200
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -22,7 +22,7 @@ _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class NotYaml(ValueError):
-    """The text is not YAML or not accepted: on which line (from 1; 0 when unknown) and why."""
+    """The text is not YAML or not accepted: the line (from 1; 0 if unknown) and the reason."""
 
     def __init__(self, line: int, why: str) -> None:
         self.line, self.why = line, " ".join(why[:MAX_WHY].split())
@@ -33,7 +33,7 @@ def load(text: str) -> Any:
     """The value of the only document.
 
     Raises:
-        NotYaml: It is not YAML, holds more than plain values, or its aliases expand to too much.
+        NotYaml: It is not YAML, contains more than plain values, or its aliases expand too far.
     """
     try:
         return _Loader(text).get_single_data()
@@ -48,14 +48,14 @@ def load(text: str) -> Any:
 
 
 class _Loader(Composer, SafeConstructor, Resolver):
-    """Composes and constructs the output of a parser, the C one where available."""
+    """Composes and constructs the output of a parser, of the C parser if available."""
 
     def __init__(self, text: str) -> None:
         Composer.__init__(self)
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
         self._parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-        self._depth = self._nodes = self._swollen = 0
+        self._depth = self._nodes = self._expanded = 0
         self._weights: dict[str, int] = {}
 
     def check_event(self, *choices: type[Event]) -> bool:
@@ -68,29 +68,29 @@ class _Loader(Composer, SafeConstructor, Resolver):
         return cast("Event", self._parser.peek_event())
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        """Count the values of the document with all aliases expanded: merges and JSON copy them."""
+        """Count the values of the document with all aliases expanded, since merges and JSON copy them."""
         event: Any = self.peek_event()
         self._nodes += 1
         if isinstance(event, AliasEvent):
             return self._compose_alias(event, parent, index)
         if self._nodes > MAX_VALUES:
-            _refuse(event, f"more than {MAX_VALUES:,} values; write it as JSON")
+            _refuse(event, f"more than {MAX_VALUES:,} values. Fix: write it as JSON")
         if self._depth == MAX_DEPTH:
             _refuse(event, f"nested more than {MAX_DEPTH} deep")
-        before = self._nodes + self._swollen - 1
+        before = self._nodes + self._expanded - 1
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
         if event.anchor is not None:
-            self._weights[event.anchor] = self._nodes + self._swollen - before
+            self._weights[event.anchor] = self._nodes + self._expanded - before
         return node
 
     def _compose_alias(self, event: Any, parent: Node | None, index: int) -> Node | None:
         if event.anchor in self.anchors and event.anchor not in self._weights:
             _refuse(event, f"*{event.anchor} is inside &{event.anchor}: a value cannot contain itself")
-        self._swollen += self._weights.get(event.anchor, 1) - 1
-        if self._swollen > max(FREE_ALIASES, MAX_SWELLING * self._nodes):
-            _refuse(event, f"the aliases up to here expand to {self._swollen:,} values, which is too many")
+        self._expanded += self._weights.get(event.anchor, 1) - 1
+        if self._expanded > max(FREE_ALIASES, MAX_EXPANSION * self._nodes):
+            _refuse(event, f"the aliases up to here expand to {self._expanded:,} values, which is too many")
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: str | None) -> MappingNode:  # type: ignore[override]
@@ -107,7 +107,7 @@ class _Loader(Composer, SafeConstructor, Resolver):
         return node
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  the base class's signature
-        """Report the line of a scalar that its tag does not fit."""
+        """Report the line of a scalar that does not match its tag."""
         if isinstance(node, ScalarNode) and node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
             _refuse(node, f"a number of {len(node.value):,} characters; quote it if it is a string")
         try:

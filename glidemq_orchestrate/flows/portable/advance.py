@@ -1,8 +1,8 @@
-"""Advancing portable flows: what the server does by itself for flows within one slot.
+"""Advances portable flows; within one slot the server does this itself.
 
-``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. Repeatable, also
-concurrently. Each call concerns one round: when the round has ended by the time the nodes are read, or the
-next one is noted, it does nothing. A generation waits for the one before: see ``succession``.
+``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. Idempotent, also
+concurrently. Each call concerns one round. If that has ended by the time the nodes are read, or the next one
+is noted, the call does nothing. A generation waits for the previous one: see ``succession``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CANCELLED: Final = "cancelled: "
 
 
 def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Do what a running flow needs in any slot. Returns its state. Repeatable, also concurrently."""
+    """Advance a running flow in all slots. Returns its state. Idempotent, also concurrently."""
     record = yield from ask(records.record(ref.home, ref.flow_id))
     while record.note and not record.is_expired:
         yield from rounds.begin(ref, record, clock)
@@ -44,11 +44,11 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
 
 
 def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
-    """Do what a running flow needs whose nodes may be released."""
+    """Advance a running flow whose nodes may be released."""
     nodes = yield from read_nodes(ref)
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if not _is_still(now, record):
-        return now.state  # the nodes may be those of the next round
+        return now.state  # the nodes may belong to the next round
     if any(node.is_stray for node in nodes):
         return (yield from _refuse_strays(ref, nodes, now, clock))
     record, still_open = now, [node for node in nodes if not node.end]
@@ -58,7 +58,7 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
             return (yield from ask(records.record(ref.home, ref.flow_id))).state
         nodes = decided
         if (yield from _expire_waiting(ref, nodes, record.number, clock)):
-            nodes = yield from read_nodes(ref)  # a worker may have begun one of them at this moment
+            nodes = yield from read_nodes(ref)  # a worker may just have begun one of them
             now = yield from ask(records.record(ref.home, ref.flow_id))
             if not _is_still(now, record):
                 return now.state
@@ -67,20 +67,20 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
         reason = f"{CANCELLED}{record.cancel['reason']}"
         yield from _cancel([node for node in nodes if not node.end], record.number, reason, clock.now_ms())
     if still_open and all(node.end for node in nodes):
-        # One that was to be ended here may have ended otherwise just before: its end is what counts.
+        # A node to be ended here may have ended differently just before: that end counts.
         nodes = yield from read_nodes(ref)
     return (yield from _count(ref, nodes, record, clock))
 
 
 def _refuse_strays(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) -> Op[FlowState]:
-    """Run nodes again, and what follows, that Node workers have ended after they were taken from them."""
+    """Rerun nodes that Node workers ended after losing them, and all that follow."""
     strays = [node.name for node in nodes if node.is_stray]
     yield from rounds.note(ref, record, "follow", clock, names=strays)
     return (yield from advance(ref, clock))
 
 
 def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
-    """Let a generation take the place of the one before; returns whether its nodes may be released."""
+    """Let a generation supersede the previous one; returns whether its nodes may be released."""
     if not (yield from succession.decide(ref)):
         return False
     yield from submit.relist(ref)
@@ -94,7 +94,7 @@ def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
 
 
 def _end_for(ref: FlowRef, number: int, clock: Clock) -> Op[Record | None]:
-    """End a generation for good, as the next one has begun; its record, or None while it has not ended."""
+    """End a superseded generation for good; returns its record, or None while it has not ended."""
     yield from ask(records.write_once(ref.home, ref.flow_id, "superseded", number))
     while True:
         record = yield from ask(records.record(ref.home, ref.flow_id))
@@ -102,7 +102,7 @@ def _end_for(ref: FlowRef, number: int, clock: Clock) -> Op[Record | None]:
             return record
         if record.number < 0:
             yield from ask(records.drop(ref.home, ref.flow_id, uuid4().hex))
-        elif record.end:  # a retry that is under way finds its round taken
+        elif record.end:  # a concurrent retry finds its round taken
             yield from ask(records.remove(ref.home, ref.flow_id, record.number + 1, clock.now_ms()))
         else:
             how, reason = FlowState.CANCELLED, records.superseding(number)
@@ -116,12 +116,12 @@ def _is_running(record: Record) -> bool:
 
 
 def _is_still(now: Record, record: Record) -> bool:
-    """Whether the round runs that was read before, and no other one is noted."""
+    """Whether the same round still runs and no other one is noted."""
     return _is_running(now) and now.number == record.number and not now.note
 
 
 def _stop_if_due(ref: FlowRef, record: Record, nodes: Sequence[Node], clock: Clock) -> Op[Record]:
-    """Request the end of all open nodes if a limit or the owners ask for it; returns the record then."""
+    """Request the end of all open nodes if a limit or a lapsed owner requires it; returns the new record."""
     how, reason = FlowState.FAILED, _stopped(record, nodes, clock.now_ms())
     if not reason and any(not node.end for node in nodes):
         how, reason = FlowState.CANCELLED, (yield from owners.abandoned(ref, record, clock))
@@ -132,7 +132,7 @@ def _stop_if_due(ref: FlowRef, record: Record, nodes: Sequence[Node], clock: Clo
 
 
 def _stopped(record: Record, nodes: Sequence[Node], now_ms: int) -> str:
-    """Why all open nodes are to end (deadline, fail-fast), or ''."""
+    """Why all open nodes must end (deadline, fail-fast), or ''."""
     limit = int(record.fields.get("deadline", 0))
     if limit and now_ms >= record.started_ms + limit and any(not node.end for node in nodes):
         return f"deadline: it has not ended within {limit / 1000:g} s"
@@ -142,16 +142,16 @@ def _stopped(record: Record, nodes: Sequence[Node], now_ms: int) -> str:
 
 
 def _cause(nodes: Iterable[Node]) -> Node | None:
-    """The first node whose failure fails the flow; a cancelled one only when there is no other."""
+    """The first node whose failure fails the flow; a cancelled one only if there is no other."""
     failures = [node for node in nodes if node.has_failed and not node.is_ignored]
     own = (node for node in failures if not node.reason.startswith(CANCELLED))
     return next(own, failures[0] if failures else None)
 
 
 def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op[list[Node] | None]:
-    """Release or end the nodes that wait, as far as their dependencies have ended.
+    """Release or end waiting nodes, as far as their dependencies have ended.
 
-    Returns the nodes then; None when the round has ended meanwhile.
+    Returns the updated nodes; None if the round has ended in the meantime.
     """
     for _ in range(len(nodes)):
         decisions = decide(nodes, record.begun_ms, clock.now_ms())
@@ -159,7 +159,7 @@ def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op
         yield from _release(decisions.run, nodes, record, clock)
         if not any(node.is_unsure for node in nodes):
             break
-        nodes = yield from read_nodes(ref)  # what became of these decides about others
+        nodes = yield from read_nodes(ref)  # the outcome of these decides on others
         now = yield from ask(records.record(ref.home, ref.flow_id))
         if not _is_still(now, record):
             return None
@@ -167,7 +167,7 @@ def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op
 
 
 def _end(decided: Decisions, number: int, now_ms: int) -> Op[None]:
-    """End the nodes that are decided to fail or be skipped."""
+    """End the nodes that were decided to fail or to be skipped."""
     todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
     for node in (*decided.fail, *decided.skip):
         place = (node.queue, node.job_id)
@@ -179,7 +179,7 @@ def _end(decided: Decisions, number: int, now_ms: int) -> Op[None]:
 
 
 def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: Clock) -> Op[None]:
-    """Release nodes that may run: complete every dependency that they wait for, and open their gates."""
+    """Release nodes that may run: complete all their remaining dependencies, and open their gates."""
     by_name = {node.name: node for node in nodes}
     edges = [(node, by_name[name].ref) for node in due for name in node.after if name in by_name]
     yield from send_all(job_calls.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
@@ -194,7 +194,7 @@ def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: 
 
 
 def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
-    """Wake nodes that still wait although nothing holds them back: the client that released them was killed.
+    """Wake nodes that still wait although nothing blocks them: the client that released them was killed.
 
     The server counts each completed dependency once, so these nodes get a new gate, and that is opened.
     """
@@ -203,7 +203,7 @@ def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
         counting.append(gates.completed_while_waiting(node.queue, node.job_id))
         counting.append(gates.how_many(node.queue, node.job_id))
     counts = yield from ask_all(counting)
-    # One that waits for a child job of its own is left alone: a gate would be added by every call.
+    # Skip a node that waits for its own child job: every call would add another gate.
     pairs = zip(released, counts[::2], counts[1::2], strict=True)
     asleep = [node for node, completed, total in pairs if completed >= total]
     number = f"again-{clock.now_ms()}"
@@ -237,7 +237,7 @@ def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clo
 def _cancel(
     nodes: Sequence[Node], number: int, reason: str, now_ms: int, *, how: str = "cancelled"
 ) -> Op[None]:
-    """End nodes wherever they are, running ones too."""
+    """End nodes in any state, running ones too."""
     todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
     for node in nodes:
         place = (node.queue, node.job_id)
@@ -250,7 +250,7 @@ def _cancel(
 
 
 def _count(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) -> Op[FlowState]:
-    """Record how many nodes have ended, and the end of the flow with the last of them; returns its state."""
+    """Record how many nodes have ended, and with the last one the end of the flow; returns its state."""
     ends = Counter(node.end for node in nodes)
     counts: dict[str, str | int] = {end: ends[end] for end in ("completed", "failed", "skipped")}
     cause = _cause(nodes)
@@ -271,7 +271,7 @@ def _count(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) ->
 
 
 def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Do what follows the end of a flow: list it as ended and begin its retention. Repeatable."""
+    """Finish an ended flow: list it as ended and begin its retention. Idempotent."""
     record = yield from ask(records.record(ref.home, ref.flow_id))
     retention = record.fields.get("retention")
     if record.end and retention is not None:
@@ -279,16 +279,16 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
         yield from ask(lists.expire_at(ref.home, ref.flow_id, due_ms))
     yield from submit.relist(ref)
     if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
-        # It may have been listed after it was removed: the sweep delists it again.
+        # It may have been listed after its removal: the sweep delists it again.
         yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
     yield from ask(lists.delist(ref.home, ref.flow_id))
-    # A client that ran it again at this moment may have listed it just before it was delisted.
+    # A client that just restarted it may have listed it immediately before it was delisted.
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if _is_running(now) or now.note:
         yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
         yield from ask(lists.expire_never(ref.home, ref.flow_id))
         return now.state
-    # One that was cut off may have listed it under an older state meanwhile: the sweep corrects that.
+    # A disconnected client may have listed it under an older state: the sweep corrects that.
     others = [state for state in FlowState if state is not now.state]
     if any((yield from ask_all([lists.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
         yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))

@@ -1,4 +1,4 @@
-"""What users ask of nodes of a portable flow: to run what failed again, or single nodes, or to end them."""
+"""Changes to nodes of a portable flow that users request: retry failed nodes, rerun or end single ones."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
 
 
 def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-    """Run again the nodes of an ended flow that did not complete. Returns the new state. Repeatable.
+    """Rerun the nodes of an ended flow that did not complete. Returns the new state. Idempotent.
 
     Raises:
-        NodeNotRepeatable: A job was removed, and its data with it. Nothing was changed.
+        NodeNotRepeatable: A job was removed with its data. Nothing was changed.
     """
     record = yield from living(ref)
     if record.state in _UNSUCCESSFUL and record.end and not record.note:
@@ -47,7 +47,7 @@ def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[F
 
 
 def lost(ref: FlowRef) -> Op[list[str]]:
-    """The jobs of the flow of which nothing is left."""
+    """The jobs of the flow that were removed with their data."""
     record = yield from record_of(ref)
     if record.is_expired:
         return []
@@ -55,82 +55,85 @@ def lost(ref: FlowRef) -> Op[list[str]]:
 
 
 def max_changes(size: int) -> int:
-    """Any number: one note has all nodes."""
+    """Any number, since one note has all nodes."""
     del size
     return MAX_NODES
 
 
 def change(
-    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+    ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
-    """``node_changes.change`` for these names; ``strict``: one that is in a wrong state is refused."""
+    """``node_changes.change`` for these names; ``strict``: a node in an unsuitable state is an error."""
     while True:
         yield from advance(ref, clock)
         record = yield from living(ref)
         _check(ref, record)
         nodes = {node.name: node for node in (yield from read_nodes(ref))}
-        yield from living(ref)  # else what is missing was removed with the flow
+        yield from living(ref)  # otherwise the missing nodes were removed with the flow
         if unknown := [name for name in names if name not in nodes]:
             raise NodeNotFound(f"the flow has no node {unknown[0]}")
-        done = yield from _done([nodes[name] for name in names], wanted)
-        todo = [name for name in names if name not in done and _is_to_change(nodes[name], wanted, strict)]
+        done = yield from _done([nodes[name] for name in names], requested)
+        todo = [name for name in names if name not in done and _is_to_change(nodes[name], requested, strict)]
         if not todo:
             return [name for name in names if name in done]
-        what, text, again = wanted.what, wanted.text, list[str]()
-        if what in rounds.GIVEN:  # one that has this end, and follows one that gets it, does not run again
+        what, text, again = requested.what, requested.text, list[str]()
+        # A node that already has this end does not rerun, even if it follows one that gets it.
+        if what in rounds.GIVEN:
             follow = {node.name for node in rounds.followers(list(nodes.values()), todo)}
             again = [name for name in names if name in follow and nodes[name].state]
         noted = [*todo, *again]
-        if (yield from rounds.note(ref, record, what, clock, names=noted, request=wanted.token, text=text)):
+        if (
+            yield from rounds.note(ref, record, what, clock, names=noted, request=requested.token, text=text)
+        ):
             yield from advance(ref, clock)
             yield from living(ref)
             return [name for name in names if name in done or name in todo]
 
 
 def _check(ref: FlowRef, record: Record) -> None:
-    """Refuse if nodes cannot be changed now."""
+    """Check that nodes can be changed now."""
     if record.number < 0:
         raise FlowIncomplete(f"flow {ref.public_id} is still being submitted")
     if record.cancel and not record.end:
         raise FlowEnded(f"flow {ref.public_id} is being stopped")
 
 
-def _done(nodes: Sequence[Node], wanted: Change) -> Op[set[str]]:
+def _done(nodes: Sequence[Node], requested: Change) -> Op[set[str]]:
     """The names of the nodes that this request has changed."""
     found: set[str] = set()
     for part in parts(nodes):
         known = yield from ask_all([node_change.requests(node.queue, node.job_id) for node in part])
-        found |= {node.name for node, some in zip(part, known, strict=True) if wanted.token in some}
+        found |= {node.name for node, some in zip(part, known, strict=True) if requested.token in some}
     return found
 
 
-def _is_to_change(node: Node, wanted: Change, strict: bool) -> bool:  # noqa: FBT001  as it was asked for
-    """Whether a node that has not been changed is to be; it is not if it is as wanted."""
-    if wanted.what in rounds.GIVEN:
+def _is_to_change(node: Node, requested: Change, strict: bool) -> bool:  # noqa: FBT001  a flag of the request
+    """Whether an unchanged node must be changed; not if it already has the requested end."""
+    if requested.what in rounds.GIVEN:
         if not node.end:
             return True
-        if wanted.what == "failed" or node.state == wanted.what == "skipped":
+        if requested.what == "failed" or node.state == requested.what == "skipped":
             return False
-        if node.state == wanted.what == "completed" and node.result == wanted.text:
+        if node.state == requested.what == "completed" and node.result == requested.text:
             return False
     elif not node.end:
         if strict:
             raise NodeNotEnded(f"node {node.name} has not ended: it is {node.state}")
         return False
     if not node.state:
-        raise NodeNotRepeatable(f"the job of node {node.name} was removed: restart the flow")
+        raise NodeNotRepeatable(f"the job of node {node.name} was removed. Fix: restart the flow")
     return True
 
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
-    """End every node that has not ended. Returns the state before. Repeatable.
+    """End every node that has not ended. Returns the state before. Idempotent.
 
     Raises:
         Superseded: Another generation has begun; nothing was changed.
     """
     record = yield from unsuperseded(ref)
     if not record.state.is_terminal:
-        # A flow that has not begun ends as soon as its submission, or a repeat of it, begins it.
+        # A flow that has not begun ends as soon as its submission or a repeat of it begins it.
         number, how = max(record.number, 0), FlowState.CANCELLED
         yield from ask(records.cancel(ref.home, ref.flow_id, number, how, reason))
         yield from advance(ref, clock)
@@ -147,6 +150,6 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
     yield from living(ref)
     raise ConfigurationError(
         f"flow {ref.public_id} cannot be extended: its queues are in several slots of a cluster, or the "
-        "server lacks our functions. Submit the nodes as a flow of their own, "
+        "server lacks our functions. Fix: submit the nodes as a separate flow, "
         "or keep all queues of a flow in one slot"
     )

@@ -1,4 +1,4 @@
-"""Deciding about the nodes of a portable flow that wait for others: run, fail or skip. Pure."""
+"""Decides whether waiting nodes of a portable flow run, fail or are skipped. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAILED: Final = "upstream failed: "
 
 @dataclass(slots=True)
 class Decisions:
-    """What is to happen to nodes that wait."""
+    """The decisions on waiting nodes."""
 
     run: list[Node]
     fail: list[Node]
@@ -23,10 +23,10 @@ class Decisions:
 
 
 def decide(nodes: Sequence[Node], begun_ms: Callable[[int], int], now_ms: int) -> Decisions:
-    """Decide about every node that waits; sets the state and reason of those that end.
+    """Decide on every waiting node; sets the state and reason of those that end.
 
-    In topological order, so that a failure reaches its last dependent in one pass; but nothing is decided by
-    an end that is ``is_unsure``. ``begun_ms``: when a round began.
+    Works in topological order, so that a failure reaches its last dependent in one pass; but an end that is
+    ``is_unsure`` decides nothing. ``begun_ms``: when a round began.
     """
     by_name = {node.name: node for node in nodes}
     decisions = Decisions([], [], [])
@@ -45,7 +45,7 @@ def decide(nodes: Sequence[Node], begun_ms: Callable[[int], int], now_ms: int) -
 
 
 def delayed_until(nodes: Sequence[Node], begun_ms: Callable[[int], int]) -> dict[str, int]:
-    """When the nodes may run that only wait for their own delay, in ms since the epoch."""
+    """When each node that only waits for its own delay may run, in ms since the epoch."""
     by_name = {node.name: node for node in nodes}
     waiting = [node for node in nodes if node.state == "waiting-children" and node.policy.delay_ms]
     return {
@@ -54,9 +54,9 @@ def delayed_until(nodes: Sequence[Node], begun_ms: Callable[[int], int]) -> dict
 
 
 def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node | None, bool]:
-    """The verdict of the node's rule, the dependency that caused it, and whether all clients agree.
+    """The verdict of the node's rule, the dependency that caused it, and whether all clients agree on it.
 
-    With ``all_success`` the first failed or skipped dependency decides; clients may see another one first.
+    With ``all_success`` the first failed or skipped dependency decides; clients may see different ones first.
     """
     effects: list[tuple[str, Node]] = []
     for dependency in (by_name[name] for name in node.after):
@@ -74,7 +74,7 @@ def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node 
 
 
 def _reason(dependency: Node | None) -> str:
-    """Why a node cannot run; names the node at the root of a chain of failures."""
+    """Why a node cannot run: names the root of a chain of failures."""
     if dependency is None:
         return UPSTREAM
     if dependency.end == "failed" and dependency.reason.startswith(_FAILED):

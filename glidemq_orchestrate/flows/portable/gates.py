@@ -1,7 +1,7 @@
-"""What holds back a node of a portable flow: dependencies and gates, the members of its ``deps`` set.
+"""The dependencies and gates that block a node of a portable flow: the members of its ``deps`` set.
 
-A gate is a member that is no job's. Gate 0 holds back the roots until every node exists, and nodes with a
-rule or a delay until that is met; gate n the nodes that the n-th retry runs again.
+A gate is a member without a job. Gate 0 blocks the roots until every node exists, and nodes with a rule or a
+delay until that is met. Gate n blocks the nodes that the n-th retry reruns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE: Final = 500
 
 
 def gate(queue: QueueKeys, number: int | str) -> str:
-    """The member that stands for a gate of this queue."""
+    """The member for a gate of this queue."""
     return f"{queue.base}:gmo-gate-{number}"
 
 
@@ -35,7 +35,7 @@ def add_dependents(queue: QueueKeys, job_id: str, members: Iterable[str]) -> Cal
 
 
 def held_by(queue: QueueKeys, job_id: str, numbers: Sequence[int]) -> Call[list[int]]:
-    """Which of these gates hold back the job, or did."""
+    """Which of these gates block the job, or did."""
     gates = [gate(queue, number) for number in numbers]
 
     def decode(reply: Any) -> list[int]:
@@ -45,7 +45,7 @@ def held_by(queue: QueueKeys, job_id: str, numbers: Sequence[int]) -> Call[list[
 
 
 def deps_page(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
-    """A page of what a job waits for: the next cursor (``0`` at the end) and the members."""
+    """A page of a job's dependencies and gates: the next cursor (``0`` at the end) and the members."""
     return command(
         "SSCAN", queue.deps(job_id), cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1]))
     )
@@ -67,5 +67,5 @@ def how_many(queue: QueueKeys, job_id: str) -> Call[int]:
 
 
 def open_gate(queue: QueueKeys, job_id: str, number: int | str) -> Call[int]:
-    """Release a job from a gate. Repeatable."""
+    """Release a job from a gate. Idempotent."""
     return complete_child(queue, job_id, gate(queue, number))

@@ -1,4 +1,4 @@
-"""The lists of portable flows: by state and label as for staged flows, those to advance, those to expire."""
+"""The lists of portable flows: by state and label like staged flows, those to advance, those to expire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LABELS: Final = 32
 def index(
     home: QueueKeys, flow_id: str, labels: Mapping[str, str], state: FlowState, at: str
 ) -> list[Call[None]]:
-    """Calls that list a flow of this home in exactly one state, as ``index.lua`` does. Repeatable."""
+    """Calls that list a flow of this home in exactly one state, like ``index.lua``. Idempotent."""
     flows, ignored = home.flows(), replies.anything
     others = [other for other in FlowState if other is not state]
     return [
@@ -35,7 +35,7 @@ def is_indexed(home: QueueKeys, flow_id: str, state: FlowState) -> Call[bool]:
 
 
 def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
-    """Calls that delist a flow everywhere in its home. Repeatable."""
+    """Calls that delist a flow everywhere in its home. Idempotent."""
     lists = [f"{home.flows()}:state:{state}" for state in FlowState]
     keys = [home.flows(), *_label_keys(home, labels), *lists, _listed(home), _expiring(home)]
     return [command("ZREM", key, flow_id, decode=replies.anything) for key in keys]
@@ -53,9 +53,9 @@ def _expiring(home: QueueKeys) -> str:
     return home.key("gmo:portable:expiring")
 
 
-def listed(home: QueueKeys, most: int) -> Call[list[str]]:
+def listed(home: QueueKeys, max_: int) -> Call[list[str]]:
     """The portable flows of a home that may need advancing, least recently checked first."""
-    return command("ZRANGE", _listed(home), 0, most - 1, decode=list)
+    return command("ZRANGE", _listed(home), 0, max_ - 1, decode=list)
 
 
 def enlist(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
@@ -69,12 +69,12 @@ def requeue(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
 
 
 def delist(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Delist a flow: it has ended."""
+    """Delist a flow that has ended."""
     return command("ZREM", _listed(home), flow_id, decode=replies.anything)
 
 
 def expire_at(home: QueueKeys, flow_id: str, at_ms: int) -> Call[None]:
-    """Set when the jobs of a flow are to be removed."""
+    """Schedule the removal of the jobs of a flow."""
     return command("ZADD", _expiring(home), at_ms, flow_id, decode=replies.anything)
 
 
@@ -83,6 +83,6 @@ def expire_never(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("ZREM", _expiring(home), flow_id, decode=replies.anything)
 
 
-def expiring(home: QueueKeys, now_ms: int, most: int) -> Call[list[str]]:
+def expiring(home: QueueKeys, now_ms: int, max_: int) -> Call[list[str]]:
     """The flows whose jobs are due to be removed."""
-    return command("ZRANGEBYSCORE", _expiring(home), "-inf", now_ms, "LIMIT", 0, most, decode=list)
+    return command("ZRANGEBYSCORE", _expiring(home), "-inf", now_ms, "LIMIT", 0, max_, decode=list)

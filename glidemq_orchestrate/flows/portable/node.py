@@ -1,7 +1,7 @@
-"""What a worker does for a node of a portable flow: read its inputs, and notify dependents in other queues.
+"""What workers do for nodes of portable flows: read inputs, and notify dependents in other queues.
 
-The server notifies dependents in the queue of the node; those in other queues are notified here. What a kill
-leaves undone, and all of it for nodes with many dependents, ``advance.advance`` does.
+The server notifies dependents in the queue of the node; those in other queues are notified here.
+``advance.advance`` does what a kill left undone, and all of it for nodes with many dependents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 
 def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
-    """What a node reads of its dependencies, in any slot."""
+    """Read the inputs of a node from its dependencies, in any slot."""
     found, removed, has_open = dict[str, str](), list[str](), False
     cursor = "0"
     while True:
@@ -46,10 +46,10 @@ def inputs(queue: QueueKeys, job_id: str) -> Op[Inputs]:
 
 
 def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
-    """Put a node that was fetched behind the gate of the next round, as what it depends on runs again.
+    """Put a fetched node behind the gate of the next round, since its dependencies rerun.
 
-    Returns False, and does nothing, if its rule lets it run before all dependencies have ended. The caller
-    then lets the job wait for its dependencies. Repeatable.
+    Returns False, and does nothing, if its rule lets it run before all dependencies have ended. Otherwise the
+    caller must then let the job wait for its dependencies. Idempotent.
     """
     home, policy = yield from _policy(queue, flow_id, node)
     if home is None or policy.rule in EAGER:
@@ -61,13 +61,13 @@ def hold(queue: QueueKeys, job_id: str, flow_id: str, node: str) -> Op[bool]:
 
 
 def has_queue_timeout(queue: QueueKeys, flow_id: str, node: str) -> Op[bool]:
-    """Whether a node fails when no worker starts it in time."""
+    """Whether a node fails if no worker starts it in time."""
     _, policy = yield from _policy(queue, flow_id, node)
     return bool(policy.queue_timeout_ms)
 
 
 def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | None, Policy]]:
-    """The home of a flow, None if nobody has claimed its id; and the policy of a node."""
+    """The home of a flow, None if its id is unclaimed; and the policy of a node."""
     name = yield from ask(claimed_by(queue.prefix, flow_id))
     if name is None:
         return None, ORDINARY
@@ -77,7 +77,7 @@ def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | N
 
 
 def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
-    """Notify dependents of completed jobs in other queues; advance the flows that need more than that."""
+    """Notify dependents of completed jobs in other queues; advance the flows where that is not enough."""
     dependents = yield from ask_all([members(queue.parents(job_id)) for job_id in completed])
     notifying = [
         job_calls.complete_child(other, parent, f"{queue.base}:{job_id}")
@@ -93,7 +93,7 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
 
 
 def removal_marks(queue: QueueKeys, nodes: Sequence[str]) -> Op[dict[str, str]]:
-    """The nodes whose flows have ended, with what ``gmo_remove_jobs`` has to know of each."""
+    """The nodes whose flows have ended, each with its argument for ``gmo_remove_jobs``."""
     owners = yield from ask_all([node_jobs.owner(queue, one) for one in nodes])
     marks: dict[str, str] = {}
     for flow_id in {*owners}:

@@ -1,4 +1,4 @@
-"""The job of a node on the portable path: created, read and ended within the slot of its queue."""
+"""Creates, reads and ends the job of a portable node, within the slot of its queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
 NO_ENTRY: Final = "0-1"
-# Up to so many dependents are notified by the call that ends a job; of more, ``advance`` notifies each.
+# The call that ends a job notifies up to this many dependents; ``advance`` notifies more.
 MAX_NOTIFIED: Final = 50
 
 
@@ -32,9 +32,9 @@ _END: Final[tuple[JobField, ...]] = (
 
 
 class NodeResult(NamedTuple):
-    """What a dependent reads of a node: its name, and its result as it is stored.
+    """The name and the stored result of a node, for its dependents.
 
-    Without a result it was removed, or it has not ended (``is_open``).
+    Without a result, it was removed or has not ended (``is_open``).
     """
 
     name: str
@@ -43,7 +43,7 @@ class NodeResult(NamedTuple):
 
 
 def result(queue: QueueKeys, job_id: str) -> Call[NodeResult | None]:
-    """The result of a job; None if it has none, as it was skipped or has failed, or is no node and open."""
+    """The result of a job; None if it was skipped, has failed, or is an unended job that is not a node."""
 
     def decode(reply: Any) -> NodeResult | None:
         state, text, options, skipped, stub = reply
@@ -69,7 +69,7 @@ def add_node(  # noqa: PLR0913  what a node is made of
     now_ms: int,
     trace: str = "",
 ) -> Call[bool]:
-    """Create the job of a node, held back by all its deps; False when a job has the id."""
+    """Create the job of a node, blocked by all its deps; returns False if a job has the id."""
     members = list(deps)
     options = json.loads(traced(kept(node.options), trace))
     options["gmo"] = {"flow": flow_id, "node": node.name}
@@ -87,7 +87,7 @@ def add_node(  # noqa: PLR0913  what a node is made of
 
 
 def owner(queue: QueueKeys, job_id: str) -> Call[str]:
-    """The flow that a job was made for, '' for none."""
+    """The flow for which a job was created, '' for none."""
 
     def decode(reply: Any) -> str:
         return (RunOptions.from_wire(reply or "").portable or ("", ""))[0]
@@ -96,7 +96,7 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
 
 
 def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[None]]:
-    """Calls that end a waiting job as skipped: completed without a result. Repeatable."""
+    """Calls that end a waiting job as skipped: completed without a result. Idempotent."""
     ended: dict[JobField, Word] = {
         "state": "completed", "returnvalue": "null", "finishedOn": now_ms, "gmo:skipped": reason
     }  # fmt: skip
@@ -109,7 +109,7 @@ def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[N
 
 
 def give(queue: QueueKeys, job_id: str, result: str, now_ms: int) -> list[Call[None]]:
-    """Calls that end a waiting job as completed, with a result that no worker made. Repeatable."""
+    """Calls that end a waiting job as completed with a given result. Idempotent."""
     ended: dict[JobField, Word] = {"state": "completed", "returnvalue": result, "finishedOn": now_ms}
     event = ("event", "completed", "jobId", job_id, "returnvalue", result)
     return [
@@ -120,7 +120,7 @@ def give(queue: QueueKeys, job_id: str, result: str, now_ms: int) -> list[Call[N
 
 
 def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
-    """Fail for good a job that no worker runs. Repeatable; a job that has ended stays as it is."""
+    """Fail a job for good that no worker runs. Idempotent. An ended job is not changed."""
     keys = queue.keys("stream", "failed", "scheduled", "events")
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, NO_ENTRY, reason, now_ms, 0, 0, GROUP, "0", 0, 0, 0)
@@ -128,7 +128,7 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
 
 
 def end_of(queue: QueueKeys, job_id: str) -> Call[dict[JobField, Word] | None]:
-    """The fields in which a job has its end; None unless it has completed and was not skipped."""
+    """The fields with the end of a job; None unless it has completed and was not skipped."""
 
     def decode(reply: Any) -> dict[JobField, Word] | None:
         state, skipped, *values = reply
@@ -140,7 +140,7 @@ def end_of(queue: QueueKeys, job_id: str) -> Call[dict[JobField, Word] | None]:
 
 
 def complete(queue: QueueKeys, job_id: str, end: Mapping[JobField, Word]) -> list[Call[None]]:
-    """Calls that complete a waiting job as another one has completed, without an event. Repeatable."""
+    """Calls that complete a waiting job like another one, without an event. Idempotent."""
     at = number(end.get("finishedOn"))
     return [
         job_hash.put(queue, job_id, {**end, "state": "completed"}),
@@ -151,10 +151,10 @@ def complete(queue: QueueKeys, job_id: str, end: Mapping[JobField, Word]) -> lis
 def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
     queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int
 ) -> Call[int]:
-    """End a job, unless a later round has begun it again. Repeatable; a job that has ended stays as it is.
+    """End a job, unless a later round has restarted it. Idempotent. An ended job is not changed.
 
-    ``how``: ``failed``, ``skipped`` or ``completed`` (``reason`` is the result) ends one that waits for
-    others, ``unstarted`` one that no worker has begun, ``cancelled`` any that has not ended.
+    ``how``: ``failed``, ``skipped`` or ``completed`` (``reason`` is the result) ends a job that waits for
+    others; ``unstarted`` one that no worker has begun; ``cancelled`` any open one.
     """
     args = (now_ms, job_id, number, how, reason)
     return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
@@ -163,11 +163,11 @@ def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
 def run_again(  # noqa: PLR0913  which job, in which round, and for whom
     queue: QueueKeys, job_id: str, number: int, now_ms: int, *, request: str = "", only: Only = "any"
 ) -> Call[int]:
-    """Put a job behind the gate of a round, unless that was done already. Repeatable.
+    """Put a job behind the gate of a round, unless it was put there before. Idempotent.
 
-    One that has not ended is taken from its worker, or from where it waits for one. ``only``: ``open``, only
-    such a one; ``idle``, only one that no handler has. ``request`` is remembered in the job.
-    Returns whether the job is in this round or a later one.
+    An open job is taken from its worker, or from where it waits for one. ``only``: ``open`` for open jobs
+    only; ``idle`` for jobs without a running handler only. ``request`` is stored in the job. Returns whether
+    the job is in this round or a later one.
     """
     keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
     args = (now_ms, job_id, number, gate(queue, number), _ONLY[only], request)
@@ -175,18 +175,18 @@ def run_again(  # noqa: PLR0913  which job, in which round, and for whom
 
 
 def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
-    """Revoke a job: it will not start, and the worker that runs it is signalled. Repeatable."""
+    """Revoke a job: it will not start, and a worker that runs it is signalled. Idempotent."""
     keys = [queue.job(job_id), *queue.keys("stream", "scheduled", "failed", "events")]
     return function("glidemq_revoke", keys, (job_id, now_ms, GROUP), replies.text)
 
 
 def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
-    """Record why a job was ended, which a revocation does not. Repeatable."""
+    """Record why a job was ended, since a revocation does not. Idempotent."""
     return job_hash.put(queue, job_id, {"failedReason": reason})
 
 
 def reset(queue: QueueKeys, job_id: str, number: int, request: str = "") -> list[Call[None]]:
-    """``run_again`` of an ended job by plain calls, which are not safe when they arrive late."""
+    """``run_again`` of an ended job by plain calls, which are unsafe if they arrive late."""
     fresh: dict[JobField, Word] = {
         "gmo:round": number, "state": "waiting-children", "attemptsMade": "0", "failedReason": "",
         "finishedOn": "",
@@ -199,13 +199,13 @@ def reset(queue: QueueKeys, job_id: str, number: int, request: str = "") -> list
         command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
         job_hash.delete(queue, job_id, OF_ONE_RUN),
         command("UNLINK", queue.signals(job_id), decode=replies.anything),
-        # Last: a client cut off before this finds a job that has ended, and repeats all of it.
+        # Last: after an interruption before this, the job has still ended and all of it is repeated.
         job_hash.put(queue, job_id, fresh),
     ]
 
 
 def drop_job(queue: QueueKeys, job_id: str) -> list[Call[None]]:
-    """Calls that delete a job and all that belongs to it. Repeatable."""
+    """Calls that delete a job and all its data. Idempotent."""
     keys = (queue.deps(job_id), queue.parents(job_id), queue.log(job_id), queue.output(job_id))
     ended = queue.keys("completed", "failed")
     return [

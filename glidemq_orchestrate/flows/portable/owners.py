@@ -1,8 +1,8 @@
-"""Who owns a portable flow: what ``parts/owners.lua`` does for flows within one slot.
+"""The owners of a portable flow; ``parts/owners.lua`` does the same for flows within one slot.
 
-The record holds ``owner:<round>:<name>``, the lapse in ms and what happens then, and
-``silent:<round>:<name>``, written by the first look that finds an owner silent: when it had been heard of,
-and when that look was. The leases are those of staged flows.
+The record contains ``owner:<round>:<name>``, the lapse in ms and what happens then, and
+``silent:<round>:<name>``, written by the first check that finds an owner silent: the time of its last
+renewal, and of that check. The leases are those of staged flows.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class _Owned(NamedTuple):
 
 
 def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
-    """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state. Repeatable.
+    """Add an owner to a flow, or renew its lease. Returns the state. An ended flow is unchanged. Idempotent.
 
-    One that does not join is renewed if it owns the flow already.
+    An owner that does not join flows is renewed only if it already owns the flow.
 
     Raises:
         FlowNotFound, Superseded: The flow cannot be owned.
     """
     record = yield from unsuperseded(ref)
-    may_own = owner.joins or any(one.name == owner.name for one in _owners(record))
+    may_own = owner.joins or any(owned.name == owner.name for owned in _owners(record))
     if not record.state.is_terminal and may_own:
         yield from own_round(ref, owner, max(record.number, 0), clock)
     return record.state
 
 
 def own_round(ref: FlowRef, owner: Owner, number: int, clock: Clock) -> Op[None]:
-    """Give a round of a flow, which may not have begun, to an owner. Repeatable."""
+    """Add an owner to a round of a flow, which may not have begun. Idempotent."""
     yield from ask(owner_leases.begin(ref.home, owner, clock.now_ms()))
     text = f"{owner.lease_ms}\n{owner.on_expiry}"
     yield from ask(records.write(ref.home, ref.flow_id, {f"owner:{number}:{owner.name}": text}))
@@ -57,36 +57,36 @@ def own_round(ref: FlowRef, owner: Owner, number: int, clock: Clock) -> Op[None]
 def names(ref: FlowRef) -> Op[list[str]]:
     """The names of the owners of a flow that has not ended, sorted."""
     record = yield from record_of(ref)
-    return [] if record.state.is_terminal else sorted(one.name for one in _owners(record))
+    return [] if record.state.is_terminal else sorted(owned.name for owned in _owners(record))
 
 
 def abandoned(ref: FlowRef, record: Record, clock: Clock) -> Op[str]:
-    """Why the round of a flow is to be cancelled, since all its owners have vanished; '' if it is not."""
+    """Why the round of a flow must be cancelled, if all its owners have lapsed; else ''."""
     owners = _owners(record)
     if not owners:
         return ""
-    heard = yield from ask_all(
-        [owner_leases.heard(ref.home, owner_leases.lease(one.name, one.lapse_ms)) for one in owners]
+    renewed_ms = yield from ask_all(
+        [owner_leases.heard(ref.home, owner_leases.lease(owned.name, owned.lapse_ms)) for owned in owners]
     )
     now_ms, is_wanted = clock.now_ms(), False
-    for one, at in zip(owners, heard, strict=True):
-        if at is not None and now_ms < at + one.lapse_ms // 2:
+    for owned, at in zip(owners, renewed_ms, strict=True):
+        if at is not None and now_ms < at + owned.lapse_ms // 2:
             is_wanted = True
-        elif not _is_gone(one, at or 0, record, now_ms):
-            mark = f"silent:{record.number}:{one.name}"
+        elif not _has_lapsed(owned, at or 0, record, now_ms):
+            mark = f"silent:{record.number}:{owned.name}"
             if not record.fields.get(mark, "").startswith(f"{at or 0} "):
                 yield from ask(records.write(ref.home, ref.flow_id, {mark: f"{at or 0} {now_ms}"}))
             is_wanted = True
-    pairs = [(one, at or 0) for one, at in zip(owners, heard, strict=True)]
+    pairs = [(owned, at or 0) for owned, at in zip(owners, renewed_ms, strict=True)]
     last, at = max(pairs, key=lambda pair: pair[1] + pair[0].lapse_ms)
     return "" if is_wanted or last.choice != "cancel" else _reason(last, at)
 
 
-def _is_gone(one: _Owned, heard: int, record: Record, now_ms: int) -> bool:
-    """Whether an owner is silent beyond its lapse, and was at a look half a lapse ago too."""
-    before, _, since = record.fields.get(f"silent:{record.number}:{one.name}", "").partition(" ")
-    is_known = before == str(heard) and now_ms >= int(since) + one.lapse_ms // 2
-    return is_known and now_ms >= heard + one.lapse_ms
+def _has_lapsed(owned: _Owned, renewed_ms: int, record: Record, now_ms: int) -> bool:
+    """Whether an owner was silent for its lapse, and was already silent at a check half a lapse ago."""
+    before, _, since = record.fields.get(f"silent:{record.number}:{owned.name}", "").partition(" ")
+    is_known = before == str(renewed_ms) and now_ms >= int(since) + owned.lapse_ms // 2
+    return is_known and now_ms >= renewed_ms + owned.lapse_ms
 
 
 def _owners(record: Record) -> list[_Owned]:
@@ -99,15 +99,15 @@ def _owners(record: Record) -> list[_Owned]:
     return [_Owned(name, int(lapse), choice) for name, (lapse, _, choice) in pairs]
 
 
-def _reason(one: _Owned, heard: int) -> str:
-    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=heard)
+def _reason(owned: _Owned, renewed_ms: int) -> str:
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=renewed_ms)
     when = f"{at:%Y-%m-%d %H:%M:%S} UTC"
-    lasts = f"its lease lasts {one.lapse_ms / 1000:g} s"
-    return f"its owner {one.name} has vanished: last heard of at {when}, {lasts}"
+    lasts = f"its lease lasts {owned.lapse_ms / 1000:g} s"
+    return f"its owner {owned.name} has vanished: last heard of at {when}, {lasts}"
 
 
 def forget(home: QueueKeys, record: Record, clock: Clock) -> Op[None]:
-    """With a flow that is removed and had owners, forget the leases of those long gone. Repeatable."""
+    """When a flow with owners is removed, forget the leases of those long lapsed. Idempotent."""
     if any(name.startswith("owner:") for name in record.fields):
         gone = yield from ask(owner_leases.silent(home, clock.now_ms() - FORGOTTEN_MS, PER_FLOW))
         if gone:

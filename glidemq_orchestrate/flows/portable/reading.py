@@ -1,4 +1,4 @@
-"""What callers read of a portable flow: its status, nodes, results and outcome."""
+"""Reads a portable flow: its status, nodes, results and outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glidemq_orchestrate.wire.stored import number
 
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
-    """The status as of the last ``advance``."""
+    """The status at the last ``advance``."""
     record = yield from record_of(ref)
     return read_status(ref.home, ref.flow_id, record.plain())
 
@@ -35,7 +35,7 @@ def record_of(ref: FlowRef) -> Op[Record]:
     """The record of a flow.
 
     Raises:
-        FlowNotFound: There is none.
+        FlowNotFound: There is no record.
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if "name" not in record.fields:
@@ -47,7 +47,7 @@ def unsuperseded(ref: FlowRef) -> Op[Record]:
     """The record of the current generation of a flow.
 
     Raises:
-        FlowNotFound: There is none.
+        FlowNotFound: There is no record.
         Superseded: Another generation has begun.
     """
     record = yield from record_of(ref)
@@ -59,7 +59,7 @@ def living(ref: FlowRef) -> Op[Record]:
     """The record of a flow that still has its jobs.
 
     Raises:
-        FlowNotFound: There is none.
+        FlowNotFound: There is no record.
         Superseded: Another generation has begun.
         FlowExpired: Its jobs were removed.
     """
@@ -89,7 +89,7 @@ def results(ref: FlowRef) -> Op[dict[str, Json]]:
 def _results(ref: FlowRef) -> Op[tuple[dict[str, Json], list[str]]]:
     """The results, and the nodes whose results were removed.
 
-    Of a job of which nothing is left it is not known how it had ended; in a completed flow, it had completed.
+    How a completely removed job ended is unknown; in a completed flow, it must have completed.
     """
     record = yield from living(ref)
     nodes = yield from read_nodes(ref)
@@ -113,7 +113,7 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
 
 
 def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
-    """What the flow has of each node so far: how it has run, and what it does.
+    """How each node has run so far, and its definition.
 
     Raises:
         Superseded: Another generation has begun.
@@ -135,7 +135,7 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
     """Results and failures, causes first.
 
     Raises:
-        ResultRemoved: It has completed, and results were removed.
+        ResultRemoved: The flow has completed, and results were removed.
     """
     broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
     broken.sort(key=lambda node: node.reason.startswith(UPSTREAM))
@@ -147,12 +147,12 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
 
 
 def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
-    """Every node with its place among them, by name."""
+    """Every node with its rank, by name."""
     return {node.name: (rank, node) for rank, node in enumerate((yield from nodes(ref)))}
 
 
 def delayed(ref: FlowRef) -> Op[dict[str, int]]:
-    """Nodes that wait for nothing but their own delay, and until when in ms since the epoch."""
+    """Nodes that wait only for their own delay, and until when (ms since the epoch)."""
     texts = yield from read_policies(ref)
     if not any(Policy.read(text).delay_ms for text in texts.values()):
         return {}
@@ -161,7 +161,7 @@ def delayed(ref: FlowRef) -> Op[dict[str, int]]:
 
 
 def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
-    """The nodes of an ended flow that a retry runs again: failed, or skipped because of others."""
+    """The nodes of an ended flow that a retry reruns: failed, or skipped because of others."""
     del ref
     yield from ()  # no call
     return {
@@ -181,7 +181,7 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
 
 
 def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
-    """The nodes as they are: the record knows no more of those whose jobs were removed."""
+    """The nodes unchanged: the record has no more about removed jobs."""
     del ref
     yield from ()  # no call
     return list(found)

@@ -1,18 +1,18 @@
-"""The record of a portable flow: each fact is written once, so that late writers do no harm.
+"""The record of a portable flow: each fact is written once, so that late writers are harmless.
 
 Each run of a flow is a round: 0 is the submission, every retry begins the next. For round *n* the record
-holds ``begin:n`` (time and 0; for round 0 possibly ``drop``: it was aborted before it began), ``cancel:n``
-(all open nodes are to end), ``counts:n`` (progress) and ``end:n``. Concurrent writers agree, as only the
-first write counts; fields of an older round do not concern the current one. After the retention, and when
-another generation has begun, the next round is begun with -1 for 0, so that it can never run;
-``expired_at`` says when the jobs were removed.
+contains ``begin:n`` (time and 0; for round 0 possibly ``drop``: aborted before it began), ``cancel:n`` (all
+open nodes must end), ``counts:n`` (progress) and ``end:n``. Concurrent writers agree, since only the first
+write counts. Fields of an older round do not affect the current one. After the retention, and once another
+generation has begun, the next round is begun with -1 instead of 0, so that it can never run; ``expired_at``
+is the time when the jobs were removed.
 
-``note:n`` says, before round *n* begins, which nodes it runs again or ends by hand: see ``rounds``. A round
-may be noted while the one before runs. Then it goes on with that: what was asked of the one before, and for
-whom it runs, holds for it too.
+Before round *n* begins, ``note:n`` contains the nodes that it reruns or ends by hand: see ``rounds``. A round
+may be noted while the previous one runs. Then it continues that round, with the same cancellation and the
+same owners.
 
-A generation has a record of its own. In it ``after`` is the id of the one before, until that has ended, and
-``how`` the way in which it came; ``superseded`` is the number of the next one.
+Each generation has its own record. ``after`` is the id of the previous generation, until that has ended;
+``how`` is the reason why it began; ``superseded`` is the number of the next one.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a portable flow, read.
+    """The parsed record of a portable flow.
 
     Attributes:
-        fields: As they are stored; empty when there is no record.
+        fields: The stored fields; empty without a record.
         number: The round that began last; -1 before the first.
-        started_ms: When it began, or the first of the rounds that it goes on with.
-        end: How it has ended: state, finished_at, counts and reason; empty while it runs.
-        cancel: Why all open nodes are to end: how (the state) and reason; empty when they are not.
-        is_dropped: The submission was aborted; its jobs are being removed.
-        is_removed: No round will follow, as its jobs are being removed after its retention.
-        note: What the next round does with which nodes, when it is to begin; else empty.
+        started_ms: When it began, or the first of the rounds that it continues.
+        end: Its end: state, finished_at, counts and reason; empty while it runs.
+        cancel: The cancellation of all open nodes: how (the state) and reason; empty without one.
+        is_dropped: Whether the submission was aborted; its jobs are being removed.
+        is_removed: Whether no round will follow, as its jobs are being removed after its retention.
+        note: What the next round will do with which nodes; empty without a next round.
     """
 
     fields: Mapping[str, str]
@@ -61,7 +61,7 @@ class Record:
 
     @classmethod
     def read(cls, fields: Mapping[str, str]) -> Record:
-        """From the fields of the record."""
+        """Parse the fields of the record."""
         record = cls._of(fields)
         following = record.number + 1
         if not following or f"begin:{following}" in fields:
@@ -88,11 +88,11 @@ class Record:
 
     @property
     def lasting(self) -> list[int]:
-        """The round that began last, and those that it goes on with, latest first."""
+        """The last round, and those that it continues, latest first."""
         return _lasting(self.fields, self.number)
 
     def begun_ms(self, number: int) -> int:
-        """When a round began, as far as that is known, but not before ``started_ms``."""
+        """When a round began, if known, but not before ``started_ms``."""
         return max(_begun(self.fields, number), self.started_ms)
 
     @property
@@ -102,7 +102,7 @@ class Record:
 
     @property
     def after(self) -> str:
-        """The generation that has to end before the nodes of this one are released; '' for none."""
+        """The generation that must end before the nodes of this one are released; '' for none."""
         return self.fields.get("after", "")
 
     @property
@@ -155,12 +155,12 @@ def _begun(fields: Mapping[str, str], number: int) -> int:
 
 
 def superseding(number: int | str) -> str:
-    """Why a generation is cancelled in whose place another one begins."""
+    """The reason for the cancellation of a superseded generation."""
     return f"generation {number} began"
 
 
 def plain(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """The fields of any flow's record in the form of a staged flow; never raises."""
+    """The fields of any flow's record, in the form of a staged flow; never raises."""
     if fields.get("path") != PATH:
         return fields
     try:
@@ -170,7 +170,7 @@ def plain(fields: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def record(home: QueueKeys, flow_id: str) -> Call[Record]:
-    """The record; without fields when there is none."""
+    """The record; without fields if there is none."""
     return command("HGETALL", home.flow(flow_id), decode=lambda reply: Record.read(replies.pairs(reply)))
 
 
@@ -191,34 +191,34 @@ def erase(home: QueueKeys, flow_id: str, name: str) -> Call[None]:
 
 
 def note(home: QueueKeys, flow_id: str, number: int, text: Mapping[str, Any]) -> Call[bool]:
-    """Say what a round does that is to begin; the first one counts. Returns whether it is this one."""
+    """Note what the next round does. Only the first note counts; returns whether it is this one."""
     return write_once(home, flow_id, f"note:{number}", json.dumps(text))
 
 
 def begin(home: QueueKeys, flow_id: str, number: int, now_ms: int) -> Call[bool]:
-    """Begin a round, unless it has begun or was aborted. Repeatable."""
+    """Begin a round, unless it has begun or was aborted. Idempotent."""
     return write_once(home, flow_id, f"begin:{number}", f"{now_ms} 0")
 
 
 def remove(home: QueueKeys, flow_id: str, number: int, now_ms: int) -> Call[bool]:
-    """Take the place of a round that has not begun: nobody can begin it. Repeatable."""
+    """Block a round that has not begun, so that it never can. Idempotent."""
     return write_once(home, flow_id, f"begin:{number}", f"{now_ms} {_NEVER}")
 
 
 def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
-    """Abort a flow that has not begun. Repeatable; the first token counts."""
+    """Abort a flow that has not begun. Idempotent. The first token counts."""
     return write_once(home, flow_id, "begin:0", f"{_DROP} {token}")
 
 
 def lose(home: QueueKeys, flow_id: str, token: str) -> Call[None]:
-    """Abort a generation although it has begun: another one was faster, which is for good. Repeatable."""
+    """Abort a generation that has begun but lost to another one for good. Idempotent."""
     return write(home, flow_id, {"begin:0": f"{_DROP} {token}"})
 
 
 def began(home: QueueKeys, flow_id: str) -> Call[str]:
     """Whether a flow has begun.
 
-    ``run`` when it has, ``drop`` and a token when it was aborted, ``gone`` without a record, else ''.
+    ``run`` if it has, ``drop`` and a token if it was aborted, ``gone`` without a record, else ''.
     """
 
     def decode(reply: Any) -> str:
@@ -251,9 +251,9 @@ def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
 
 
 def announce(home: QueueKeys, flow_id: str, what: str) -> Call[None]:
-    """Emit an event of the flow: its end, which wakes those who wait for it, or ``retried``.
+    """Emit an event of the flow: its end, which wakes waiting clients, or ``retried``.
 
-    With the id that its users know, and the number of a later generation, as ``generations.lua`` does.
+    The event has the public id and, after generation 0, the number, like in ``generations.lua``.
     """
     public, number = read_generation(flow_id)
     words: list[Word] = ["MAXLEN", "~", 1000, "*", "event", f"flow.{what}", "jobId", "", "flowId", public]
@@ -262,7 +262,7 @@ def announce(home: QueueKeys, flow_id: str, what: str) -> Call[None]:
 
 
 def current_generation(home: QueueKeys, flow_id: str) -> Call[str]:
-    """The id of the generation that was noted with the number of this one; '' while none was."""
+    """The id of the generation that was noted with the number of this one; '' without one."""
     at = f"{read_generation(flow_id)[1]}-1"
 
     def decode(reply: object) -> str:

@@ -1,12 +1,12 @@
-"""Running nodes of a portable flow again, and ending them by hand: each time begins a round.
+"""Reruns nodes of a portable flow and ends them by hand. Each time is a round.
 
-A round is noted first, by one write that counts once; then its nodes are put behind its gate, and it begins.
-Whoever advances the flow does what is noted, so a kill after the note leaves nothing undone; one before it
-leaves nodes in the table of notes that no note names, some 50 bytes each, until the flow is removed.
+A round is first noted, by a write of which only the first counts; then its nodes are put behind its gate, and
+it begins. Any client that advances the flow carries out the note, so a kill after the note loses nothing. A
+kill before it leaves unused nodes in the table of notes, about 50 bytes each, until the flow is removed.
 
-Clients that are slow do no harm. A job that a round has put behind its gate is put there once, and no older
-round ends it. All that follows a node comes before the node itself: while that has its old end, something may
-be missing, and afterwards nothing is.
+Slow clients are harmless. A round puts a job behind its gate only once, and no older round ends it. The
+followers of a node are put there before the node itself: so once the node has lost its old end, none of them
+is missing.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def note(  # noqa: PLR0913  what is noted
     text: str = "",
     owner: Owner | None = None,
 ) -> Op[bool]:
-    """Note what the next round does; False when another round was noted first. ``begin`` does it.
+    """Note what the next round does; False if another round was noted first. ``begin`` carries it out.
 
-    ``what``: see ``Change``, for these names; ``retry``: what did not complete runs again.
+    ``what``: see ``Change``, for these names; ``retry``: rerun what did not complete.
     """
     number, name = record.number + 1, uuid4().hex
     rows = {_row(name, node): "" for node in names} | {_row(name, ""): text}
@@ -60,7 +60,7 @@ def note(  # noqa: PLR0913  what is noted
     yield from ask(lists.expire_never(ref.home, ref.flow_id))
     enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
     noting = records.note(ref.home, ref.flow_id, number, said)
-    # On both sides: the client that ended the last round may delist the flow in between.
+    # Before and after: the client that ended the last round may delist the flow in between.
     calls: list[Call[Any]] = [enlisting, noting, enlisting]
     _, is_first, _ = yield from ask_all(calls)
     if not is_first:
@@ -73,14 +73,14 @@ def _row(note_name: str, node: str) -> str:
 
 
 def begin(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
-    """Do what is noted for the next round, and begin it. Repeatable, also concurrently.
+    """Carry out the note of the next round, and begin it. Idempotent, also concurrently.
 
-    A node of whose job nothing is left cannot run again: it stays failed.
+    A node with a completely removed job cannot rerun: it stays failed.
     """
     number = record.number + 1
     rows = yield from _noted(ref, record.note["nodes"])
     names = {row.partition("\n")[2] for row in rows} - {""}
-    turn = _Turn(ref, number, record.note["request"], clock)
+    turn = _NextRound(ref, number, record.note["request"], clock)
     what = record.note["what"]
     if what in GIVEN:
         yield from turn.give(names, what, rows.get(_row(record.note["nodes"], ""), ""))
@@ -111,14 +111,14 @@ def _forget(ref: FlowRef, rows: Sequence[str]) -> Op[None]:
     yield from send_all(tables.forget_noted(ref.home, ref.flow_id, part) for part in parts(rows))
 
 
-class _Turn:
-    """The nodes of a flow on their way into a round that is noted and has not begun."""
+class _NextRound:
+    """Moves nodes of a flow into a round that is noted but has not begun."""
 
     def __init__(self, ref: FlowRef, number: int, request: str, clock: Clock) -> None:
         self.ref, self.number, self.request, self.clock = ref, number, request, clock
 
     def run_again(self, names: Collection[str], what: str) -> Op[None]:
-        """Put nodes behind the gate: these, or all that did not complete; with ``follow`` all that follow."""
+        """Put nodes behind the gate: these, or all that did not complete; with ``follow`` with followers."""
         nodes = yield from read_nodes(self.ref)
         if what == "retry":
             retried = [node for node in nodes if _is_to_retry(node)]
@@ -134,20 +134,20 @@ class _Turn:
         yield from self._reset(chosen, self.request)
 
     def _hold_back(self, nodes: Sequence[Node], names: Collection[str]) -> Op[None]:
-        """Put what follows one of these, does not run again and is with no handler, behind the gate too."""
+        """Put open followers of these nodes that have no running handler behind the gate too."""
         following = {node.name for node in nodes if not set(node.after).isdisjoint(names)} - set(names)
         waiting = [n for n in nodes if n.name in following and n.state == "waiting-children"]
         yield from send_all(
             gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, self.number)]) for node in waiting
         )
-        if waiting:  # some may have been released before they had the gate
+        if waiting:  # some may have been released before the gate was added
             nodes = yield from read_nodes(self.ref)
         released = [n for n in nodes if n.name in following and n.state in (*NOT_BEGUN, "active")]
         yield from self._reset(released, only="idle")
         yield from self._reset((yield from self._cut_off([n for n in nodes if n.name in following])))
 
     def _cut_off(self, nodes: Sequence[Node]) -> Op[list[Node]]:
-        """Those that have failed only because a client without our functions was cut off in ``_reset``."""
+        """Nodes that failed only because a client without our functions was interrupted in ``_reset``."""
         failed = [n for n in nodes if n.state == "failed" and n.round < self.number]
         found: list[Node] = []
         for part in parts(failed):
@@ -156,7 +156,7 @@ class _Turn:
         return found
 
     def give(self, names: Collection[str], how: str, text: str) -> Op[None]:
-        """End nodes in this way; what follows one that had ended runs again."""
+        """End nodes this way; followers of nodes that had already ended rerun."""
         while True:
             nodes = yield from read_nodes(self.ref)
             left = [node for node in nodes if node.name in names and node.state and node.round < self.number]
@@ -179,7 +179,7 @@ class _Turn:
     def _reset(self, nodes: Sequence[Node], request: str = "", *, only: Only = "any") -> Op[None]:
         """Put nodes behind the gate, unless they are or were there."""
         for part in parts(nodes):
-            # Without our functions, nodes that another client has begun in this round must not be reset.
+            # Without our functions, nodes already begun in this round must not be reset.
             if (yield from self._has_begun()):
                 return
             now_ms = self.clock.now_ms()
@@ -191,7 +191,7 @@ class _Turn:
                 place = (node.queue, node.job_id)
                 call = node_jobs.run_again(*place, self.number, now_ms, request=request, only=only)
                 plain: Sequence[Call[Any]] = ()
-                is_running = only == "idle" and node.state == "active"  # or was only fetched: not known here
+                is_running = only == "idle" and node.state == "active"  # or it was only fetched: unknown here
                 if node.state and node.round < self.number and not is_running:
                     plain = node_jobs.reset(*place, self.number, request)
                 if plain and not node.end:
@@ -206,13 +206,13 @@ class _Turn:
 
 
 def _is_to_retry(node: Node) -> bool:
-    """Whether it did not complete, and not by a decision of its own."""
+    """Whether it did not complete, except if it was skipped by its own rule."""
     was_skipped_for_others = node.state == "skipped" and node.reason.startswith(UPSTREAM)
     return node.state == "failed" or was_skipped_for_others
 
 
 def followers(nodes: Sequence[Node], names: Collection[str]) -> list[Node]:
-    """The nodes that depend on these, directly or not, without these."""
+    """The nodes that depend on these, directly or not, without these themselves."""
     affected, found = set(names), []
     for node in nodes:  # dependencies come before dependents
         if not affected.isdisjoint(node.after):

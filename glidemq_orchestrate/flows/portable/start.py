@@ -1,4 +1,4 @@
-"""Starting a flow: it is staged, its generation takes its place, and then it is advanced."""
+"""Starts a flow: stages it, makes its generation current, and advances it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glidemq_orchestrate.wire.call import Op
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
-    """Write a flow node by node and start it, or attach to the equal flow that exists. Repeatable.
+    """Write a flow node by node and start it, or attach to the equal flow that exists. Idempotent.
 
     Raises:
         InvalidFlow: A node has an ordering key. Nothing is left behind.
@@ -37,12 +37,12 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
 
 
 def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
-    """Write a generation and start it in the place of the current one. Repeatable.
+    """Write a generation and start it in place of the current one. Idempotent.
 
     Raises:
         InvalidFlow: A node has an ordering key. Nothing is left behind.
-        GenerationTaken: Another generation has begun meanwhile. What was staged is removed.
-        FlowConflict, FlowIncomplete: As ``submit``.
+        GenerationTaken: Another generation has begun. The staged nodes are removed.
+        FlowConflict, FlowIncomplete: See ``submit``.
     """
     _refuse_ordering(flow)
     yield from stage(ref, flow, clock, before)
@@ -52,16 +52,17 @@ def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[N
 
 
 def _refuse_ordering(flow: CheckedFlow) -> None:
-    """Refuse ordering keys: their jobs would wait for each other for ever.
+    """Refuse ordering keys: their jobs would deadlock.
 
-    The server numbers a job when it is created, and here dependents are created first: they would be due
-    before the nodes that they wait for. And a node that ends without having run is never passed over.
+    The server numbers a job when it is created, and here dependents are created first: they would have to run
+    before their dependencies. And the key never moves past a node that ends without having run.
     """
     for node in flow.nodes:
         if node.is_placed and "ordering" in json.loads(node.options):
             queues = ", ".join(map(shown, flow.queues))
             raise InvalidFlow(
                 f"node {shown(node.name)} has an ordering key, which needs all queues of the flow in one "
-                f"slot of the cluster, and this flow has {queues}: put its nodes into one queue, or leave "
+                f"slot of the cluster, and this flow has {queues}. Fix: put its nodes into one queue, or "
+                "leave "
                 f"the ordering out"
             )

@@ -1,13 +1,13 @@
-"""Submitting a flow by the portable path: every job is held back, then one write starts all of them.
+"""Submits a flow on the portable path: all jobs are created blocked, then one write starts them.
 
-A submission that was cut off is continued by the next one of an equal flow, or aborted by the sweep; two at
-once help each other. One field decides, and is written once: ``begin:0`` says that the flow has begun, or
-that it was aborted. A client that finds it begun stages nothing more; one that finds it aborted removes what
-is left of it and starts again.
+An interrupted submission is continued by the next one of an equal flow, or aborted by the sweep; two
+concurrent ones help each other. One field decides, and only its first write counts: ``begin:0`` means that
+the flow has begun, or that it was aborted. A client that finds it begun stages nothing more; one that finds
+it aborted removes the remains and starts over.
 
-A generation is submitted in the same way under an id of its own, and is not yet current when it has begun:
-``succession`` decides that. What it keeps of the one before is created as completed, with a copy of the
-result, so it needs the one before no more.
+A generation is submitted in the same way under its own id, and is not yet current when it has begun:
+``succession`` decides that. Nodes carried over from the previous generation are created as completed, with a
+copy of the result, so the previous generation is no longer needed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ RESULTS: Final = 20  # each up to 1 MiB
 
 
 def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None = None) -> Op[None]:
-    """Write a flow node by node and begin it; one that has begun is not changed. Repeatable.
+    """Write a flow node by node and begin it; a flow that has begun is not changed. Idempotent.
 
-    ``before``: the generation whose place it may take, see ``succession``.
+    ``before``: the generation that it may supersede, see ``succession``.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        FlowIncomplete: Other clients kept aborting the submission. It may be repeated.
+        FlowIncomplete: Other clients kept aborting the submission. Safe to repeat.
         Superseded, GenerationTaken: Another generation has begun. Nothing is left behind.
     """
     for _ in range(MAX_STAGINGS):
@@ -64,7 +64,7 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
         if current is not None and _is_before(ref, current.stored_as):
             raise (yield from _too_late(ref))
         found = yield from ask(records.record(ref.home, ref.flow_id))
-        if "digest" not in found.fields:  # a sweep took it for abandoned, and has removed it
+        if "digest" not in found.fields:  # a sweep has removed it as abandoned
             yield from homes.take(ref.home, ref.flow_id)
             continue
         if found.fields["digest"] != flow.digest:
@@ -81,12 +81,12 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
 
 
 def _is_before(ref: FlowRef, current: str) -> bool:
-    """Whether a generation is not the current one, and cannot become it."""
+    """Whether a generation is not and cannot become the current one."""
     return current != ref.flow_id and ref.generation <= read_generation(current)[1]
 
 
 def _too_late(ref: FlowRef) -> Op[GlideMQError]:
-    """Make sure that a generation does not begin that came too late; returns the error that says so.
+    """Make sure that a late generation does not begin; returns the error for it.
 
     The record of an older generation stays for the history.
     """
@@ -102,15 +102,15 @@ def _too_late(ref: FlowRef) -> Op[GlideMQError]:
 
 
 def lose(ref: FlowRef) -> Op[None]:
-    """Remove a generation whose number another one has got, which is for good. Repeatable."""
+    """Remove a generation that has lost its number to another one. Idempotent."""
     yield from ask(records.lose(ref.home, ref.flow_id, uuid4().hex))
     yield from remove(ref)
 
 
 def _begin_record(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> Op[None]:
-    """Write what makes it a flow, unless it is one. Listed first: the sweep finds what a kill leaves.
+    """Write the record of a flow unless it exists. Lists it first, so that the sweep finds it after a kill.
 
-    The path before the digest: a client that finds a digest reads which path the flow took.
+    The path comes before the digest: a client that finds a digest reads the path.
     """
     begun: dict[str, str | int] = {"path": records.PATH, "heard_at": now_ms}
     calls: list[Call[Any]] = [
@@ -124,7 +124,7 @@ def _begin_record(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> Op[None]:
 
 
 def _stage_all(ref: FlowRef, flow: CheckedFlow, before: Before | None, clock: Clock) -> Op[bool]:
-    """Stage the flow and begin it, or abort it on an error; False when another client aborted it."""
+    """Stage the flow and begin it, or abort it on an error; False if another client aborted it."""
     try:
         return (yield from _stage_and_begin(ref, flow, before, clock))
     except TransportError:
@@ -140,14 +140,14 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
     yield from ask(records.write(home, flow_id, _header(ref, flow, before)))
     yield from _write_tables(ref, flow)
     part: Sequence[CheckedNode] = ()
-    for more in parts(flow.nodes[::-1]):  # dependents first: no dependency is ever seen without them
+    for more in parts(flow.nodes[::-1]):  # dependents first, so that no dependency exists without them
         if word := (yield from _heartbeat(ref, clock)):
             yield from _take_back(ref, part)
             return word == records.RUN
         part = more
         yield from _add_nodes(ref, flow, part, now_ms)
         yield from _carry_over(ref, flow, part)
-    # Everything above was accepted: only now may the flow begin.
+    # Everything above was accepted: now the flow may begin.
     yield from homes.confirm(home, flow_id)
     if flow.owner is not None:
         yield from owners.own_round(ref, flow.owner, 0, clock)
@@ -163,7 +163,7 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
 def _take_back(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Op[None]:
     """Drop the jobs of these nodes if the flow was removed after its retention.
 
-    Another client submitted it meanwhile, and it ran and ended: what was added since belongs to nothing.
+    In the meantime another client submitted it, and it ran and ended: jobs added since then are orphans.
     """
     if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
         names = ((QueueKeys(ref.home.prefix, node.queue), node.name) for node in nodes)
@@ -171,14 +171,14 @@ def _take_back(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Op[None]:
 
 
 def drop_own(ref: FlowRef, places: Sequence[tuple[QueueKeys, str]]) -> Op[None]:
-    """Drop those of these jobs that were made for the flow. Repeatable."""
+    """Drop those of these jobs that were created for the flow. Idempotent."""
     owners = yield from ask_all([node_jobs.owner(*place) for place in places])
     ours = [place for place, owner in zip(places, owners, strict=True) if owner == ref.flow_id]
     yield from send_all(call for place in ours for call in node_jobs.drop_job(*place))
 
 
 def _heartbeat(ref: FlowRef, clock: Clock) -> Op[str]:
-    """Record that the submission is alive; returns the final word if there is one, else ''."""
+    """Record that the submission is alive; returns the decision if there is one, else ''."""
     calls: list[Call[Any]] = [
         records.began(ref.home, ref.flow_id),
         records.write(ref.home, ref.flow_id, {"heard_at": clock.now_ms()}),
@@ -187,9 +187,9 @@ def _heartbeat(ref: FlowRef, clock: Clock) -> Op[str]:
 
 
 def _header(ref: FlowRef, flow: CheckedFlow, before: Before | None) -> dict[str, str | int]:
-    """The fields that every client that submits this flow writes alike."""
+    """The fields that all clients submitting this flow write identically."""
     fields: dict[str, str | int] = {
-        "path": records.PATH,  # again: a sweep may have removed the record just before its digest came
+        "path": records.PATH,  # again: a sweep may have removed the record just before its digest was written
         "id": ref.flow_id,
         "name": flow.name,
         "total": len(flow.nodes),
@@ -206,7 +206,7 @@ def _header(ref: FlowRef, flow: CheckedFlow, before: Before | None) -> dict[str,
 
 
 def _write_tables(ref: FlowRef, flow: CheckedFlow) -> Op[None]:
-    """Write the row of every node, and the policies of those that have some."""
+    """Write the row of every node, and the policies of nodes that have any."""
     rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
     for part in parts_of_size(rows):
         yield from ask(node_rows.write_table(ref.home, ref.flow_id, part))
@@ -259,10 +259,10 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
 
 
 def _carry_over(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode]) -> Op[None]:
-    """Complete the jobs of those of these nodes that keep their results, with copies of these. Repeatable.
+    """Complete the jobs of carried-over nodes with copies of their results. Idempotent.
 
     Raises:
-        GenerationTaken: A job of the generation before was removed meanwhile.
+        GenerationTaken: A job of the previous generation has been removed.
     """
     for part in parts([node for node in nodes if node.name in flow.carried], RESULTS):
         queues = [QueueKeys(ref.home.prefix, node.queue) for node in part]
@@ -272,19 +272,19 @@ def _carry_over(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode]) -
         writing: list[Call[None]] = []
         for queue, node, end in zip(queues, part, (yield from ask_all(reading)), strict=True):
             if end is None:
-                raise GenerationTaken(f"node {node.name} of flow {ref.public_id} was removed meanwhile")
+                raise GenerationTaken(f"node {node.name} of flow {ref.public_id} was removed in the meantime")
             writing += node_jobs.complete(queue, node_job_id(ref.flow_id, node.name), end)
         yield from ask_all(writing)
 
 
 def discard(ref: FlowRef) -> Op[bool]:
-    """Abort and remove a flow that has not begun; returns whether it had not. Repeatable."""
+    """Abort and remove a flow that has not begun; returns False if it has. Idempotent."""
     yield from ask(records.drop(ref.home, ref.flow_id, uuid4().hex))
     return (yield from remove(ref))
 
 
 def remove(ref: FlowRef) -> Op[bool]:
-    """Remove an aborted flow: its own jobs, then the record, then the claim. Repeatable.
+    """Remove an aborted flow: its own jobs, then the record, then the claim. Idempotent.
 
     The record of a generation that was superseded while it was submitted stays for the history.
     """
@@ -293,7 +293,7 @@ def remove(ref: FlowRef) -> Op[bool]:
         return False
     found = yield from ask(records.record(ref.home, ref.flow_id))
     for part in parts((yield from read_nodes(ref))):
-        # Another client may have removed all of it, and a third submitted it again.
+        # Another client may have removed it, and a third one submitted it again.
         if (yield from ask(records.began(ref.home, ref.flow_id))) != token:
             return False
         yield from drop_own(ref, [(node.queue, node.job_id) for node in part if node.state])
@@ -308,18 +308,18 @@ def remove(ref: FlowRef) -> Op[bool]:
 
 
 def forget(ref: FlowRef, record: Record) -> Op[None]:
-    """Delist a flow everywhere and delete its tables. Repeatable."""
+    """Delist a flow everywhere and delete its tables. Idempotent."""
     yield from ask(tables.drop_tables(ref.home, ref.flow_id))
     yield from ask_all(lists.unindex(ref.home, ref.flow_id, labels_of(record)))
     yield from homes.leave(ref.home)
 
 
 def relist(ref: FlowRef) -> Op[None]:
-    """List a flow under its state, again if that changes meanwhile. Repeatable.
+    """List a flow under its state, and again if that changes in the meantime. Idempotent.
 
-    A client that is killed meanwhile may have listed it under an older state than others have. So it also
-    lists the flow for the sweep, which does all of this again once the flow has ended: before, and after, as
-    the sweep may come in between.
+    A client that is killed in between may leave it listed under an older state. So it also lists the flow for
+    the sweep, which repeats all of this once the flow has ended. It does so both before and after, as the
+    sweep may run in between.
     """
     own = None
     for _ in range(MAX_RELISTINGS):
@@ -327,7 +327,7 @@ def relist(ref: FlowRef) -> Op[None]:
         if record.number < 0 or record.is_expired:
             return
         listed, at = f"{record.state} {record.number}", str(record.fields.get("created_at", 0))
-        # Whoever has listed an older state removes that, also if another client has listed this one since.
+        # The client that listed an older state removes that, even if another one has listed this state since.
         if listed == (own or record.fields.get("listed")):
             return
         own = listed

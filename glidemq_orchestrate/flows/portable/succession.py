@@ -1,27 +1,27 @@
-"""Which generation of a portable flow is current: how the next one takes the place of the one before.
+"""Decides which generation of a portable flow is current, and how the next one supersedes it.
 
-A generation is a flow of its own, stored and run under an id that names it; the ids of its jobs are its own.
-It begins in these steps, each of which may be repeated by any client:
+A generation is stored and run like a separate flow, with its own id and its own job ids. It begins in these
+steps, each of which any client may repeat:
 
-1. ``submit.stage`` writes it completely, with the id of the one before in ``after``, and ends with
-   ``begin:0``: from then on no sweep aborts it. None of its nodes is released while ``after`` is there.
-2. ``decide`` notes it in the stream of the generations, under its number. The server takes an id once, so one
-   of those with the same number is noted. That is the decision: it is the current generation.
-3. ``advance.follow`` ends the one before: marks it as superseded, aborts it if it never began, else cancels
-   it, and takes the number of its next round, so that no retry begins it again.
-4. ``retire`` delists the one before; a sweep removes its jobs. Its record stays for the history.
+1. ``submit.stage`` writes it completely, with the id of the previous one in ``after``, and ends with
+   ``begin:0``: from then on no sweep aborts it. None of its nodes is released while ``after`` exists.
+2. ``decide`` notes it in the stream of the generations, under its number. The server accepts an id only once,
+   so only one generation with that number is noted. That decides which one is current.
+3. ``advance.follow`` ends the previous one: it marks it as superseded, aborts it if it never began, else
+   cancels it, and takes the number of its next round, so that no retry can restart it.
+4. ``retire`` delists the previous one; a sweep removes its jobs. Its record stays for the history.
 5. ``after`` is deleted; the nodes are released.
 
-What a kill leaves, and who goes on:
+What a kill leaves, and who continues:
 
 * within step 1: nodes behind gates, and a record without ``begin:0``. A repeat of the same call continues
-  with it; else the sweep removes it when nothing was heard of it for a quarter of an hour.
-* after step 1: a record that has begun and was not noted, on the list of flows to advance. Whoever advances
-  it first (a repeat, or the next sweep of a supervisor) goes on with step 2. If another one has its number,
-  it is removed: no other ending is possible, as numbers are not given back.
+  with it; else the sweep removes it after a quarter of an hour without a heartbeat.
+* after step 1: a record that has begun and was not noted, on the list of flows to advance. The first client
+  that advances it (a repeat, or the next sweep of a supervisor) continues with step 2. If another one has its
+  number, it is removed: nothing else is possible, since numbers are not reused.
 * between the two notes of step 2 (the first one that begins also notes generation 0): generation 0 is
-  current, which is what the stream says then; else as after step 1.
-* after step 2, 3 or 4: the current generation has ``after``. Whoever advances it repeats these steps.
+  current, as in the stream; otherwise like after step 1.
+* after step 2, 3 or 4: the current generation has ``after``. Any client that advances it repeats these steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX: Final = 100
 
 
 def note(home: QueueKeys, found: Found) -> Call[None]:
-    """Note a generation as the current one; refused once it or a later one was noted."""
+    """Note a generation as the current one; an error once it or a later one was noted."""
     number = read_generation(found.stored_as)[1]
     words = ["id", found.stored_as, "digest", found.digest, "path", found.path]
     words += ["request", found.request, "how", found.how]
@@ -56,22 +56,22 @@ def note(home: QueueKeys, found: Found) -> Call[None]:
 
 
 def oldest(home: QueueKeys, flow_id: str, count: int) -> Call[list[Found]]:
-    """The oldest generations that are noted."""
+    """The oldest noted generations."""
     return command("XRANGE", home.generations(flow_id), "-", "+", "COUNT", count, decode=read_entries)
 
 
 def count(home: QueueKeys, flow_id: str) -> Call[int]:
-    """How many generations are noted."""
+    """The number of noted generations."""
     return command("XLEN", home.generations(flow_id), decode=replies.integer)
 
 
 def has_nodes(home: QueueKeys, flow_id: str) -> Call[bool]:
-    """Whether the table of a generation still exists: its jobs were not removed yet."""
+    """Whether the table of a generation still exists, so that its jobs were not removed yet."""
     return command("EXISTS", f"{home.flow(flow_id)}:nodes", decode=bool)
 
 
 def forget(home: QueueKeys, flow_id: str) -> list[Call[None]]:
-    """Calls that delete what is kept of an old generation. Repeatable."""
+    """Calls that delete the remains of an old generation. Idempotent."""
     entry = f"{read_generation(flow_id)[1]}-1"
     return [
         command("UNLINK", home.flow(flow_id), decode=replies.anything),
@@ -80,19 +80,19 @@ def forget(home: QueueKeys, flow_id: str) -> list[Call[None]]:
 
 
 def keep_entry(key: str) -> Call[None]:
-    """Let a key not expire. Repeatable."""
+    """Make a key permanent. Idempotent."""
     return command("PERSIST", key, decode=replies.anything, repeatable=True)
 
 
 def keep_for(key: str, ms: int) -> Call[None]:
-    """Let a key expire after so long, unless it is about to. Repeatable."""
+    """Let a key expire after ``ms``, unless it already has an expiry. Idempotent."""
     return command("PEXPIRE", key, ms, "NX", decode=replies.anything, repeatable=True)
 
 
 def decide(ref: FlowRef) -> Op[bool]:
-    """Make a generation that is staged and has begun the current one, unless another one has its number.
+    """Make a staged and begun generation the current one, unless another one has its number.
 
-    Returns whether it is the current one, or was; one that lost is removed. Repeatable.
+    Returns whether it is or was the current one; a losing generation is removed. Idempotent.
     """
     is_noted = yield from _is_noted(ref)
     if is_noted is None:
@@ -106,7 +106,7 @@ def decide(ref: FlowRef) -> Op[bool]:
 
 
 def _is_noted(ref: FlowRef) -> Op[bool | None]:
-    """Whether a generation was noted; None while none of its number or a later one was."""
+    """Whether a generation was noted; None if neither its number nor a later one was."""
     noting: list[Call[Any]] = [
         read_noted(ref.home, ref.flow_id),
         generation_record.current(ref.home, ref.flow_id),
@@ -119,13 +119,13 @@ def _is_noted(ref: FlowRef) -> Op[bool | None]:
 
 
 def _note(ref: FlowRef) -> Op[None]:
-    """Note a generation, and generation 0 if it is the first to be noted; refused if another one was faster.
+    """Note a generation, and before the first also generation 0; nothing if another one was faster.
 
     Raises:
         GlideMQError: It was refused for another reason.
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
-    if not record.after:  # another client has found that it lost, and has removed it
+    if not record.after:  # another client has found that it lost and removed it
         return
     fields = record.fields
     new = Found(ref.flow_id, records.PATH, fields["digest"], fields.get("request", ""), fields.get("how", ""))
@@ -139,14 +139,14 @@ def _note(ref: FlowRef) -> Op[None]:
 
 
 def keep(ref: FlowRef) -> Op[None]:
-    """Keep the claim and the records of all generations: a flow whose retention had ended runs again."""
+    """Make the claim and the records of all generations permanent: an expired flow runs again."""
     every = yield from ask(generation_record.every(ref.home, ref.public_id))
     yield from ask_all([keep_entry(key) for key in _keys(ref, every)])
     yield from ask_all([homes.claim(ref.home, ref.flow_id), homes.keep(ref.home.prefix, ref.flow_id)])
 
 
 def end_with(ref: FlowRef, ms: int) -> Op[None]:
-    """Let everything that is kept of a flow end after so long, unless another generation begins."""
+    """Let all remains of a flow expire after ``ms``, unless another generation begins."""
     every = yield from ask(generation_record.every(ref.home, ref.public_id))
     yield from ask_all([keep_for(key, ms) for key in _keys(ref, every)])
     yield from ask(homes.unclaim_after(ref.home.prefix, ref.flow_id, ms))
@@ -163,14 +163,14 @@ def _keys(ref: FlowRef, every: list[Found]) -> Iterator[str]:
 
 
 def retire(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
-    """Delist a generation that was superseded and has ended; the sweep will remove its jobs. Repeatable."""
+    """Delist a superseded generation that has ended; the sweep will remove its jobs. Idempotent."""
     yield from ask_all(lists.unindex(ref.home, ref.flow_id, submit.labels_of(record)))
     yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
     yield from _trim(ref)
 
 
 def _trim(ref: FlowRef) -> Op[None]:
-    """Forget the oldest generations beyond the hundred that are kept, as far as their jobs are gone."""
+    """Forget the oldest generations beyond ``MAX``, provided that their jobs were removed."""
     surplus = (yield from ask(count(ref.home, ref.flow_id))) - MAX
     if surplus <= 0:
         return

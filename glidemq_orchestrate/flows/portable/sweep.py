@@ -1,4 +1,4 @@
-"""Supervision of the portable flows of a queue: advance them; remove abandoned and expired ones."""
+"""Supervises the portable flows of a queue: advances them, and removes abandoned and expired ones."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BUDGET_MS: Final = 2_000
 def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) -> Op[None]:
     """Advance the running portable flows of a home; remove aborted flows and those past their retention.
 
-    Takes at most 100 flows of each kind and about two seconds, least recently checked first. Repeatable, also
-    concurrently. An error with one flow does not hold up the others: the first is raised at the end.
+    Handles up to 100 flows of each kind in about two seconds, least recently checked first. Idempotent, also
+    concurrently. An error with one flow does not delay the others: the first error is raised at the end.
     """
     refused: Exception | None = None
     reading = [lists.listed(home, PER_SWEEP), lists.expiring(home, clock.now_ms(), PER_SWEEP)]
@@ -51,12 +51,12 @@ def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) ->
 
 
 def _check(ref: FlowRef, clock: Clock) -> Op[None]:
-    """Do for one listed flow what its record asks for."""
+    """Check the record of one listed flow, and do what is due."""
     yield from ask(lists.requeue(ref.home, ref.flow_id, clock.now_ms()))
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if _is_running(record) or (record.note and not record.is_expired):
         yield from advance(ref, clock)
-    elif record.is_expired:  # another client, which found the tombstone, may have listed it late
+    elif record.is_expired:  # another client that found the tombstone may have listed it late
         yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
         yield from ask(lists.delist(ref.home, ref.flow_id))
     elif record.end:
@@ -66,7 +66,7 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
         yield from close(ref, clock)
     elif not record.fields:
         yield from ask(lists.delist(ref.home, ref.flow_id))
-        # A submission may have listed it just before, and written its record since.
+        # A submission may have just listed it, and written its record since.
         if (yield from ask(records.record(ref.home, ref.flow_id))).fields:
             yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
     elif record.is_dropped:
@@ -80,9 +80,9 @@ def _last_alive_ms(record: Record) -> int:
 
 
 def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
-    """Remove the jobs of a flow after its retention; its record stays as a tombstone. Repeatable.
+    """Remove the jobs of a flow after its retention; its record stays as a tombstone. Idempotent.
 
-    Those of a generation that was superseded are removed too, and its record stays as long as the flow.
+    Jobs of a superseded generation are removed too; its record stays as long as the flow.
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if record.is_dropped:
@@ -94,7 +94,7 @@ def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
             return
         yield from ask(records.remove(ref.home, ref.flow_id, record.number + 1, clock.now_ms()))
         record = yield from ask(records.record(ref.home, ref.flow_id))
-        if not record.is_expired:  # it was run again: that was first
+        if not record.is_expired:  # a restart came first
             return
     if record.fields:
         yield from ask(records.write_once(ref.home, ref.flow_id, "expired_at", clock.now_ms()))
@@ -103,4 +103,4 @@ def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
     if record.fields and not record.is_superseded:
         yield from succession.end_with(ref, milliseconds(tombstone))
     yield from owners.forget(ref.home, record, clock)
-    yield from submit.forget(ref, record)  # last: until then it is listed as due
+    yield from submit.forget(ref, record)  # last, so that it stays listed as due until then

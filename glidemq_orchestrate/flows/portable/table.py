@@ -1,4 +1,4 @@
-"""The nodes of a portable flow as its table and their jobs have them."""
+"""Reads the nodes of a portable flow from its table and their jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
 
 
 def policy_rows(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
-    """A page of the policies of nodes, as ``policy_text`` writes them."""
+    """A page of the policies of nodes, in the form of ``policy_text``."""
 
     def decode(reply: Any) -> tuple[str, dict[str, str]]:
         return reply[0], replies.pairs(reply[1])
@@ -44,7 +44,7 @@ def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> C
 
 
 def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[Call[Any]]:
-    """Calls that record when a node was first seen waiting for a worker, and return that time in ms."""
+    """Calls that record when a node was first seen to wait for a worker, and return that time in ms."""
     key = home.portable_waiting(flow_id)
     return [
         command("HSETNX", key, name, now_ms, decode=replies.anything),
@@ -53,12 +53,12 @@ def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[
 
 
 def forget_waiting(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[None]:
-    """Forget since when these nodes have waited: they run again."""
+    """Forget since when these nodes have waited, since they rerun."""
     return command("HDEL", home.portable_waiting(flow_id), *names, decode=replies.anything)
 
 
 def write_noted(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
-    """Store nodes, with the name of their note before their own."""
+    """Store nodes, each prefixed with the name of its note."""
     words = [word for pair in rows.items() for word in pair]
     return command("HSET", home.portable_notes(flow_id), *words, decode=replies.anything)
 
@@ -86,10 +86,10 @@ def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
 
 @dataclass(slots=True)
 class Node:
-    """A node as the table and its job have it: see ``node_jobs.JobNow``.
+    """A node from the table and its job: see ``node_jobs.JobNow``.
 
-    ``is_unsure``: ``state`` is the end decided here, and another client may decide otherwise: the server
-    takes the first.
+    ``is_unsure``: ``state`` is the end decided here, but another client may decide differently: the first one
+    counts.
     """
 
     name: str
@@ -110,17 +110,17 @@ class Node:
 
     @property
     def ref(self) -> str:
-        """How dependents refer to it."""
+        """The reference to it in dependents."""
         return f"{self.queue.base}:{self.job_id}"
 
     @property
     def has_gate(self) -> bool:
-        """Whether a gate may have held it back since the submission."""
+        """Whether a gate may block it since the submission."""
         return not self.after or self.policy is not ORDINARY
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, or its job was removed and so will never complete."""
+        """Whether it has failed, or its job was removed and will never complete."""
         return self.state in ("failed", "")
 
     @property
@@ -130,7 +130,7 @@ class Node:
 
     @property
     def end(self) -> str | None:
-        """How it has ended; None while it has not, or is unsure."""
+        """How it has ended; None if it has not or is unsure."""
         if self.is_unsure:
             return None
         return "failed" if self.has_failed else self.state if self.state in _ENDED else None

@@ -1,4 +1,4 @@
-"""Waiting for the end of a portable flow; a client that waits also advances it."""
+"""Waits for the end of a portable flow, and advances it in the meantime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_REST_MS: Final = 2_000
 def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
     """Advance the flow until it has ended: at each event of its home queue, and every half second.
 
-    At most a third of the time goes into advancing, so that a large flow leaves the server to its workers.
+    At most a third of the time is spent on advancing, so that a large flow leaves the server to its workers.
 
     Raises:
         WaitTimeout: It has not ended in time.

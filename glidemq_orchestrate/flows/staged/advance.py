@@ -1,4 +1,4 @@
-"""Advancing a flow: everything that it still needs, slice by slice."""
+"""Advances a flow slice by slice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SLICES: Final = 20
 
 
 def advance(ref: FlowRef, clock: Clock) -> Op[None]:
-    """Do everything the flow still needs, slice by slice, several slices per trip if much is left."""
+    """Do all open work of the flow in slices, with several slices per trip if much is left."""
     left = 1
     while left:
         slices = min(max(left // SLICE, 1), MAX_SLICES)
@@ -26,6 +26,6 @@ def advance(ref: FlowRef, clock: Clock) -> Op[None]:
 
 
 def sweep(home: QueueKeys, clock: Clock) -> Op[None]:
-    """Nothing: a server function does it for every home, see ``index.sweep``."""
+    """Do nothing: a server function sweeps every home, see ``index.sweep``."""
     del home, clock
     yield from ()  # no call

@@ -1,4 +1,4 @@
-"""Calls about flows within one slot; ``lua/glidemq_orchestrate/functions`` has the contracts."""
+"""Calls for flows within one slot; for the contracts see ``lua/glidemq_orchestrate/functions``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BUSY: Final = "busy"
 def stage_flow(
     home: QueueKeys, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
 ) -> Iterator[Call[FlowState]]:
-    """Write a flow's nodes, a call for each chunk; each returns the state. No node runs yet. Repeatable."""
+    """Write a flow's nodes, a call for each chunk; each returns the state. No node runs yet. Idempotent."""
     header: dict[str, Any] = {
         "id": flow_id,
         "name": flow.name,
@@ -71,25 +71,25 @@ def stage_flow(
 
 
 def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
-    """Start a completely staged flow; returns its state. Repeatable."""
+    """Start a completely staged flow; returns its state. Idempotent."""
     args = (now_ms, flow_id, digest)
     return function("gmo_start_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
 def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
-    """Delete a slice of a flow that never started; returns how many nodes are left. Repeatable."""
+    """Delete a slice of a flow that never started; returns how many nodes remain. Idempotent."""
     args = (0, flow_id, digest)
     return function("gmo_discard_flow", [queue.flow(flow_id)], args, replies.integer, repeatable=True)
 
 
 def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
-    """Do the next slice of a flow's open work; returns 0 when there is none. Repeatable."""
+    """Do the next slice of a flow's open work; returns 0 if there is none. Idempotent."""
     keys = [queue.flow(flow_id)]
     return function("gmo_advance_flow", keys, (now_ms, flow_id), replies.integer, repeatable=True)
 
 
 def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Call[FlowState]:
-    """Mark a running flow as being cancelled; ``advance_flow`` does the work. Repeatable."""
+    """Mark a running flow as being cancelled; ``advance_flow`` does the work. Idempotent."""
     args = (now_ms, flow_id, reason)
     return function("gmo_cancel_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
@@ -97,16 +97,16 @@ def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Cal
 def retry_flow(
     queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None = None, also: Sequence[str] = ()
 ) -> Call[FlowState]:
-    """Mark an ended flow so that ``advance_flow`` runs again the nodes that did not complete. Repeatable.
+    """Mark an ended flow so that ``advance_flow`` reruns the nodes that did not complete. Idempotent.
 
-    ``also``: refs of completed nodes that run again too.
+    ``also``: refs of completed nodes to rerun too.
     """
     args = (now_ms, flow_id, *(words(owner) if owner else ("", "", "") if also else ()), *also)
     return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 
 def are_retried(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[bool]]:
-    """Whether each of these nodes of a flow that has ended would run again by ``retry_flow``."""
+    """Whether ``retry_flow`` would rerun each of these nodes of an ended flow."""
 
     def decode(reply: Any) -> list[bool]:
         return [bool(one) for one in replies.integers(reply)]
@@ -126,7 +126,7 @@ def are_open(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[b
 def change_nodes(  # noqa: PLR0913  the function has as many arguments
     home: QueueKeys, flow_id: str, change: Change, names: Sequence[str], now_ms: int, *, strict: bool
 ) -> Call[list[str] | None]:
-    """Note what is to become of these nodes: the names of those that change; None while the flow is busy."""
+    """Note a change of these nodes; returns the names of those that change, None while the flow is busy."""
 
     def decode(reply: Any) -> list[str] | None:
         state, *changed = (replies.text(part) for part in reply)
@@ -154,7 +154,7 @@ def works_page(
 ) -> Call[tuple[str, dict[str, tuple[Row, Work | None]]]]:
     """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
 
-    The work is None where the job was removed, or is about to be reset.
+    The work is None if the job was removed or is about to be reset.
     """
     fields = ("state", *_OF_WORK)
 
@@ -169,7 +169,7 @@ def works_page(
 
 
 def ran_page(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
-    """A page of the nodes of a flow by name: the next cursor (``0`` at the end) and what it has of them."""
+    """A page of the nodes of a flow: the next cursor (``0`` at the end), and how each has run, by name."""
     fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
 
     def decode(reply: Any) -> tuple[str, dict[str, Ran]]:

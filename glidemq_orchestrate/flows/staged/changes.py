@@ -1,4 +1,4 @@
-"""Changing a flow and its nodes: cancel it, own it, run nodes again, end them by hand."""
+"""Changes a flow and its nodes: cancels it, owns it, reruns nodes, ends them by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 
 
 def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
-    """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state. Repeatable."""
+    """Add an owner to a flow, or renew its lease. An ended flow is unchanged. Idempotent."""
     return (yield from ask(owner_leases.own(ref.home, ref.flow_id, owner, clock.now_ms())))
 
 
@@ -47,20 +47,20 @@ def owners(ref: FlowRef) -> Op[list[str]]:
 
 
 def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-    """Run again every node that did not complete, for an owner. Returns the state afterwards.
+    """Rerun every node that did not complete, for an owner. Returns the state afterwards.
 
-    And those that had completed, whose results were removed and are needed.
+    Also reruns completed nodes whose removed results are needed.
 
     Raises:
-        NodeNotRepeatable: A job that is needed was removed, and its data with it. Nothing was changed.
+        NodeNotRepeatable: A required job was removed with its data. Nothing was changed.
     """
     is_broken = (yield from status(ref)).state in BROKEN
     return (yield from _retry(ref, clock, owner, (yield from _needed(ref)) if is_broken else ()))
 
 
 def _needed(ref: FlowRef) -> Op[list[str]]:
-    """The refs of completed nodes that a retry runs again, as their results are gone."""
-    found = yield from removed_ops.look(ref.home, ref.flow_id)
+    """The refs of completed nodes that a retry reruns, since their results were removed."""
+    found = yield from removed_ops.find_removed(ref.home, ref.flow_id)
     removed.refuse_lost(ref.public_id, found.lost)
     return found.needed
 
@@ -72,28 +72,30 @@ def _retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str])
 
 
 def max_changes(size: int) -> int:
-    """How many nodes one call changes at most, each with a text of this length."""
+    """The max number of nodes per call, each with a text of this length."""
     return min(PER_CALL, max(BYTES_PER_CALL // (size + 1), 1))
 
 
 def change(
-    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+    ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
-    """Change nodes, as many in a call as one call changes; see ``FlowBackend.change``."""
+    """Change nodes in calls of the max size; see ``FlowBackend.change``."""
     if (yield from ask(staged_calls.has_grown(ref.home, ref.flow_id))):
-        yield from _refuse_growers(ref, names, follow=wanted.what != "alone")
+        yield from _refuse_growers(ref, names, follow=requested.what != "alone")
     changed: list[str] = []
-    for part in parts(names, max_changes(len(wanted.text))):
-        changed += yield from _change_some(ref, part, wanted, clock, strict=strict)
+    for part in parts(names, max_changes(len(requested.text))):
+        changed += yield from _change_some(ref, part, requested, clock, strict=strict)
     yield from advance(ref, clock)
     return changed
 
 
 def _change_some(
-    ref: FlowRef, names: Sequence[str], wanted: Change, clock: Clock, *, strict: bool
+    ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     while True:
-        call = staged_calls.change_nodes(ref.home, ref.flow_id, wanted, names, clock.now_ms(), strict=strict)
+        call = staged_calls.change_nodes(
+            ref.home, ref.flow_id, requested, names, clock.now_ms(), strict=strict
+        )
         changed = yield from ask(call)
         if changed is not None:
             return changed
@@ -101,7 +103,7 @@ def _change_some(
 
 
 def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[None]:
-    """Refuse if a node that would run again has added nodes: those of its last run would stay."""
+    """Refuse if a node to rerun has added nodes, since those would stay."""
     rows = yield from read_rows(ref)
     affected = _with_followers(rows, names) if follow else set(names)
     for part in parts([name for name in rows if name in affected]):
@@ -111,8 +113,8 @@ def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[N
         for name, has_added in zip(part, (yield from ask_all(asking)), strict=True):
             if has_added:
                 raise NodeNotRepeatable(
-                    f"node {name} has added nodes and would run again: restart the flow from the nodes that "
-                    "are to run"
+                    f"node {name} has added nodes and would rerun. Fix: restart the flow from the nodes to "
+                    "rerun"
                 )
 
 

@@ -1,7 +1,7 @@
-"""Adding nodes to a flow: by one of its nodes, and from outside.
+"""Adds nodes to a flow: by one of its nodes, or by an extension from outside.
 
 A kill between any two steps leaves staged nodes that cannot start and are not counted. The next attempt of
-the node removes them, a repeat of the extension continues with them, otherwise the sweep finds them.
+the node removes them, a repeat of the extension continues with them, or else the sweep removes them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAMES_PER_CALL: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node that the flow already has. ``rank`` is its place in the order of the flow."""
+    """An existing node of the flow. ``rank`` is its position in the order of the flow."""
 
     name: str
     rank: float
@@ -59,12 +59,12 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrowth:
-    """Nodes that can be added: names unique, no cycle among them, payloads encoded, in topological order.
+    """Validated nodes to add: unique names, acyclic, payloads encoded, in topological order.
 
     Attributes:
         nodes: Their ``after`` and ``dependents`` may name nodes of the flow too.
         outside: The nodes of the flow that they wait for.
-        before: The nodes of the flow that wait for them too.
+        before: The nodes of the flow that will wait for them too.
         digest: A fingerprint of all this.
     """
 
@@ -74,13 +74,13 @@ class CheckedGrowth:
     digest: str
 
     def placed(self, known: Mapping[str, KnownNode], last: float) -> CheckedGrowth:
-        """The same with ranks after those of the nodes they wait for; after ``last`` if there are none."""
+        """A copy with ranks after those of their dependencies, or after ``last`` without any."""
         base = max((known[name].rank for name in self.outside), default=last)
         nodes = (replace(node, rank=base + at * _RANK_STEP) for at, node in enumerate(self.nodes, start=1))
         return replace(self, nodes=tuple(nodes))
 
     def queue_of(self, known: Mapping[str, KnownNode]) -> dict[str, str]:
-        """The queue of every node that these nodes and their relations name."""
+        """The queue of every node that occurs in these nodes and their edges."""
         outside = {name: known[name].queue for name in (*self.outside, *self.before)}
         return outside | {node.name: node.queue for node in self.nodes}
 
@@ -88,16 +88,16 @@ class CheckedGrowth:
 def check_growth(
     nodes: Iterable[FlowNode], *, before: Sequence[str] = (), grower: str | None = None
 ) -> CheckedGrowth:
-    """Check nodes that are to be added to a flow.
+    """Check nodes to add to a flow.
 
     Args:
-        nodes: In any order. Those that wait for nothing wait for ``grower``.
-        before: Nodes of the flow that shall wait for the added nodes that no other added node waits for.
-        grower: The node that adds them; None when they are added from outside.
+        nodes: In any order. Those without dependencies wait for ``grower``.
+        before: Nodes of the flow that must wait for the added nodes without added dependents.
+        grower: The node that adds them; None for an extension.
 
     Raises:
         InvalidFlow, CycleError, DuplicateNode, FlowTooLarge, ConfigurationError, EncodeError,
-        PayloadTooLarge: As ``check_flow``.
+        PayloadTooLarge: See ``check_flow``.
     """
     added = list(nodes)
     names = {node.name for node in added}
@@ -105,7 +105,7 @@ def check_growth(
         raise InvalidFlow(f"before must be a list of at most {MAX_BEFORE} node names")
     if known := sorted(names.intersection((*before, grower))):
         raise DuplicateNode(known)
-    flow = check_flow(FlowSpec("what is added", added), is_part=True)
+    flow = check_flow(FlowSpec("added nodes", added), is_part=True)
     roots = (grower,) if grower is not None else ()
     checked = tuple(
         replace(node, after=node.after or roots, dependents=node.dependents or tuple(before))
@@ -119,13 +119,13 @@ def check_growth(
 def check_place(
     growth: CheckedGrowth, known: Mapping[str, KnownNode], status: FlowStatus, grower: str | None
 ) -> None:
-    """Check that the flow has the nodes that the added ones name, and room for them.
+    """Check that the flow has the nodes that the added ones refer to, and room for them.
 
     Raises:
-        UnknownDependency: A node waits for one that the flow does not have.
+        UnknownDependency: A node waits for one that is not in the flow.
         FlowTooLarge: The flow would have too many nodes.
-        InvalidFlow: ``before`` names a node that does not wait for the node that adds these; or, with
-            ``before``, one of them waits for a node that has not completed, which could close a cycle.
+        InvalidFlow: A node in ``before`` does not wait for the grower. Or, with ``before``, an added node
+            waits for a node that has not completed, which could form a cycle.
     """
     missing = {
         node.name: [n for n in node.after if n in growth.outside - set(known)] for node in growth.nodes
@@ -159,10 +159,10 @@ def grow(
     known: Mapping[str, KnownNode],
     now_ms: int,
 ) -> Iterator[Call[int]]:
-    """Stage the nodes that an attempt adds when it completes, a call for each chunk.
+    """Stage nodes that an attempt will add on completion, a call for each chunk.
 
-    Each returns 1; or 0 when it removed a slice of what an earlier attempt had staged: then all are to be
-    sent again. Repeatable.
+    Each returns 1, or 0 if it removed a slice of the nodes staged by an earlier attempt: then send all calls
+    again. Idempotent.
     """
     queue = QueueKeys(home.prefix, attempt.queue)
     proof = (now_ms, attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)
@@ -181,7 +181,7 @@ def extend_flow(
     known: Mapping[str, KnownNode],
     now_ms: int,
 ) -> Iterator[Call[FlowState]]:
-    """Stage nodes that are added from outside, a call for each chunk; the last adds them. Repeatable."""
+    """Stage the nodes of an extension, a call for each chunk; the last one adds them. Idempotent."""
 
     def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[FlowState]:
         keys = [home.flow(flow_id), *places]
@@ -191,7 +191,7 @@ def extend_flow(
 
 
 def extension_id(growth: CheckedGrowth) -> str:
-    """The growth id of nodes that are added from outside: the same for the same nodes."""
+    """The growth id of an extension: the same for the same nodes."""
     return f"x-{growth.digest}"
 
 
@@ -203,7 +203,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
     known: Mapping[str, KnownNode],
     send: Send[T],
 ) -> Iterator[Call[T]]:
-    """The calls that stage a growth; the header of the last has the number of all."""
+    """The calls that stage a growth; the header of the last one has the total number of nodes."""
     names = JobNames(home.prefix, flow_id, growth.queue_of(known))
     queues = list(dict.fromkeys(node.queue for node in growth.nodes))
     numbers = {queue: number for number, queue in enumerate(queues, start=1)}
@@ -219,7 +219,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
 
 
 def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames) -> dict[str, Any]:
-    """The edges of a chunk between new and old nodes, as the header has them."""
+    """The edges of a chunk between new and old nodes, in the form for the header."""
     after, before = [], []
     held = set(growth.before)
     for piece in chunk:
@@ -230,13 +230,13 @@ def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames)
 
 
 def drop_growth(home: QueueKeys, flow_id: str, growth_id: str) -> Call[int]:
-    """Remove a slice of the staged nodes that did not join; returns how many are left. Repeatable."""
+    """Remove a slice of staged nodes that did not join; returns how many remain. Idempotent."""
     args = (0, flow_id, growth_id)
     return function("gmo_drop_growth", [home.flow(flow_id)], args, replies.integer, repeatable=True)
 
 
 def known_nodes(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[dict[str, KnownNode]]:
-    """Those of the nodes that the flow has, without their states."""
+    """The nodes with these names in the flow, without their states."""
 
     def decode(reply: Any) -> dict[str, KnownNode]:
         return _all_known(zip(names, reply, strict=True))
@@ -245,7 +245,7 @@ def known_nodes(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[dic
 
 
 def staged_nodes(home: QueueKeys, growth_id: str, names: Sequence[str]) -> Call[dict[str, KnownNode]]:
-    """Those of the nodes that are staged in a growth, without their states."""
+    """The nodes with these names in a growth, without their states."""
 
     def decode(reply: Any) -> dict[str, KnownNode]:
         lines = ((name, (text or "").split("\n", 2)) for name, text in zip(names, reply, strict=True))
@@ -255,7 +255,7 @@ def staged_nodes(home: QueueKeys, growth_id: str, names: Sequence[str]) -> Call[
 
 
 def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
-    """Nodes by name; one whose row cannot be read is treated as missing."""
+    """Nodes by name; a node with an unreadable row is treated as missing."""
     places = ((name, read_row(row) if row else None) for name, row in rows)
     return {
         name: KnownNode(name, place[0], place[1], place[2], place[4], "") for name, place in places if place
@@ -272,13 +272,13 @@ def add_nodes(
 ) -> Op[None]:
     """Stage nodes that join the flow of an attempt together with its completion.
 
-    Added nodes that wait for nothing wait for the node of the attempt. May be called several times in an
-    attempt: each call is all or nothing, and the same call again changes nothing. Later calls may name nodes
+    Added nodes without dependencies wait for the node of the attempt. May be called several times in an
+    attempt: each call is all or nothing, and repeating a call changes nothing. Later calls may refer to nodes
     of earlier ones.
 
     Raises:
         InvalidFlow, CycleError, DuplicateNode, UnknownDependency, FlowTooLarge, ConfigurationError,
-        EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
+        EncodeError, PayloadTooLarge: The nodes are not valid; nothing was added.
         NodeExists: The flow has a node of that name, or another attempt is adding one; nothing was added.
         LeaseLost: The attempt no longer owns its job.
     """
@@ -307,14 +307,14 @@ def add_nodes(
 
 
 def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
-    """Add nodes to a running or completed flow, all or none. The same call again changes nothing."""
+    """Add nodes to a running or completed flow, all or none. Idempotent."""
     growth = check_growth(nodes)
     status = yield from reading.status(ref)
     known = yield from _known(ref, sorted(growth.outside), extension_id(growth))
     try:
         check_place(growth, known, status, None)
     except UnknownDependency:
-        yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # refused if its nodes were removed
+        yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # an error if its nodes were removed
         raise
     placed = growth.placed(known, status.total)
     yield from homes.link(ref.home, (node.queue for node in placed.nodes))
@@ -331,7 +331,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
 
 
 def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, KnownNode]]:
-    """The nodes of these names in the flow and in the growth itself, with their states."""
+    """The nodes with these names in the flow and in the growth, with their states."""
     pages = [names[at : at + _NAMES_PER_CALL] for at in range(0, len(names), _NAMES_PER_CALL)]
     found: dict[str, KnownNode] = {}
     for part in (yield from ask_all([staged_nodes(ref.home, growth_id, page) for page in pages])):
@@ -346,7 +346,7 @@ def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, K
 
 
 def _send(staged: Iterable[Call[T]]) -> Op[tuple[list[T], GlideMQError | None]]:
-    """Send all chunks; returns the replies, and the first refusal."""
+    """Send all chunks; returns the replies and the first error."""
     rest, accepted = iter(staged), []
     refused: GlideMQError | None = None
     while refused is None and (trip := list(islice(rest, CALLS_PER_TRIP))):

@@ -1,4 +1,4 @@
-"""What callers read of a flow: its status, nodes, results and outcome."""
+"""Reads a flow: its status, nodes, results and outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glidemq_orchestrate.wire.stored import number
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
-    """Where the generation is that is stored under this id."""
+    """The reference to the generation with this stored id."""
     home = yield from ask(flow_record.flow_home_queue(prefix, flow_id))
     if home is None:
         raise FlowNotFound(f"no flow {flow_id} on this server")
@@ -61,48 +61,48 @@ def results(ref: FlowRef) -> Op[dict[str, Any]]:
     Raises:
         ResultRemoved: Some were removed.
     """
-    values, gone = yield from _results(ref)
-    if gone:
-        raise ResultRemoved(f"flow {ref.public_id}", gone)
+    values, removed = yield from _results(ref)
+    if removed:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
     return values
 
 
 def _results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
     texts: dict[str, str] = {}
-    gone: set[str] = set()
+    removed: set[str] = set()
     cursor = "0"
     while True:
         cursor, page, some = yield from ask(node_status.flow_results(ref.home, ref.flow_id, cursor))
         texts.update(page)
-        gone.update(some)
+        removed.update(some)
         if cursor == "0":
-            return node_status.read_results(texts), sorted(gone)
+            return node_status.read_results(texts), sorted(removed)
 
 
 def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
     """Read results and failures of a flow that has ended.
 
     Raises:
-        ResultRemoved: It has completed, and results were removed.
+        ResultRemoved: The flow has completed, and results were removed.
     """
-    values, gone = yield from _results(ref)
-    if gone and ended.state is FlowState.COMPLETED:
-        raise ResultRemoved(f"flow {ref.public_id}", gone)
+    values, removed = yield from _results(ref)
+    if removed and ended.state is FlowState.COMPLETED:
+        raise ResultRemoved(f"flow {ref.public_id}", removed)
     failed = []
     if ended.failed:
         broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
         broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
         failed = [node_status.failed_node(node) for node in broken]
-    return FlowOutcome(status=ended, results=values, failed=failed, removed=gone)
+    return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)
 
 
 def lost(ref: FlowRef) -> Op[list[str]]:
-    """The jobs that a retry has to run, and of which nothing is left."""
-    return (yield from removed_ops.look(ref.home, ref.flow_id)).lost
+    """The jobs that a retry must run but that were removed with their data."""
+    return (yield from removed_ops.find_removed(ref.home, ref.flow_id)).lost
 
 
 def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
-    """Read of each node how it has run, and what it does."""
+    """Read how each node has run, and its definition."""
     found: dict[str, Ran] = {}
     cursor = ""
     while cursor != "0":
@@ -112,10 +112,9 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
 
 
 def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
-    """The nodes of an ended flow that a retry runs again: failed ones, and those skipped because of others.
+    """The nodes of an ended flow that a retry reruns: failed ones, and those skipped because of others.
 
-    A reason that a user gave may read like that of a node that was skipped because of others: the server
-    knows.
+    The server decides, since a user's reason may look like that of a node skipped because of others.
     """
     found = {node.name for node in nodes if node.state == JobState.FAILED}
     skipped = [node for node in nodes if node.state == JobState.SKIPPED and node.reason.startswith(UPSTREAM)]
@@ -127,7 +126,7 @@ def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
 
 
 def read_record(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """The fields as they are."""
+    """The fields unchanged."""
     return fields
 
 
@@ -139,16 +138,16 @@ def policies(ref: FlowRef) -> Op[dict[str, str] | None]:
 
 
 def delayed(ref: FlowRef) -> Op[dict[str, int]]:
-    """None: the jobs have the delays of their nodes."""
+    """Empty: the jobs have the delays of their nodes."""
     del ref
     yield from ()  # no call
     return {}
 
 
 def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
-    """Read what the nodes of a flow do; None if not all of them are stored.
+    """Read the definitions of the nodes of a flow; None if not all of them are stored.
 
-    Of a large flow it is the number of objects that costs: so there is no object for each node here.
+    For a large flow the number of objects dominates the cost, so there is no object per node here.
     """
     rows: dict[str, Row] = {}
     data: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Removed jobs of a flow: which nodes a retry makes again, and which only a specification can."""
+"""Removed jobs of a flow: which nodes a retry can recreate, and which need a new submission."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from glidemq_orchestrate.wire.keys import QueueKeys, read_ref
 
 @dataclass(slots=True)
 class Removed:
-    """What was removed of the jobs that a retry has to run, and of those whose results they read.
+    """The removed jobs among those that a retry must run, and among their dependencies.
 
     Attributes:
-        needed: Refs of completed nodes that have to run again, as their results are gone.
-        lost: Ids of jobs of which nothing is left.
+        needed: Refs of completed nodes that must rerun, since their results were removed.
+        lost: Ids of jobs removed with their data.
     """
 
     needed: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
-def look(home: QueueKeys, flow_id: str) -> Op[Removed]:
-    """What was removed in a staged flow that has ended. It reads what runs again, with its edges."""
+def find_removed(home: QueueKeys, flow_id: str) -> Op[Removed]:
+    """Find the removed jobs in an ended staged flow. Reads the nodes to rerun, with their edges."""
     found, seen, cursor = Removed(), set[str](), "0"
     while True:
         cursor, failed = yield from ask(stalled.retried(home, flow_id, cursor))
         again: Sequence[str] = failed
-        while again:  # what a removed node reads may have been removed too
+        while again:  # the dependencies of a removed node may have been removed too
             known = len(found.needed)
             for part in parts(again):
                 places = [read_ref(home.prefix, one) for one in part]
@@ -63,7 +63,7 @@ def _sort(home: QueueKeys, refs: Sequence[str], found: Removed) -> Op[None]:
 
 
 def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
-    """Nodes with the end that the record has of those of whose jobs nothing is left."""
+    """The nodes, with ends from the record for completely removed jobs."""
     unknown = [node for node in found if node.removed and node.state is JobState.UNKNOWN and node.job_id]
     ends: dict[str, JobState] = {}
     for part in parts(unknown):

@@ -1,4 +1,4 @@
-"""Open nodes that nothing would ever end: brought back to their queues, or ended with a clear reason."""
+"""Open nodes that would never end: requeues them, or ends them with a clear reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENT_PAGES: Final = 11
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An open node whose job may be lost: queue, job id, and its trace in the server; '' if it is missing."""
+    """An open node whose job may be lost: queue, job id, and its state on the server; '' if it is missing."""
 
     queue: QueueKeys
     job_id: str
@@ -41,9 +41,9 @@ class Suspect:
 def check_open(
     home: QueueKeys, flow_id: str, position: int, silent_ms: int, now_ms: int
 ) -> Call[tuple[int, list[Suspect]]]:
-    """Check and repair a page of a flow's open nodes: the next position (0 at the end), and the suspects.
+    """Check and repair a page of a flow's open nodes; returns the next position (0 at the end) and suspects.
 
-    Positions are in the order in which the nodes joined, so that they hold in another server process too.
+    Positions follow the order in which the nodes joined, so they stay valid in another server process.
     """
 
     def decode(reply: Any) -> tuple[int, list[Suspect]]:
@@ -55,14 +55,14 @@ def check_open(
 
 
 def _suspect(ref: str, trace: str) -> Suspect:
-    """A suspect from the ref of its job."""
+    """Build a suspect from the ref of its job."""
     base, _, job_id = ref.rpartition(":")
     prefix, _, queue = base.rpartition(":")
     return Suspect(QueueKeys(prefix, queue[1:-1]), job_id, trace)
 
 
 def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
-    """The next cursor (``0`` at the end), and a page of a node's dependencies; one may come twice."""
+    """The next cursor (``0`` at the end), and a page of a node's dependencies, possibly with duplicates."""
     key = suspect.queue.deps(suspect.job_id)
     return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
@@ -70,16 +70,16 @@ def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
 def notify_again(
     home: QueueKeys, flow_id: str, suspect: Suspect, refs: Sequence[str], now_ms: int
 ) -> Call[int]:
-    """Notify a blocked node of the ends of these dependencies; no refs: all are notified, release or end it.
+    """Notify a blocked node of the ends of these dependencies; without refs, release or end it.
 
-    Returns 0 when one of them has not ended, or the node does not wait any more. Repeatable.
+    Returns 0 if one of them has not ended, or the node no longer waits. Idempotent.
     """
     keys = [home.flow(flow_id), suspect.queue.job(suspect.job_id)]
     return function("gmo_notify_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
 
 
 def stream_page(queue: QueueKeys, after: str) -> Call[list[tuple[str, str]]]:
-    """Entry id and job id of the entries after a position, ``""`` for the start; none at the end."""
+    """Entry id and job id of the entries after a position, ``""`` for the start; empty at the end."""
     start = f"({after}" if after else "-"
 
     def decode(reply: Any) -> list[tuple[str, str]]:
@@ -94,7 +94,7 @@ def has_holder(queue: QueueKeys, entry_id: str) -> Call[bool]:
 
 
 def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
-    """The last entry that was delivered to the workers' group."""
+    """The last entry delivered to the workers' group."""
 
     def decode(reply: Any) -> tuple[int, int]:
         for group in reply:
@@ -107,7 +107,7 @@ def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
 
 
 def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
-    """Bring a lost job back to the stream unless it has changed; 1 if it was brought back. Repeatable."""
+    """Requeue a lost job in the stream unless it has changed; returns 1 if it was requeued. Idempotent."""
     keys = [suspect.queue.job(suspect.job_id), suspect.queue.key("stream")]
     return function(
         "gmo_put_back", keys, (now_ms, suspect.job_id, suspect.trace, dead_entry), replies.integer
@@ -115,7 +115,7 @@ def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
 
 
 def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[str, str]]]]:
-    """A page of events from new to old, before a position; ``""`` for the end of the stream."""
+    """A page of events before a position, newest first; ``""`` for the end of the stream."""
     start = f"({before}" if before else "+"
     return command(
         "XREVRANGE",
@@ -129,7 +129,7 @@ def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[st
 
 
 def retried(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
-    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would run again."""
+    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would rerun."""
     key = f"{home.flow(flow_id)}:failed"
     return command("SSCAN", key, cursor, "COUNT", TABLE_PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
@@ -143,7 +143,7 @@ def settle_missing(  # noqa: PLR0913  the arguments of one server call
     dependents: Iterable[str],
     now_ms: int,
 ) -> Call[int]:
-    """End a node whose job was removed; 1 if this call has ended it. Repeatable."""
+    """End a node whose job was removed; returns 1 if this call ended it. Idempotent."""
     queue, job_id = missing.queue, missing.job_id
     keys = [home.flow(flow_id), queue.job(job_id), queue.parents(job_id)]
     args: list[Word] = [now_ms, flow_id, job_id, json.dumps(outcome), *dependents]
@@ -151,7 +151,7 @@ def settle_missing(  # noqa: PLR0913  the arguments of one server call
 
 
 def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock: Clock) -> Op[None]:
-    """Bring back or end the nodes that ``gmo_check_open`` could not place."""
+    """Requeue or end the nodes that ``gmo_check_open`` could not locate."""
     removed = [suspect for suspect in suspects if not suspect.trace]
     if removed:
         yield from _end_removed(home, flow_id, removed, clock)
@@ -164,7 +164,7 @@ def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock
 
 
 def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
-    """Notify a node with many dependencies of how they ended, unless one of them has not."""
+    """Notify a node with many dependencies of their ends, unless one of them has not ended."""
     cursor = "0"
     while True:
         cursor, refs = yield from ask(dependencies(suspect, cursor))
@@ -178,9 +178,9 @@ def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock)
 
 
 def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op[None]:
-    """Read the stream to its end, once; put back each job that is not in it, or only in a dead entry.
+    """Read the whole stream once; requeue each job that is not in it, or only in a dead entry.
 
-    A job that moves meanwhile gets an entry at the end, where it is seen, or has another trace.
+    A job that moves in the meantime gets an entry at the end, where it is found, or has changed its state.
     """
     wanted = {suspect.job_id for suspect in suspects}
     found: dict[str, list[str]] = defaultdict(list)
@@ -203,14 +203,14 @@ def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op
 
 
 def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
-    """The entries that were delivered and that no worker holds."""
+    """The delivered entries that no worker holds."""
     if not entry_ids:
         return set()
     try:
         newest = yield from ask(delivered(queue))
         held = yield from ask_all([has_holder(queue, entry_id) for entry_id in entry_ids])
     except ProtocolError:
-        return set()  # no group: a new one will start at the beginning
+        return set()  # no group: a new one starts at the beginning
     return {
         entry_id
         for entry_id, is_held in zip(entry_ids, held, strict=True)
@@ -219,7 +219,7 @@ def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
 
 
 def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], clock: Clock) -> Op[None]:
-    """End nodes whose jobs were removed: as completed if an event or a dependent shows it, else as failed."""
+    """End nodes whose jobs were removed: as completed if an event or a dependent proves it, or failed."""
     table = yield from _table(home, flow_id)
     places = {(row[1], row[2]): name for name, row in table.items()}
     dependents: dict[str, list[str]] = defaultdict(list)
@@ -258,12 +258,12 @@ def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, Row]]:
 
 
 def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
-    """The results in the stored events, by job; not of jobs that were removed first."""
+    """The results in the stored events, by job; not those of jobs that were removed first."""
     results: dict[str, str | None] = {}
     position = ""
     for _ in range(EVENT_PAGES):
         page = yield from ask(recent_events(queue, position))
-        for _, fields in page:  # from new to old: the oldest event decides
+        for _, fields in page:  # newest first: the oldest event decides
             if fields.get("event") in ("completed", "removed"):
                 results[fields.get("jobId", "")] = fields.get("returnvalue")
         if len(page) < PAGE:

@@ -1,4 +1,4 @@
-"""Staging the nodes of a flow, and starting it."""
+"""Stages the nodes of a flow, and starts it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ MAX_STAGINGS: Final = 3
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
-    """Write a flow whose id is claimed and let it run; or attach to the equal flow that exists already."""
+    """Write and start a flow whose id is claimed, or attach to the equal flow that exists."""
     state, left = yield from _stage(ref, flow, clock)
     if state in BROKEN and on_existing == "retry_failed":
         state = yield from _retry(ref, clock, flow.owner, (yield from _needed(ref)))
         if state is FlowState.CANCELLED:
-            # It was cancelled while it was being staged: no node ever ran, so it is staged again.
+            # It was cancelled while being staged: no node ever ran, so it is staged again.
             yield from _discard(ref, flow.digest)
             state, left = yield from _stage(ref, flow, clock)
     if state is FlowState.RUNNING and left:
@@ -41,10 +41,10 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
 
 
 def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
-    """Write a generation and start it in the place of the current one. Repeatable.
+    """Write a generation and start it in place of the current one. Idempotent.
 
     Raises:
-        GenerationTaken: Another generation has begun meanwhile. What was staged is removed.
+        GenerationTaken: Another generation has begun. The staged nodes are removed.
     """
     _, left = yield from _stage(ref, flow, clock, before)
     if left:
@@ -52,17 +52,17 @@ def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[N
 
 
 Staged = tuple[FlowState, int]
-"""The state of a flow, and how many nodes are left to be released; -1: unknown."""
+"""The state of a flow, and how many nodes remain to be released; -1 if unknown."""
 
 
 def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None = None) -> Op[Staged]:
-    """Write all nodes and start the flow. Starts again if a sweep removed staged nodes as abandoned."""
+    """Write all nodes and start the flow. Starts over if a sweep removed staged nodes as abandoned."""
     for stagings in count(1):
         reply = yield from _stage_once(ref, flow, clock, before)
         if not isinstance(reply, GlideMQError):
             return reply
         if isinstance(reply, FlowIncomplete) and stagings < MAX_STAGINGS:
-            yield from take(ref.home, ref.flow_id)  # the sweep has also freed the id
+            yield from take(ref.home, ref.flow_id)  # the sweep has freed the id too
             continue
         try:
             yield from _discard(ref, flow.digest)
@@ -75,19 +75,19 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None 
 def _stage_once(
     ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None
 ) -> Op[Staged | GlideMQError]:
-    """Returns the state; or the first refusal, while everything else that was sent remains."""
+    """Returns the state, or the first error; all other calls stay in effect."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
     stage = staged_calls.stage_flow(ref.home, ref.flow_id, flow, chunks, now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
-    # waits until every call was accepted: a node whose edges came in several calls must not start when some
-    # of them were refused.
+    # waits until every call was accepted: a node with edges in several calls must not start if some of them
+    # were refused.
     starting = _starting(ref, flow, before, now_ms)
     if len(trip) == 1:
         trip += starting
         starting = []
-    # On a cluster the claim is in another slot; it has been kept by the time the next trip starts.
+    # In a cluster the claim is in another slot; it is permanent by the time the next trip starts.
     trip = [homes.note_home(ref.home), *hold(ref.home, ref.flow_id), *trip]
     staged: Staged = (FlowState.STAGING, -1)
     while trip and staged[0] is FlowState.STAGING:
@@ -115,6 +115,6 @@ def _starting(ref: FlowRef, flow: CheckedFlow, before: Before | None, now_ms: in
 
 
 def _discard(ref: FlowRef, digest: str) -> Op[None]:
-    """Remove what a submission has staged; only a flow with our digest that never started is touched."""
+    """Remove the staged nodes of a submission, but only of a flow with this digest that never started."""
     while (yield from ask(staged_calls.discard_flow(ref.home, ref.flow_id, digest))):
         pass

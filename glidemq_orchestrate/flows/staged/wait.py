@@ -1,4 +1,4 @@
-"""Waiting for the end of a flow."""
+"""Waits for the end of a flow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REREAD_MS: Final = 5_000
 
 
 def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
-    """Wait for the end of a flow: wakes on its event, and re-reads the record since events can be trimmed."""
+    """Wait for the end of a flow. Its event wakes it; the record is re-read, since events can be trimmed."""
     position = yield from events.tail(ref.home)
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
@@ -28,7 +28,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         raise_if_superseded(current)
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
-        # The flow's deadlines hold even if no worker or supervisor serves the home queue.
+        # Enforces the flow's deadlines even if no worker or supervisor serves the home queue.
         expired, due = yield from unconfirmed(ask(deadlines.expire_due(ref.home, clock.now_ms())))
         reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:

@@ -643,10 +643,10 @@ class TestRefusals:
         before = dump()
         for other in (["c"], ["a"], None):
             with pytest.raises(
-                FlowConflict, match="request r began generation 1 of flow f to run other nodes"
+                FlowConflict, match="request r began generation 1 of flow f to rerun other nodes"
             ):
                 flow.restart(nodes=other, idempotency_key="r")
-        with pytest.raises(FlowConflict, match="to run other nodes"):
+        with pytest.raises(FlowConflict, match="to rerun other nodes"):
             broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r")
         assert dump() == before
         flow.restart(idempotency_key="all")

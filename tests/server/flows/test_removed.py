@@ -121,7 +121,7 @@ def test_what_others_remove_is_an_error_until_the_specification_is_submitted_aga
     ended = flow.wait(timeout=LONG)
     assert ended.status.state == "failed"
     assert "c" not in ended.results
-    with pytest.raises(NodeNotRepeatable, match="Submit the specification again"):
+    with pytest.raises(NodeNotRepeatable, match="submit the specification again"):
         flow.retry_failed()
     again = submit(node("a"), node("b"), node("c", "a", "b"), on_existing="retry_failed")
     assert again.result(timeout=LONG) == {"a": "a!", "b": "b!", "c": "c!"}

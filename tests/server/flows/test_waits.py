@@ -145,7 +145,7 @@ def test_what_keeps_a_queue_or_an_ordering_key_from_going_on(
     if path == "staged":
         order = {"options": JobOptions(ordering=Ordering("k"))}
         flow = flows.submit(FlowSpec("n", [node(name, job="holds", **order) for name in ("a", "b")]))
-        wanted = "for a place of its ordering key k: jobs before it run or wait"
+        wanted = "for a slot of its ordering key k: jobs before it run or wait"
         eventually(lambda: [one.reason for one in flow.waits().values()] == [wanted])
         held.set()
         flow.wait(timeout=MINUTE)

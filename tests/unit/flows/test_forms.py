@@ -366,10 +366,18 @@ class TestFromAFunction:
     @pytest.mark.parametrize(
         ("place", "arguments", "message"),
         [
-            ("made_flows:build", {}, "cannot be called like that: missing a required argument: 'day'"),
+            (
+                "made_flows:build",
+                {},
+                "cannot be called with these arguments: missing a required argument: 'day'",
+            ),
             ("made_flows:build", {"day": 1, "x": 2}, "got an unexpected keyword argument 'x'"),
             ("made_flows:wrong", {}, "flow made_flows:wrong must return a FlowSpec or a dict, not str"),
-            ("builtins:vars", {}, "flow builtins:vars cannot be called like that: no signature found"),
+            (
+                "builtins:vars",
+                {},
+                "flow builtins:vars cannot be called with these arguments: no signature found",
+            ),
         ],
     )
     def test_it_makes_no_flow(self, place: str, arguments: dict[str, Any], message: str) -> None:

@@ -245,5 +245,7 @@ def test_yaml_of_too_many_values_is_refused(tmp_path: Path, monkeypatch: pytest.
     path.write_text(HEAD + NODE % f"[{','.join('1' * 900)}]")
     FlowSpec.from_file(path)
     path.write_text(HEAD + NODE % f"[{','.join('1' * 1000)}]")
-    with pytest.raises(InvalidFlow, match=r"flow\.yaml, line 2: .*more than 1,000 values; write it as JSON"):
+    with pytest.raises(
+        InvalidFlow, match=r"flow\.yaml, line 2: .*more than 1,000 values. Fix: write it as JSON"
+    ):
         FlowSpec.from_file(path)
