@@ -10,7 +10,7 @@
 local M = {}
 L.add = M
 
--- Arguments 1 to 17 of addJob, which dedup has too, from position `first` on.
+-- Arguments 1 to 17 of addJob, also used by dedup, from position `first` on.
 function M.parse(prefix, args, first)
   local int = L.numbers.int
   return {
@@ -26,7 +26,7 @@ function M.parse(prefix, args, first)
   }
 end
 
--- Creates the job. Returns its id and nil, or nil and the reply that says why not.
+-- Creates the job. Returns its id and nil, or nil and the reply with the reason.
 function M.create(job, deps_key)
   local prefix = job.prefix
   job.id = L.ids.allocate(prefix, job.custom_id)

@@ -1,7 +1,7 @@
 -- glidemq_checkBudget: the status of a budget.
 -- KEYS  1 budget hash          REPLY ok | exceeded | no_budget
 --
--- glidemq_recordUsageAndCheckBudget: add usage, then say whether a cap is exceeded. Reaching a cap is ok.
+-- glidemq_recordUsageAndCheckBudget: add usage, then check whether a cap is exceeded. Reaching a cap is ok.
 -- KEYS  1 budget hash
 -- ARGS  1 tokens by category (JSON)  2 costs by category (JSON)  3 weighted total  4 total cost
 --       5 token caps by category (JSON)  6 cost caps by category (JSON)

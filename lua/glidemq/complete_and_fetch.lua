@@ -40,7 +40,7 @@ local function handed_out(c, job_id, entry_id, fields)
   return reply
 end
 
--- A job of the list that may run now; ids whose job is gone, revoked, expired or parked are dropped.
+-- A job of the list that may run now; drops ids of missing, revoked, expired or parked jobs.
 local function next_from_list(c, list_key)
   for _ = 1, TRIES do
     local job_id = redis.call('RPOP', list_key)
@@ -59,7 +59,7 @@ local function next_from_list(c, list_key)
   return nil
 end
 
--- Most queues have neither list: one question instead of two.
+-- Most queues have neither list: one check instead of two.
 local function next_from_lists(c)
   local priority, lifo = c.prefix .. 'priority', c.prefix .. 'lifo'
   if redis.call('EXISTS', priority, lifo) == 0 then

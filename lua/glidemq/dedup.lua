@@ -30,8 +30,8 @@ local function decide(mode, window, now, state, time)
   return mode == 'simple' and 'skip' or 'create'
 end
 
--- The number of a replaced job never arrives: mark it, so that the group does not wait for it. Nothing else of the
--- group changes: markers are consumed by the next activation. Parked jobs that waited for this number go on at once.
+-- The number of a replaced job will never be used: mark it, so that the group does not wait for it. Nothing else in the
+-- group changes: the next activation consumes the markers. Parked jobs that waited for this number continue at once.
 local function give_up_number(prefix, old, now)
   local seq = L.numbers.int(old.orderingSeq, 0)
   if not old.groupKey or seq <= 0 then
@@ -43,7 +43,7 @@ local function give_up_number(prefix, old, now)
     return
   end
   redis.call('HSET', hash_key, 'skip:' .. L.numbers.text(seq), 1)
-  -- The markers of many replacements are read only where somebody waits.
+  -- The markers of many replacements are read only if a job waits.
   if redis.call('EXISTS', prefix .. 'groupq:' .. old.groupKey) == 1 then
     L.groups.promote(prefix, old.groupKey, L.groups.load(prefix, old.groupKey), now, true)
   end
@@ -59,8 +59,8 @@ local function replace(prefix, old_id, old, now, skip_events)
   end
 end
 
--- Notes from when on the entry may be removed: at the end of the longest window that a caller has named, once the job
--- has ended. gmo_cleanup removes it.
+-- Notes when the entry may be removed: after the longest window that any caller passed, once the job has ended.
+-- gmo_cleanup removes it.
 local function keep_until(prefix, dedup_id, at)
   local noted = prefix .. 'gmo:dedup'
   if at > (tonumber(redis.call('ZSCORE', noted, dedup_id) or nil) or 0) then

@@ -4,7 +4,7 @@
 -- REPLY ok | no_op | error:invalid_delay | error:not_found | error:invalid_state
 --       | error:not_in_stream | error:not_in_scheduled
 -- EVENT delay-changed {delay}
--- COST  constant but for the search of a waiting job's entry, see `L.stream.remove_job`
+-- COST  constant except for the search for a waiting job's entry, see `L.stream.remove_job`
 --
 -- glidemq_promoteJob: make one delayed job ready now.
 -- KEYS  1 job hash  2 stream  3 scheduled  4 events

@@ -1,7 +1,7 @@
--- glidemq_completeChild: tell a parent that a child is done.
+-- glidemq_completeChild: notify a parent that a child is done.
 -- KEYS  1 parent deps  2 parent hash  3 parent stream  4 parent events
 -- ARGS  1 member of the child in the deps set  2 parentId
--- REPLY integer: dependencies that are left (negative when an unknown member was reported)
+-- REPLY integer: remaining dependencies (negative when an unknown member was reported)
 -- EVENT active of a parent that became ready
 --
 -- glidemq_registerParent: attach a further parent to an existing job.

@@ -1,4 +1,4 @@
--- glidemq_drain: delete the waiting jobs, and the scheduled ones if asked to.
+-- glidemq_drain: delete the waiting jobs, and optionally the scheduled ones.
 -- KEYS  1 stream  2 scheduled  3 events  4 id counter  5 lifo  6 priority
 -- ARGS  1 `1` = scheduled jobs too  2 group
 -- REPLY integer: jobs removed
@@ -6,7 +6,7 @@
 
 local PENDING_PAGE = 10000
 
--- The entries that some consumer of the group holds. A missing stream or group has none.
+-- The entries that consumers of the group hold. A missing stream or group has none.
 local function pending_entries(stream_key, group)
   local held, from = {}, '-'
   while true do
@@ -24,7 +24,7 @@ local function pending_entries(stream_key, group)
   end
 end
 
--- Groups are told at the end: a job promoted in between would be drained too.
+-- Groups are notified at the end, as a job promoted in between would be drained too.
 local function discard(d, job_id)
   d.count = d.count + 1
   local job = d.has_groups and L.jobs.read(d.prefix, job_id)
@@ -58,7 +58,7 @@ local function drain_all(d, key, members)
   redis.call('UNLINK', key)
 end
 
--- A list still holds what was revoked while it waited there; such a job is in the failed set too.
+-- A list still contains jobs that were revoked while they waited there; these are in the failed set too.
 local function drain_list(d, key)
   local members = redis.call('LRANGE', key, 0, -1)
   drain_all(d, key, members)

@@ -7,7 +7,7 @@
 -- glidemq_deferActive: put a fetched job back at the end of the stream.
 -- KEYS  1 stream  2 job hash  3 list-active (optional)
 -- ARGS  1 jobId  2 entryId  3 group  4 broadcast
--- REPLY 1, or 0 when the job is gone
+-- REPLY 1, or 0 when the job is missing
 
 local function move_to_active(keys, args)
   local job_id = args[4] or ''

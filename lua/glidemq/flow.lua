@@ -68,7 +68,7 @@ local function is_too_expensive(parent, children)
   return false
 end
 
--- Gives every job its id. Returns nil, or the reply that says why not.
+-- Assigns an id to every job. Returns nil, or the reply with the reason.
 local function assign_ids(parent, children)
   parent.id = parent.custom_id ~= '' and L.ids.allocate(parent.prefix, parent.custom_id)
   if parent.custom_id == '' then

@@ -2,20 +2,20 @@
 -- KEYS  1 job hash  2 stream
 -- ARGS  1 jobId  2 entryId ('' = from a list)  3 consumer group  4 duration ms  5 now  6 broadcast
 --       7 currentJob: requeue, else fail  8 position: front, else back  9 extend: max, else replace
--- REPLY string: ms since the epoch at which the group goes on | error:not_active | error:no_group
+-- REPLY string: ms since the epoch at which the group continues | error:not_active | error:no_group
 -- EVENT group-rate-limited {groupKey, duration, resumeAt}; failed {failedReason} of the job in fail mode
 --
 -- glidemq_rateLimitGroupExternal: pause a group from outside.
 -- KEYS  1 ratelimited  2 events
 -- ARGS  1 groupKey  2 duration ms  3 now  4 extend
--- REPLY integer: ms since the epoch at which the group goes on
+-- REPLY integer: ms since the epoch at which the group continues
 -- EVENT group-rate-limited {groupKey, duration, resumeAt}, without a job id
 --
--- The time is kept on the group too, where the gates see it: the score alone would only plan a wake-up.
+-- The time is stored on the group too, where the gates check it: the score alone would only schedule a wake-up.
 
 local REASON = 'group rate limited'
 
--- Returns the time at which the group goes on.
+-- Returns the time at which the group continues.
 local function pause_group(prefix, group_key, duration, now, extend)
   local resume_at = now + duration
   if (extend or 'max') == 'max' then

@@ -1,15 +1,15 @@
--- Active jobs that came from the priority or LIFO list: no stream knows them and no key lists them (one of ours
--- would miss the jobs that a Node worker activates), so they are found by a scan of the whole keyspace.
--- COST  grows with the keys of the server, whoever they belong to; the scan ends after 500,000 keys (50,000 for
---       healListActive). Nothing is scanned while list-active is 0, but for getActiveListJobIds.
+-- Active jobs that came from the priority or LIFO list: they are in no stream and no key lists them (a list of ours
+-- would miss jobs that a Node worker activates), so a scan of the whole keyspace finds them.
+-- COST  grows with all keys of the server; the scan ends after 500,000 keys (50,000 for healListActive). Only
+--       getActiveListJobIds scans while list-active is 0.
 --
--- glidemq_reclaimStalledListJobs: recover those whose worker fell silent.
+-- glidemq_reclaimStalledListJobs: recover those with a silent worker.
 -- KEYS  1 stream  2 events
 -- ARGS  1 minIdle ms  2 maxStalledCount  3 now  4 failed set key  5 lock duration of the worker in ms
 -- REPLY integer: jobs handled
 -- EVENT stalled | failed {failedReason} | expired
 --
--- glidemq_healListActive: lower the list-active counter to what is really active.
+-- glidemq_healListActive: lower the list-active counter to the real number of active jobs.
 -- KEYS  1 id counter          REPLY integer: counter minus jobs counted
 --
 -- glidemq_getActiveListJobIds: their ids.
@@ -17,7 +17,7 @@
 -- REPLY array of ids, in no order
 
 -- Calls `visit(job_id, job)` for every active list-sourced job; false when the scan had to stop early.
--- Keys below a job (`job:<id>:sub:...`, locks) are no jobs, and ids have no colon.
+-- Keys below a job (`job:<id>:sub:...`, locks) are not jobs, and ids contain no colon.
 local function each_active(prefix, page, max_pages, visit)
   local head, cursor, seen = prefix .. 'job:', '0', {}
   local pattern = string.gsub(head, '[%*%?%[%]%^\\]', '\\%0') .. '*'
@@ -48,7 +48,7 @@ local function requeue(r, job_id, job)
   L.jobs.make_ready(r.prefix, job_id, job, L.numbers.int(job.priority, 0))
 end
 
--- `lastActive` first: a sweeper that comes right after must not count the same stall again.
+-- `lastActive` first: a sweeper that runs right afterwards must not count the same stall again.
 local function recover(r, job_id, job)
   redis.call('HSET', r.prefix .. 'job:' .. job_id, 'lastActive', L.numbers.text(r.now))
   if not L.expiry.check(r.prefix, job_id, r.now, job) then
@@ -82,7 +82,7 @@ local function reclaim_list_jobs(keys, args)
   return count
 end
 
--- An incomplete scan says nothing about the counter, so it changes nothing then.
+-- An incomplete scan proves nothing about the counter, so nothing is changed.
 local function heal_list_active(keys)
   local prefix = L.hashes.prefix(keys[1], 'id')
   local counter = L.numbers.int(redis.call('GET', prefix .. 'list-active'), 0)

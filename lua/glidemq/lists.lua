@@ -1,8 +1,8 @@
 -- glidemq_popLists: ready ids from the priority list, else from the LIFO list; never a mix.
 -- KEYS  1 priority  2 lifo          ARGS  1 count
--- REPLY array of ids. The list-active counter is the caller's business.
+-- REPLY array of ids. The caller maintains the list-active counter.
 --
--- glidemq_rpopAndReserve: pop from one list as far as the global concurrency allows.
+-- glidemq_rpopAndReserve: pop from one list within the global concurrency.
 -- KEYS  1 meta  2 stream  3 list-active  4 list          ARGS  1 group  2 count
 -- REPLY array of ids, counted in list-active
 --

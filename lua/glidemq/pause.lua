@@ -1,4 +1,4 @@
--- glidemq_pause, glidemq_resume: set or clear the paused flag of the queue. Clients honour it, not functions.
+-- glidemq_pause, glidemq_resume: set or clear the paused flag of the queue. Clients honour it, functions do not.
 -- KEYS  1 meta  2 events
 -- REPLY 1
 -- EVENT paused | resumed, with job id 0, on every call

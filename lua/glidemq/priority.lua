@@ -4,7 +4,7 @@
 -- REPLY ok | no_op | error:invalid_priority | error:not_found | error:invalid_state
 --       | error:not_in_stream | error:not_in_scheduled
 -- EVENT priority-changed {priority}
--- COST  constant but for the search of a waiting job's entry, see `L.stream.remove_job`
+-- COST  constant except for the search for a waiting job's entry, see `L.stream.remove_job`
 
 local change = {}
 

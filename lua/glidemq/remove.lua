@@ -1,10 +1,10 @@
--- glidemq_removeJob: delete one job with everything that belongs to it.
+-- glidemq_removeJob: delete one job with all its data.
 -- KEYS  1 job hash  2 stream  3 scheduled  4 completed  5 failed  6 events  7 log
 -- ARGS  1 jobId
 -- REPLY 1, or 0 when there is no such job
 -- EVENT removed
 
--- The search for a stream entry ends after 5000 entries: one removal must not hold up the server.
+-- The search for a stream entry ends after 5000 entries: one removal must not block the server.
 local MAX_ENTRIES = 5000
 
 local function remove_job(keys, args)

@@ -3,8 +3,8 @@
 -- ARGS  1 jobId  2 now  3 group
 -- REPLY revoked (it has failed) | flagged (only the flag was set) | not_found
 -- EVENT revoked
--- COST  constant but for the search of a waiting job's entry, see `L.stream.remove_job`: the entry must go, and
---       nothing on the wire says where it is. What was in the scheduled set is looked for near its time only.
+-- COST  constant except for the search for a waiting job's entry, see `L.stream.remove_job`: the entry must be removed,
+--       and the wire has no record of its position. Entries of scheduled jobs are searched near their time only.
 
 local READY = { waiting = true, delayed = true, prioritized = true }
 

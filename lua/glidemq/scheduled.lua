@@ -1,7 +1,7 @@
 -- glidemq_promote: move due scheduled jobs to where workers find them.
 -- KEYS  1 scheduled  2 stream  3 events
 -- ARGS  1 now
--- REPLY integer: members taken out, at most 1000 (expired ones and those without a job included)
+-- REPLY integer: members removed, at most 1000 (including expired ones and those without a job)
 -- EVENT promoted | expired
 --
 -- glidemq_nextDue: when the next job or group becomes due.

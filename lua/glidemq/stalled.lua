@@ -1,4 +1,4 @@
--- glidemq_reclaimStalled: recover stream jobs whose worker fell silent.
+-- glidemq_reclaimStalled: recover stream jobs with a silent worker.
 -- KEYS  1 stream  2 events
 -- ARGS  1 group  2 consumer that takes them  3 minIdle ms  4 maxStalledCount  5 now  6 failed set key
 --       7 broadcast  8 lock duration of the worker in ms

@@ -3,8 +3,7 @@
 local M = {}
 L.activate = M
 
--- Remembers that a LIFO or prioritised job came from the stream this time, so that nobody takes it for a
--- job of the lists.
+-- Marks a LIFO or prioritised job that came from the stream this time, so that it does not count as one of the lists.
 local function is_detour(a, job)
   if a.entry_id ~= '' then
     return job.lifo == '1' or L.numbers.int(job.priority, 0) > 0
@@ -14,8 +13,8 @@ local function is_detour(a, job)
   return false
 end
 
--- The flat field list with `changes` (name, value pairs) put in place or appended. What changes here was
--- written last before, so it is looked for from the end.
+-- The flat field list with `changes` (name, value pairs) replaced or appended. These fields were written last, so the
+-- search starts at the end.
 local function patched(flat, job, changes)
   for i = 1, #changes, 2 do
     local field, at = changes[i], #flat + 1

@@ -23,8 +23,8 @@ local function store(hash_key, group, tokens, now, remainder)
     'tbRefillRemainder', group.tbRefillRemainder)
 end
 
--- Adds what has flowed in since the last refill and returns the tokens now there.
--- A full bucket moves its clock too: else the idle time would refill it a second time at the first draining.
+-- Adds the tokens since the last refill and returns the new amount.
+-- The clock of a full bucket moves too: otherwise the idle time would refill it again at the first withdrawal.
 function M.refill(hash_key, group, now)
   local int = L.numbers.int
   local capacity, rate = int(group.tbCapacity, 0), int(group.tbRefillRate, 0)
@@ -62,8 +62,8 @@ function M.reject(prefix, job_id, job, now, quiet, group)
   L.groups.leave(prefix, job, now, group)
 end
 
--- True when the parked job at the head may be paid for, or when nothing is parked.
--- Otherwise the group is registered for a later try. Heads that can never run are taken away, ten at most.
+-- True when the bucket covers the parked job at the head, or when nothing is parked.
+-- Otherwise the group is registered for a later try. Heads that can never run are removed, ten at most.
 function M.admits_head(prefix, group_key, group, now, is_tick)
   local capacity = L.numbers.int(group.tbCapacity, 0)
   if capacity <= 0 then

@@ -1,5 +1,6 @@
--- events: the log of a queue, trimmed to about 1000 entries, and to 16 MiB of large ones. It only wakes who waits:
--- where it cannot be written, because its key is of another type or its ids are used up, the jobs go on all the same.
+-- events: the log of a queue, trimmed to about 1000 entries, and to 16 MiB of large ones. It only wakes waiting
+-- clients: if it cannot be written, because its key has another type or its ids are exhausted, the jobs continue
+-- anyway.
 
 local M = {}
 L.events = M
@@ -11,9 +12,9 @@ local function read(row)
   return id or '0-0', tonumber(upto) or 0, tonumber(size) or 0
 end
 
--- Beside the stream stands a list of its large entries: `<id> <bytes of all up to it> <bytes>`. What the count has
--- trimmed stays in it until it is the oldest. Readers of the wire want results in their events, so the oldest
--- events go, with all before them, as if there were more than 1000: readers that missed some can see it.
+-- A list beside the stream has its large entries: `<id> <bytes of all up to it> <bytes>`. An entry trimmed by count
+-- stays in the list until it is the oldest. Readers of the wire need results in their events, so the oldest events are
+-- trimmed as if there were more than 1000: readers can detect the gap.
 local function trim_large(events_key, entry_id, size)
   local list = string.sub(events_key, 1, -7) .. 'gmo:large-events'
   local _, before = read(redis.call('LRANGE', list, -1, -1)[1])
@@ -34,8 +35,8 @@ local function trim_large(events_key, entry_id, size)
   end
 end
 
--- Every job passes here several times, and few events are large: what all of them cost is kept small. The value of the
--- first field is what may be large; a second one is a short text.
+-- Every job emits several events, and few are large: the common case must be cheap. Only the value of the first field
+-- may be large; a second one is a short text.
 function M.emit(events_key, event, job_id, field, value, ...)
   if not field then
     redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id)

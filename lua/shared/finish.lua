@@ -1,6 +1,6 @@
 -- finish: a worker is done with a job: completed, failed, to be retried, or handed back.
--- A job that is gone or already finished changes nothing more; its entry is still acknowledged.
--- Broadcast jobs are finished once per subscription and so are exempt.
+-- A missing or already finished job is not changed; its entry is still acknowledged.
+-- Broadcast jobs are exempt, since they finish once per subscription.
 
 local M = {}
 L.finish = M
@@ -74,7 +74,7 @@ function M.complete(c)
   if not c.skip_metrics then
     L.metrics.record(prefix .. 'metrics:completed', now, now - processed_on(c.processed_on, job, now))
   end
-  -- Before retention: that may delete the list of parents.
+  -- Before the retention, which may delete the list of parents.
   notify_parents(c)
   if not c.broadcast then
     L.retention.apply(prefix .. 'completed', prefix, c.job_id, c.remove_mode, c.remove_count or 0,
@@ -132,7 +132,7 @@ end
 
 -- f: prefix job_id entry_id group reason now max_attempts backoff remove_mode remove_count remove_age
 -- broadcast; `job` when the caller has it; keeps_start. Returns 'retrying' or 'failed'. The argument `max_attempts`
--- decides, not the hash. Parents are not told. Second result: false when there was nothing to fail.
+-- decides, not the hash. Parents are not notified. Second result: false when there was nothing to fail.
 function M.fail(f)
   local key = f.prefix .. 'job:' .. f.job_id
   local job = f.job or L.jobs.read_to_finish(f.prefix, f.job_id)
@@ -150,7 +150,7 @@ function M.fail(f)
 end
 
 -- d: prefix job_id entry_id group broadcast. Puts a fetched job back at the end of the stream.
--- Returns 1, or 0 when the job is gone. An ordered job keeps its slot.
+-- Returns 1, or 0 when the job is missing. An ordered job keeps its slot.
 function M.defer(d)
   local key = d.prefix .. 'job:' .. d.job_id
   local found = redis.call('HMGET', key, 'id', 'state', 'name')

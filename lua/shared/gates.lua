@@ -1,6 +1,6 @@
--- gates: what a job with a group must pass to become active.
+-- gates: the checks that a job with a group must pass to become active.
 -- Order, concurrency, token bucket, fixed window; then the group's own pause. A job that returns while it
--- holds its slot (a retry, a resumed step) is stopped by order and cost only: parked, it would block itself.
+-- holds its slot (a retry, a resumed step) is stopped only by order and cost: if parked, it would block itself.
 
 local M = {}
 L.gates = M
@@ -21,7 +21,7 @@ local function bucket_state(hash_key, group, job, now)
   return tokens, cost, tokens < cost and L.bucket.wait(group, cost - tokens) or 0
 end
 
--- Ms until the fixed window lets another job in (0 = now), and the two fields to write when one enters.
+-- Ms until the fixed window admits another job (0 = now), and the two fields to write when one enters.
 local function window_state(group, now)
   local int = L.numbers.int
   local max, duration = int(group.rateMax, 0), int(group.rateDuration, 0)
@@ -58,7 +58,7 @@ local function enter(hash_key, group, seq, is_returning, holds_slot, tokens, win
   end
 end
 
--- Which of the timed gates stops the job, and for how many ms; nil when none does.
+-- The timed gate that stops the job, and for how many ms; nil when none does.
 local function timed_block(group, now, bucket_wait, window_wait)
   local pause = L.groups.is_limited(group, now) and L.numbers.int(group.limitedUntil, 0) - now or 0
   local wait = math.max(bucket_wait, window_wait, pause)

@@ -1,16 +1,16 @@
--- group_setup: what adding a job does to its group.
+-- group_setup: the changes to a group when a job is added.
 
 local M = {}
 L.group_setup = M
 
--- The highest number that a group had which was removed, as nothing of it waited or ran (parts/cleanup.lua of the other
--- library). A group that comes again counts on from there: jobs of its earlier life, such as failed ones, may return,
--- and their numbers must be past.
+-- The highest number of any group that was removed as idle (parts/cleanup.lua of the other library). A group that is
+-- created again continues from there: its earlier jobs, such as failed ones, may return, and their numbers must be
+-- past.
 local function base(prefix)
   return L.numbers.int(redis.call('GET', prefix .. 'gmo:ordering'), 0)
 end
 
--- The number of a new job, and the first one that the group waits for if it does not know yet.
+-- The number of a new job, and the first one to wait for if the group has none yet.
 local function next_number(prefix, group_key)
   local seq = redis.call('HINCRBY', prefix .. 'ordering', group_key, 1)
   local first = seq == 1 and base(prefix) or 0
@@ -60,14 +60,14 @@ local function plan_latest(stored, o, now, first)
   return wanted, stale
 end
 
--- True when the bucket of `o` can never pay for the job. `default_cost` counts for a job without one.
+-- True when the bucket of `o` can never cover the job. `default_cost` applies to a job without a cost.
 function M.is_too_expensive(o, default_cost)
   local cost = o.cost > 0 and o.cost or default_cost
   return o.tb_capacity > 0 and cost > o.tb_capacity
 end
 
 -- addJob and dedup: the options of the latest job define the group, removals included.
--- Returns the sequence number, or nil when the cost can never be paid; then its number is given up.
+-- Returns the sequence number, or nil when the cost can never be covered; then its number is skipped.
 function M.join(prefix, group_key, o, now)
   local seq, first = next_number(prefix, group_key)
   local hash_key = prefix .. 'group:' .. group_key
@@ -87,8 +87,8 @@ function M.join(prefix, group_key, o, now)
   return seq
 end
 
--- A job comes back to a group that was removed since it got its number: the group is as its options say, and its number
--- is past. Returns the group hash.
+-- A job returns to a group that was removed after it got its number: its options define the group, and its number is
+-- past. Returns the group hash.
 function M.restore(prefix, group_key, job_id, seq, now)
   local last = math.max(base(prefix), seq)
   redis.call('HSETNX', prefix .. 'ordering', group_key, L.numbers.text(last))

@@ -1,8 +1,7 @@
 -- groups: slots, sequence numbers and parked jobs of an ordering key.
 -- `<prefix>group:<key>` holds the state, `<prefix>groupq:<key>` the parked jobs by sequence number and
 -- `<prefix>ratelimited` the time of the next try. Two fields are ours: `limitedUntil` on the group (set by
--- the rateLimitGroup functions) and `groupSlot` = `0` on an ordered job that gave its slot back and may
--- return.
+-- the rateLimitGroup functions) and `groupSlot` = `0` on an ordered job that released its slot and may return.
 
 local M = {}
 L.groups = M
@@ -55,8 +54,8 @@ function M.park_score(job_id, job)
   return seq > 0 and seq or int(job_id, nil) or int(job.timestamp, 0)
 end
 
--- True while the group was told to wait by rateLimitGroup or rateLimitGroupExternal.
--- `now` 0 means unknown: then any such order counts, and promoteRateLimited lifts it in time.
+-- True while rateLimitGroup or rateLimitGroupExternal has paused the group.
+-- `now` 0 means unknown: then any pause counts, and promoteRateLimited ends it in time.
 function M.is_limited(group, now)
   local limit = L.numbers.int(group.limitedUntil, 0)
   return limit > 0 and now < limit
@@ -89,7 +88,7 @@ local function window_room(prefix, group_key, group, now)
 end
 
 -- Moves at most `count` parked jobs to the stream, in order, and returns how many it moved. The stored `nextSeq` is
--- moved past skip markers, unless these are to stay, and else changes at activation only; here a copy runs ahead.
+-- moved past skip markers, unless these must stay; otherwise it only changes at activation, and a copy runs ahead here.
 function M.move_parked(prefix, group_key, group, count, now, check_expiry, keeps_markers)
   local int = L.numbers.int
   local queue, next_seq, moved = prefix .. 'groupq:' .. group_key, int(group.nextSeq, 0), 0
@@ -141,7 +140,7 @@ function M.promote(prefix, group_key, group, now, keeps_markers)
   M.move_parked(prefix, group_key, group, count, now, false, keeps_markers)
 end
 
--- A number that will never be activated. Returns true when the group can go on because of it.
+-- Skips a number that will never be activated. Returns true when this lets the group continue.
 local function skip(hash_key, group, seq)
   if seq > L.numbers.int(group.nextSeq, 0) then
     local marker = 'skip:' .. L.numbers.text(seq)
@@ -155,8 +154,8 @@ local function skip(hash_key, group, seq)
   return true
 end
 
--- The job ends, from the state in `job`: give back its slot, or drop its number when it never ran. A job
--- that had ended before holds nothing.
+-- The job ends, from the state in `job`: release its slot, or drop its number when it never ran. A job that had ended
+-- before holds nothing.
 -- Then promote parked jobs, unless the caller passes its own loaded `group` and promotes itself.
 function M.leave(prefix, job, now, group)
   local group_key = job.groupKey

@@ -26,7 +26,7 @@ function M.zrem_all(key, members)
   end)
 end
 
--- HINCRBY for fields of jobs and records: one that holds no whole number goes on from what can be read of it, so that
+-- HINCRBY for fields of jobs and records. A value that is not a whole number counts as what can be read of it, so that
 -- a broken job ends like any other. A key of another type still raises.
 function M.add(key, field, by)
   local sum = redis.pcall('HINCRBY', key, field, by)

@@ -5,13 +5,13 @@ L.ids = M
 
 local MAX_PROBES = 1000
 
--- A hash without these fields is no job: a late write of a worker, or what is left of a node.
+-- A hash without these fields is not a job: it is a late write of a worker, or the remains of a node.
 function M.exists(prefix, job_id)
   local v = redis.pcall('HMGET', prefix .. 'job:' .. job_id, 'state', 'id', 'name')
   return (v.err or v[1] or v[2] or v[3]) and true or false
 end
 
--- Deletes what late writes may have left under the id of a new job.
+-- Deletes possible late writes under the id of a new job.
 function M.clear(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'jstream:' .. job_id,
     prefix .. 'signals:' .. job_id)
@@ -21,7 +21,7 @@ function M.auto(prefix)
   return L.numbers.fresh_text(redis.call('INCR', prefix .. 'id'))
 end
 
--- The next automatic id that names no job and whose key is not in `taken`; nil after 1000 collisions.
+-- The next automatic id without a job and whose key is not in `taken`; nil after 1000 collisions.
 function M.probe(prefix, taken)
   for _ = 1, MAX_PROBES do
     local job_id = M.auto(prefix)
@@ -32,7 +32,7 @@ function M.probe(prefix, taken)
   return nil
 end
 
--- Keeps automatic ids above a custom id made of digits. What INCR could not continue from is left out.
+-- Keeps automatic ids above a custom id made of digits, unless INCR could not continue from it.
 function M.advance(prefix, custom_id)
   if not string.find(custom_id, '^%d+$') then
     return

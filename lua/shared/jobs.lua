@@ -3,8 +3,8 @@
 local M = {}
 L.jobs = M
 
--- What the life cycle needs of a job, in one read; nil when the hash is missing. Payload, options and results
--- are left out: they may be large. Spelled out, since a table that grows field by field costs more than the read.
+-- The fields of a job for its life cycle, in one read; nil when the hash is missing. Omits payload, options and
+-- results, which may be large. Spelled out, since a table that grows field by field costs more than the read.
 function M.read(prefix, job_id)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'id', 'name', 'state', 'expireAt', 'processedOn',
     'lastActive', 'groupKey', 'orderingSeq', 'orderingKey', 'groupSlot', 'priority', 'lifo', 'activeSource',
@@ -20,7 +20,7 @@ function M.read(prefix, job_id)
   }
 end
 
--- The part of it that finishing needs.
+-- The part of it for finishing.
 function M.read_to_finish(prefix, job_id)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'id', 'state', 'processedOn', 'priority', 'groupKey',
     'orderingSeq', 'orderingKey', 'groupSlot')
@@ -40,7 +40,7 @@ function M.state(job)
   return job.priority > 0 and 'prioritized' or 'waiting'
 end
 
--- The fields that not every job has, in their order on the wire; state comes last.
+-- The optional fields of a job, in their order on the wire; state comes last.
 local function optional(job)
   local state = job.state or M.state(job)
   local has_cost, parent_id = job.cost and job.cost > 0, job.parent_id or ''
@@ -87,7 +87,7 @@ function M.write(job)
     'priority', text(job.priority), 'maxAttempts', text(job.max_attempts), optional(job))
 end
 
--- Puts a new job where its delay, priority and order say. Takes the fields of `write`.
+-- Puts a new job into its place by delay, priority and order. Takes the fields of `write`.
 function M.route(job)
   if job.delay > 0 then
     L.priorities.schedule(job.prefix .. 'scheduled', job.id, job.priority, job.timestamp + job.delay)
@@ -111,8 +111,8 @@ function M.make_ready(prefix, job_id, job, priority, retry_group)
   end
 end
 
--- Takes the entry of a waiting job out of the stream; false when it has none. A job in one of the lists has
--- none, and asking the list is much cheaper than searching the stream.
+-- Removes the entry of a waiting job from the stream; false when it has none. A job in one of the lists has none, and
+-- checking the list is much cheaper than searching the stream.
 function M.remove_entry(prefix, stream_key, group, job_id, job, limit)
   local list = job.lifo == '1' and 'lifo' or L.numbers.int(job.priority, 0) > 0 and 'priority'
   if list and redis.call('LPOS', prefix .. list, job_id) then
@@ -128,12 +128,12 @@ function M.set_failed(prefix, job_id, reason, now, ...)
     'finishedOn', L.numbers.text(now), ...)
 end
 
--- Whether the key of a job holds something else than a hash; then it can neither run nor hold a state.
+-- Whether the key of a job is not a hash; then it can neither run nor have a state.
 function M.is_broken(prefix, job_id)
   return type(redis.pcall('HEXISTS', prefix .. 'job:' .. job_id, 'id')) ~= 'number'
 end
 
--- Lists a broken job among the failed ones, so that nothing meets it again. False for a job that is not broken.
+-- Lists a broken job among the failed ones, so that it is not processed again. False for a job that is not broken.
 function M.bury(prefix, job_id, now)
   if not M.is_broken(prefix, job_id) then
     return false
@@ -149,18 +149,18 @@ function M.is_portable(opts)
     or false
 end
 
--- Deletes a job with everything that belongs to it alone.
+-- Deletes a job and the keys that belong only to it.
 function M.erase(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'deps:' .. job_id,
     prefix .. 'parents:' .. job_id, prefix .. 'jstream:' .. job_id, prefix .. 'signals:' .. job_id,
     prefix .. 'budget:' .. job_id)
 end
 
--- What its flow does not need to run a node again; fresh.lua has the rest.
+-- Fields that a flow does not need to rerun a node; fresh.lua has the rest.
 local OF_A_LIFE = { 'id', 'name', 'state', 'attemptsMade', 'failedReason', 'finishedOn', 'processedOn', 'lastActive',
   'returnvalue', 'progress', 'gmo:token', 'gmo:entry', 'groupKey', 'orderingSeq', 'groupSlot', 'stalledCount', 'gmo:cut' }
 
--- Whether the flow of a node is there that may run it again. That of the portable path may be in another slot.
+-- Whether the flow of a node exists, which may rerun it. A portable flow may be in another slot.
 local function has_flow(flow_id, home, opts)
   if flow_id and home then
     return redis.call('EXISTS', home .. 'gmo:flow:' .. flow_id) == 1
@@ -168,8 +168,8 @@ local function has_flow(flow_id, home, opts)
   return M.is_portable(opts)
 end
 
--- Deletes a job. Of a node stays what makes it again, until its flow is removed: no job any more, as it has no state, but
--- its data, options and edges; and the field gmo:removed, "<how it had ended, or its state>\n<name of the job>".
+-- Deletes a job. The definition of a node stays until its flow is removed: no longer a job, as it has no state, but its
+-- data, options and edges; and the field gmo:removed, "<how it had ended, or its state>\n<name of the job>".
 function M.unlink(prefix, job_id)
   local key = prefix .. 'job:' .. job_id
   local v = redis.pcall('HMGET', key, 'gmo:flow', 'state', 'gmo:skipped', 'name', 'opts', 'gmo:home')
@@ -182,7 +182,7 @@ function M.unlink(prefix, job_id)
   end
 end
 
--- Makes the job of a node again that was removed in this way; returns whether it was. It has ended.
+-- Recreates the job of a node that was removed in this way, as ended; returns whether it was.
 function M.restore(prefix, job_id)
   local key = prefix .. 'job:' .. job_id
   local ended, name = string.match(redis.call('HGET', key, 'gmo:removed') or '', '^(%a+)\n(.*)$')

@@ -6,7 +6,7 @@ L.limited = M
 
 local JOBS = 1000
 
--- How many parked jobs of a group may go on now.
+-- How many parked jobs of a group may continue now.
 local function room(group)
   local int = L.numbers.int
   local rate_max, limit = int(group.rateMax, 0), int(group.maxConcurrency, 0)
@@ -20,7 +20,7 @@ local function room(group)
   return count
 end
 
--- Returns how many jobs of the group go on.
+-- Returns how many jobs of the group continue.
 local function release_group(prefix, group_key, now, most)
   redis.call('ZREM', prefix .. 'ratelimited', group_key)
   local group = L.groups.load(prefix, group_key)
@@ -35,7 +35,7 @@ local function release_group(prefix, group_key, now, most)
   end
   local count = room(group)
   local moved = L.groups.move_parked(prefix, group_key, group, math.min(count, most), now, true)
-  if moved == most and moved < count then -- the rest with the next call
+  if moved == most and moved < count then -- the next call moves the rest
     redis.call('ZADD', prefix .. 'ratelimited', now, group_key)
   end
   return moved

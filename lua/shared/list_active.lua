@@ -1,10 +1,10 @@
 -- list_active: the number of active jobs that came from the priority or LIFO list.
--- Such jobs are pending in no stream, so this counter is the only place that knows them.
+-- Such jobs are pending in no stream, so only this counter has them.
 
 local M = {}
 L.list_active = M
 
--- One slot less; never below zero.
+-- Decrements the counter; never below zero.
 function M.release(key)
   if not key or key == '' then
     return

@@ -8,7 +8,7 @@ local KEEP = 86400000
 local PURGE_EVERY = 1000
 local MANY, SOME, FEW, BEFORE = 4000, 500, 300, 10
 
--- Removes the minutes that are too old; of a hash with far more minutes than a day has, some. Returns whether it is one.
+-- Removes minutes that are too old; only some if the hash has far more minutes than a day. Returns whether it does.
 function M.purge(metrics_key, now)
   local dead, oldest = {}, now - now % BUCKET - KEEP
   local is_large = redis.call('HLEN', metrics_key) > MANY
@@ -24,8 +24,8 @@ function M.purge(metrics_key, now)
   return is_large
 end
 
--- The same at the first job of a minute, so that slow queues are purged too: all of few minutes, else those that have
--- become too old lately.
+-- The same at the first job of a minute, so that slow queues are purged too: checks all of few minutes, otherwise only
+-- those that have recently become too old.
 local function purge_lately(metrics_key, now, bucket)
   if redis.call('HLEN', metrics_key) <= FEW then
     M.purge(metrics_key, now)

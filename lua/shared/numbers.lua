@@ -1,17 +1,17 @@
--- numbers: reading and writing numbers as the wire has them.
+-- numbers: reading and writing numbers in the form of the wire.
 -- Arguments and hash fields are text; scores are doubles; 2^42 separates priorities in the scheduled set.
 
 local M = {}
 L.numbers = M
 
--- The `math` library is there when a function runs, not while the library loads.
+-- The `math` library exists when a function runs, but not while the library loads.
 local huge = 1 / 0
 local EXACT = 9007199254740992
 
 M.SHIFT = 4398046511104
 M.EXACT = EXACT
 
--- The number in a text; `default` when it is absent, empty, no number, or not finite.
+-- The number in a text; `default` when it is absent, empty, not a number, or not finite.
 function M.int(value, default)
   if value == '0' then
     return 0
@@ -33,8 +33,7 @@ local function format(n)
   return tostring(n)
 end
 
--- Times and limits come again and again, and formatting costs more than all the rest of a small call: the
--- last few texts are kept.
+-- Times and limits repeat, and formatting costs more than the rest of a small call: the last few texts are cached.
 local texts, count, MAX_TEXTS = {}, 0, 64
 
 function M.text(n)
@@ -53,7 +52,7 @@ function M.text(n)
   return text
 end
 
--- For numbers that do not come again, such as ids.
+-- For numbers that do not repeat, such as ids.
 M.fresh_text = format
 
 function M.flag(value)

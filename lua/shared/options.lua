@@ -29,7 +29,7 @@ local function key_text(key)
   return type(key) == 'string' and key or ''
 end
 
--- Anything that cannot be parsed counts as no options.
+-- Text that cannot be parsed counts as no options.
 function M.decode(text)
   local opts = parse(text)
   local ordering = object(opts.ordering)

@@ -1,4 +1,4 @@
--- parents: telling a parent that one of its dependencies is done.
+-- parents: notifying a parent that one of its dependencies is done.
 -- `<prefix>deps:<parent>` lists the dependencies; the parent hash has `depdone:<member>` for each that is
 -- done and their number in `depsCompleted`.
 
@@ -13,7 +13,7 @@ function M.wake(job_key, stream_key, events_key, parent_id, name)
 end
 
 -- n: prefix (of the parent's queue), parent_id, member; the keys deps_key, job_key, stream_key and
--- events_key replace those of the prefix when given. Counts each member once; a missing parent is left alone.
+-- events_key replace those of the prefix when given. Counts each member once; a missing parent is skipped.
 -- Returns true when the parent became ready, and the number of dependencies that are left.
 function M.notify(n)
   local prefix, parent_id = n.prefix, n.parent_id

@@ -4,7 +4,7 @@
 local M = {}
 L.park = M
 
--- The job when it is active; else nil and the reply that says why not.
+-- The job when it is active; else nil and the reply with the reason.
 function M.active_job(prefix, job_id)
   local job = L.jobs.read(prefix, job_id)
   if not job then
@@ -15,7 +15,7 @@ function M.active_job(prefix, job_id)
   return job, nil
 end
 
--- Ordered jobs keep their slot while they wait; all others give it back.
+-- Ordered jobs keep their slot while they wait; all others release it.
 function M.release_unordered(prefix, job, now)
   if L.numbers.int(job.orderingSeq, 0) <= 0 then
     L.groups.leave(prefix, job, now)
@@ -93,7 +93,7 @@ local function time_out(p, job_id, job)
 end
 
 -- Fails suspended jobs past their deadline, at most `most`; returns how many. p: prefix now; where the caller names them
--- suspended_key, events_key and metrics_key. `on_failed`, if given, hears of each with its reason.
+-- suspended_key, events_key and metrics_key. `on_failed`, if given, is called for each with its reason.
 function M.expire(p, most, on_failed)
   local key, count = p.suspended_key or p.prefix .. 'suspended', 0
   for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', key, 0, p.now, 'LIMIT', 0, most)) do

@@ -1,8 +1,8 @@
 -- priorities: when the first scheduled job of each priority is due.
 -- `<prefix>gmo:priorities` (zset): priority as 16 digits -> a time that is not after the due time of its first job.
 -- A score in the scheduled set is priority * 2^42 + due time; without this index, finding what is due would visit every
--- priority. The entries are hints: looking at a priority corrects its entry, and one without jobs goes when it is due.
--- Priority 0 needs none: it is always the first.
+-- priority. The entries are hints: checking a priority corrects its entry, and removes it when it is due without jobs.
+-- Priority 0 needs no entry: it is always the first.
 
 local M = {}
 L.priorities = M
@@ -14,7 +14,7 @@ local function index_of(prefix)
   return prefix .. 'gmo:priorities'
 end
 
--- An endless priority has an endless score.
+-- An infinite priority has an infinite score.
 local function member_of(priority)
   return priority < huge and string.format('%016.0f', priority) or 'inf'
 end
@@ -36,7 +36,7 @@ function M.first_from(scheduled_key, score)
 end
 
 -- Calls `visit(priority, due time of its first job)` from the lowest priority up until it returns true, at most `most`
--- times. Returns the score to go on from, nil after the last priority.
+-- times. Returns the score to continue from, nil after the last priority.
 function M.each(scheduled_key, from, visit, most)
   for _ = 1, most or huge do
     local priority, time = M.first_from(scheduled_key, from)
@@ -56,7 +56,7 @@ function M.schedule(scheduled_key, member, priority, due)
   end
 end
 
--- Takes a job out before it is due.
+-- Removes a job before it is due.
 function M.unschedule(prefix, member)
   if redis.call('ZREM', prefix .. 'scheduled', member) == 1 and redis.call('EXISTS', prefix .. 'scheduled') == 0 then
     redis.call('UNLINK', index_of(prefix))
@@ -86,8 +86,8 @@ function M.next_due(prefix)
   return tonumber(redis.call('ZRANGE', index_of(prefix), 0, 0, 'WITHSCORES')[2])
 end
 
--- Makes the entries of the next priorities right, from where the last call stopped: jobs that upstream's library has
--- scheduled have none.
+-- Corrects the entries of the next priorities, from where the last call stopped: jobs scheduled by upstream's library
+-- have none.
 function M.survey(prefix)
   if redis.call('EXISTS', prefix .. 'scheduled') == 0 then
     redis.call('UNLINK', index_of(prefix))

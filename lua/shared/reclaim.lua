@@ -1,4 +1,4 @@
--- reclaim: stream jobs whose consumer fell silent.
+-- reclaim: stream jobs with a silent consumer.
 
 local M = {}
 L.reclaim = M
@@ -22,7 +22,7 @@ local function died(r, job_id, entry_id, is_new)
   end
 end
 
--- Where no worker's silence can matter: the job has ended, or will get an entry of its own when its time comes.
+-- States in which a silent worker does not matter: the job has ended, or will get a new entry when it is due.
 local STRAY = { completed = true, failed = true, delayed = true, ['waiting-children'] = true }
 
 local function handle(r, job_id, entry_id)
@@ -44,7 +44,7 @@ local function handle(r, job_id, entry_id)
   return requeue(r, job_id, entry_id, job)
 end
 
--- One job that cannot be read must not keep the others with their dead workers.
+-- One unreadable job must not prevent the others from being reclaimed.
 local function try(r, job_id, entry_id)
   local is_fine, why = pcall(handle, r, job_id, entry_id)
   if is_fine then

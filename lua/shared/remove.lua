@@ -1,4 +1,4 @@
--- remove: taking one job out of a queue.
+-- remove: removing one job from a queue.
 
 local M = {}
 L.remove = M
@@ -11,15 +11,15 @@ local function take_out_waiting(prefix, job_id, job, entry_id, limit)
     return true
   end
   local list = job.lifo == '1' and 'lifo' or L.numbers.int(job.priority, 0) > 0 and 'priority'
-  -- From the right, where those are that come next: a list is drained from there.
+  -- From the right, where the next jobs are: a list is drained from there.
   if list and redis.call('LREM', prefix .. list, -1, job_id) > 0 then
     return true
   end
   return limit >= 0 and L.stream.remove_job(prefix .. 'stream', GROUP, job_id, job.timestamp, limit)
 end
 
--- Takes a job out of whatever could start it. `entry_id`: its stream entry, where it is known. `limit`: how many
--- entries are looked at for it, beyond those near its place; -1: none at all.
+-- Removes a job from every place that could start it. `entry_id`: its stream entry, if known. `limit`: how many entries
+-- to search, beyond those near its expected position; -1: none at all.
 -- False when the entry of a waiting job was not found.
 function M.take_out(prefix, job_id, job, entry_id, limit)
   local is_found = true
@@ -38,7 +38,7 @@ function M.take_out(prefix, job_id, job, entry_id, limit)
   return is_found
 end
 
--- Deletes a job with everything that belongs to it; tells nobody.
+-- Deletes a job with all its data; notifies nobody.
 function M.job(prefix, job_id, job, entry_id, limit, now)
   local is_found = M.take_out(prefix, job_id, job, entry_id, limit)
   redis.call('ZREM', prefix .. 'completed', job_id)

@@ -1,7 +1,7 @@
--- retention: how many finished jobs are kept. A node of a flow goes with its flow, and a child stays as long as a job
--- that waited for it may read its result, whichever retention would remove it.
---   <prefix>gmo:leaving              zset: "<completed or failed>\n<when it ended>\n<job id>" -> when it is to be removed
---   <prefix>gmo:passed:<set name>    score up to which all members of the set were found to be needed
+-- retention: how many finished jobs are kept. A node is removed with its flow, and a child stays as long as a job that
+-- waited for it may read its result, no matter which retention applies.
+--   <prefix>gmo:leaving              zset: "<completed or failed>\n<when it ended>\n<job id>" -> when to remove it
+--   <prefix>gmo:passed:<set name>    score up to which all members of the set are needed
 
 local M = {}
 L.retention = M
@@ -10,7 +10,7 @@ local BATCH, SOON, LATE = 1000, 60000, 86400000
 local ENDED = { completed = true, failed = true }
 local OPTION = { completed = '"removeOnComplete":', failed = '"removeOnFail":' }
 
--- Whether a job that exists and has not ended is named. One in another slot cannot be read; it counts as such.
+-- Whether this is an existing job that has not ended. A job in another slot cannot be read and counts as open.
 local function is_open(prefix, job_id)
   local state = redis.pcall('HGET', prefix .. 'job:' .. job_id, 'state')
   return state and not ENDED[state] and true or false
@@ -33,7 +33,7 @@ local function has_open_parent(prefix, job_id, parent_id, queue)
   return false
 end
 
--- `node`: the job goes with its flow; `child`: a job that has not ended may read its result; else nil.
+-- `node`: the job is removed with its flow; `child`: an open job may read its result; else nil.
 function M.needed(prefix, job_id)
   local v = redis.pcall('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'parentId', 'parentQueue', 'opts')
   if v.err then
@@ -44,13 +44,13 @@ function M.needed(prefix, job_id)
   return has_open_parent(prefix, job_id, v[2], v[3]) and 'child' or nil
 end
 
--- Notes when an ended job is to be removed.
+-- Notes when to remove an ended job.
 function M.leave(prefix, state, job_id, ended, due)
   redis.call('ZADD', prefix .. 'gmo:leaving', due, state .. '\n' .. L.numbers.text(ended) .. '\n' .. job_id)
 end
 
--- Removes a job that has ended, or notes when to look again: a needed child is looked at after as long again as it has
--- been kept, so that many of them cost little. Returns false where it stays.
+-- Removes an ended job, or notes when to check again: the interval for a needed child doubles each time, so that many
+-- of them cost little. Returns false if it stays.
 function M.remove(prefix, state, job_id, ended, now)
   local needed = M.needed(prefix, job_id)
   if needed == 'child' then
@@ -64,7 +64,7 @@ function M.remove(prefix, state, job_id, ended, now)
   return true
 end
 
--- Removes jobs whose time has come; returns how many were looked at. One that has another life since stays.
+-- Removes due jobs; returns how many were checked. A job that was retried since then stays.
 function M.expire(prefix, now, most)
   local key = prefix .. 'gmo:leaving'
   local due = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most)
@@ -79,7 +79,7 @@ function M.expire(prefix, now, most)
   return #due
 end
 
--- Removes members of the set in a page from `rank` on, the oldest first. Where some stay, the next call begins after them.
+-- Removes members of the set in a page from `rank` on, the oldest first. If some stay, the next call begins after them.
 local function remove_page(set_key, prefix, state, page, now)
   local last, has_kept = nil, false
   for i = 1, #page, 2 do
@@ -114,7 +114,7 @@ local function by_count(set_key, prefix, state, passed, count, now)
   end
 end
 
--- glide-mq's own retention. mode `true`: this job, whoever waits; `count`: all but the newest `count`; `age_count`: older
+-- glide-mq's own retention. mode `true`: this job in any case; `count`: all but the newest `count`; `age_count`: older
 -- than `age` seconds, then by count; anything else keeps all. The job just finished counts like every other.
 function M.apply(set_key, prefix, job_id, mode, count, age, now)
   local state = string.sub(set_key, #prefix + 1)

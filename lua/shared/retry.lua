@@ -1,10 +1,10 @@
--- retry: a failed job gets a new life.
+-- retry: a failed job starts over.
 
 local M = {}
 L.retry = M
 
--- A failed job holds no slot. When its number is past, it will come back as returning: say that it must take
--- a slot. When it is not, the number arrives after all and is no longer to be skipped.
+-- A failed job holds no slot. If its number is past, it returns: mark that it must take a slot. If not, its number is
+-- used after all and must no longer be skipped.
 local function rejoin_group(prefix, key, job)
   local seq = L.numbers.int(job.orderingSeq, 0)
   if not job.groupKey or seq <= 0 then
@@ -12,15 +12,14 @@ local function rejoin_group(prefix, key, job)
   end
   local hash_key = prefix .. 'group:' .. job.groupKey
   local next_seq = L.numbers.int(redis.call('HGET', hash_key, 'nextSeq'), 0)
-  if next_seq == 0 or seq < next_seq then -- 0: the group was removed, and its number is past as well
+  if next_seq == 0 or seq < next_seq then -- 0: the group was removed, so its number is past too
     redis.call('HSET', key, 'groupSlot', '0')
   else
     redis.call('HDEL', hash_key, 'skip:' .. L.numbers.text(seq))
   end
 end
 
--- A job that was revoked in a list is still there, to be dropped when it is popped. It must not be found there
--- once it may run again.
+-- A job that was revoked in a list stays there until it is popped. It must be removed before it may run again.
 local function take_out_of_lists(prefix, job_id, job)
   if job.revoked then
     redis.call('LREM', prefix .. 'lifo', 0, job_id)
@@ -28,7 +27,7 @@ local function take_out_of_lists(prefix, job_id, job)
   end
 end
 
--- The time to live starts again, revocation and stalls are forgotten. The caller puts the job in its place.
+-- Restarts the time to live, and clears revocation and stalls. The caller puts the job in its place.
 function M.reset(prefix, job_id, job, now, state)
   local key, int = prefix .. 'job:' .. job_id, L.numbers.int
   redis.call('HSET', key, 'state', state, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')

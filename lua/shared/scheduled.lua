@@ -1,15 +1,15 @@
 -- scheduled: delayed and prioritised jobs until they are due.
--- A score is priority * 2^42 + due time, so each priority is a class of its own, ordered by due time.
--- Our calls look at the nearest classes and at those that the index `L.priorities` names, glide-mq's at all of them.
+-- A score is priority * 2^42 + due time, so each priority forms a class, ordered by due time.
+-- Our calls check the nearest classes and those in the index `L.priorities`, glide-mq's check all of them.
 
 local M = {}
 L.scheduled = M
 
--- How many classes our calls look at without the index: so many need no entry there.
+-- How many classes our calls check without the index.
 M.NEAREST = 16
 
--- Job id, its fields and the retry group of a member. A custom id may hold the bars that mark a retry group,
--- so a member that names a job is taken as it is.
+-- Job id, its fields and the retry group of a member. A custom id may contain the bars that mark a retry group, so a
+-- member that is a job id is not split.
 local function resolve(prefix, member)
   local job = L.jobs.read(prefix, member)
   if job then
@@ -22,7 +22,7 @@ local function resolve(prefix, member)
   return job_id, L.jobs.read(prefix, job_id), group
 end
 
--- Whether a member is the retry of a message that has a state for each subscription: it expires for that one only.
+-- Whether a member is the retry of a message with a state per subscription: it expires only for that subscription.
 function M.is_of_subscription(prefix, job_id, group)
   return group and redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:message') == 1
 end
@@ -42,7 +42,7 @@ local function release(prefix, member, class, now, on_expired)
   L.events.emit(prefix .. 'events', 'promoted', job_id)
 end
 
--- A member whose job is broken keeps none of the others. Returns what went wrong otherwise.
+-- A member with a broken job does not block the others. Returns any other error.
 local function promote_member(prefix, member, class, now, on_expired)
   local is_fine, why = pcall(release, prefix, member, class, now, on_expired)
   if not is_fine and not L.jobs.bury(prefix, member, now)
@@ -53,8 +53,8 @@ local function promote_member(prefix, member, class, now, on_expired)
   return nil
 end
 
--- Moves at most `budget` due members to where workers find them; returns how many were taken out. `on_expired`, if
--- given, hears of the jobs that were too old. `nearest`: how many classes to look at; nil for all, without the index.
+-- Moves at most `budget` due members to where workers find them; returns how many were removed. `on_expired`, if given,
+-- is called for expired jobs. `nearest`: how many classes to check; nil for all, without the index.
 function M.promote(prefix, now, budget, on_expired, nearest)
   local key, count, trouble = prefix .. 'scheduled', 0, nil
   local function promote_class(class)

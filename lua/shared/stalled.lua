@@ -1,4 +1,4 @@
--- stalled: jobs whose worker stopped renewing them.
+-- stalled: jobs whose worker no longer renews them.
 
 local M = {}
 L.stalled = M
@@ -22,8 +22,8 @@ function M.stall(prefix, job_id, job, max_stalled, now, failed_key, events_key)
   return 'failed'
 end
 
--- True while the worker of the job has been heard of recently enough.
--- The job's own lock duration counts first, then the worker's, then `min_idle`.
+-- True while the last heartbeat of the job is recent enough.
+-- The job's own lock duration takes precedence, then the worker's, then `min_idle`.
 function M.is_alive(prefix, job_id, job, now, lock_duration, min_idle)
   local last = L.numbers.int(job.lastActive, nil)
   if not last then

@@ -4,7 +4,7 @@ local M = {}
 L.stream = M
 
 local FIRST_PAGE, PAGE = 16, 1000
--- How many ms the clock of a client may be ahead, and how far the search near the right time goes.
+-- How many ms the clock of a client may be ahead, and how many entries to search near the expected time.
 local SKEW, NEAR_ENTRIES = 10, 1000
 
 -- `name` may be nil or false when the job has none.
@@ -15,7 +15,7 @@ function M.append(stream_key, job_id, name, retry_group)
   return redis.call('XADD', stream_key, '*', 'jobId', job_id, 'name', name or '')
 end
 
--- Broadcast entries stay: other subscriptions still read them.
+-- Broadcast entries stay, since other subscriptions still read them.
 function M.ack(stream_key, group, entry_id, broadcast)
   if not entry_id or entry_id == '' then
     return
@@ -37,7 +37,7 @@ function M.job_id(fields)
 end
 
 -- Calls `visit(entry_id, job_id or nil)` in order until it returns true; true when it did.
--- Begins at entry id `from` (nil = the oldest) and looks at about `limit` entries at most (nil = all).
+-- Begins at entry id `from` (nil = the oldest) and visits about `limit` entries at most (nil = all).
 -- Pages grow: most searches end early.
 function M.each(stream_key, visit, limit, from)
   local size, seen = FIRST_PAGE, 0
@@ -59,9 +59,9 @@ function M.each(stream_key, visit, limit, from)
 end
 
 -- Acknowledges and deletes the first entry of the job; false when there is none. Entry ids are times, so the
--- search begins where the entry of a job created at `near` should be, and only then takes the whole stream from
--- its start, as far as `limit` entries. An entry that was appended much later, after a retry say, is found by
--- the long way only: nothing on the wire says where it is.
+-- search begins where the entry of a job created at `near` should be, and only then covers the stream from its start,
+-- up to `limit` entries. An entry appended much later, for example after a retry, is only found by the full search: the
+-- wire has no record of its position.
 function M.remove_job(stream_key, group, job_id, near, limit)
   local function is_found(entry_id, found)
     if found ~= job_id then

@@ -2,10 +2,10 @@
 -- KEYS  1 id counter
 -- ARGS  1 now_ms   then for each run of jobs that differ only in their data:
 --       name, opts, max attempts, delay_ms, priority, ttl_ms, lifo (1 or 0), cost (milli), custom id, n, n times data
--- REPLY a text for each run: the id of its first job, the ids of the others count up from there; or duplicate: there
---       is a job with the custom id, and nothing was added for this run
+-- REPLY a text for each run: the id of its first job, and the ids of the others count up from it; or duplicate: a job
+--       with the custom id exists, and nothing was added for this run
 -- ERROR GMO_BAD_CALL: more than 1000 jobs, or arguments that are not valid runs. Nothing was changed.
--- EFFECTS those of glidemq_addJob for each job. Not repeatable for jobs without a custom id.
+-- EFFECTS those of glidemq_addJob for each job. Not idempotent for jobs without a custom id.
 -- EVENT added {name} for each job
 local MAX_JOBS, HEAD = 1000, 10
 
@@ -24,7 +24,7 @@ local function read_run(args, at, now)
   }, count
 end
 
--- The runs in the arguments; nil when these are not as in the header above.
+-- The runs in the arguments; nil when these do not match the header above.
 local function read_runs(args, now)
   local runs, at, total = {}, 2, 0
   while args[at] do

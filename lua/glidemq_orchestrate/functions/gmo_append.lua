@@ -1,12 +1,12 @@
--- gmo_append: append to the log or to the output of a job. A log keeps its last KEPT lines; the field gmo:cut has how many
--- went before them.
+-- gmo_append: append to the log or to the output of a job. A log keeps its last KEPT lines; the field gmo:cut has the
+-- number of removed lines.
 -- KEYS  1 job hash   2 log (a list) or output (a stream) of the job
--- ARGS  1 now_ms (unused), proof (token '' = from outside: any job that exists will do), 7 log or output
+-- ARGS  1 now_ms (unused), proof (token '' = from outside: for any existing job), 7 log or output
 --       8.. a line, or field and text of each part of the output
 -- REPLY string: '' for a line, the id of the entry of an output
 -- ERROR GMO_STALE, GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
--- EFFECTS not repeatable. What comes late, after the job was removed, is refused: it would be read as that of a later job
---   with the same id.
+-- EFFECTS not idempotent. A late call, after the job was removed, is refused: its text would appear in a later job with
+--   the same id.
 local KEPT, SLACK = 10000, 1000
 
 local function append(keys, args)

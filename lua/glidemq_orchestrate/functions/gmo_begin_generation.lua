@@ -1,14 +1,14 @@
--- gmo_begin_generation: start a completely staged generation of a flow in the place of the current one.
--- KEYS  1 stream of the generations   2 record of the generation before   3 record of the new one
--- ARGS  1 now_ms   2 id under which the one before is stored   3 the same of the new one   4 digest of the new one
---       5 how it came: restart or retry_failed   6 how often the one before was extended, as far as the new one has the
---       nodes of that; '' where it need not have them
+-- gmo_begin_generation: start a completely staged generation of a flow in place of the current one.
+-- KEYS  1 stream of the generations   2 record of the previous generation   3 record of the new one
+-- ARGS  1 now_ms   2 stored id of the previous one   3 stored id of the new one   4 digest of the new one
+--       5 how it began: restart or retry_failed   6 the number of extensions of the previous one that the new one
+--       includes; '' if it need not include any
 -- REPLY state of the new generation
--- ERROR GMO_GENERATION_TAKEN (the one before is not current any more, or was extended again), GMO_FLOW_NOT_FOUND,
+-- ERROR GMO_GENERATION_TAKEN (the previous one is no longer current, or was extended again), GMO_FLOW_NOT_FOUND,
 --       GMO_FLOW_CONFLICT, GMO_FLOW_INCOMPLETE (nodes are missing). Nothing was changed.
--- EFFECTS the new one is current and running. The one before is superseded: if it runs it is cancelled, and no call
---       changes it any more. gmo_advance_flow ends it, adopts what is carried over and then releases the first nodes.
---       Repeatable: if the new one is current already, nothing.
+-- EFFECTS the new one is current and running. The previous one is superseded: it is cancelled if it runs, and no call
+--       changes it afterwards. gmo_advance_flow ends it, adopts carried-over nodes and then releases the first nodes.
+--       Idempotent: if the new one is already current, nothing.
 local function begin_generation(keys, args)
   local before, new, home = args[2], args[3], L.record.home(keys[2], args[2])
   local current = L.generations.current(keys[1], new)

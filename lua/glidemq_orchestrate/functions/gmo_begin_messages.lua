@@ -1,10 +1,10 @@
 -- gmo_begin_messages: begin messages that a worker of a subscription has read.
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 subscription  3 consumer   then for each (at most 100): stream entry id, job id, 1 for a retry
--- REPLY a row for each that is to be run: entry id, job id, failed attempts, fields of the job as a flat array. A row has
---       only entry id, job id and a text when the job cannot be read. The others were acknowledged: the job was removed,
---       or was revoked or has expired, which is a failure of this subscription.
--- EFFECTS see parts/handling.lua. Repeatable while the worker holds the entries.
+-- REPLY a row for each message to run: entry id, job id, failed attempts, fields of the job as a flat array. A row has
+--       only entry id, job id and a text when the job cannot be read. The others were acknowledged: the job was
+--       removed; or was revoked or has expired, which counts as a failure in this subscription.
+-- EFFECTS see parts/handling.lua. Idempotent while the worker holds the entries.
 local MAX = 100
 
 local function begin_messages(keys, args)

@@ -3,7 +3,7 @@
 -- ARGS  1 now_ms   2 flow id   3 reason
 -- REPLY the previous state of the flow
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED
--- EFFECTS on a staged or running flow: mark, reason, a first slice of the work. An ended flow stays as it is.
+-- EFFECTS on a staged or running flow: mark, reason, a first slice of the work. An ended flow is not changed.
 local function cancel_flow(keys, args)
   local state = redis.call('HGET', keys[1], 'state')
   if not state then

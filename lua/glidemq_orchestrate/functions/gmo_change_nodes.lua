@@ -1,21 +1,21 @@
--- gmo_change_nodes: run nodes of a flow again that have ended, or end nodes without running them; with what follows.
+-- gmo_change_nodes: rerun ended nodes of a flow, or end nodes without running them; with their followers.
 -- KEYS  1 flow hash
--- ARGS  1 now_ms   2 flow id   3 what: alone or follow (they run again, alone or with all nodes that follow them), or
---       completed, skipped or failed (how they end)   4 token of the request   5 1 if the request is in one call, so that
---       a node in a wrong state is refused; else that is passed over   6.. name and text of each node: its result as
---       JSON, or the reason
--- REPLY {state of the flow, or busy: it has open work, which gmo_advance_flow does, and nothing was changed; then the
---       names of the nodes that this request has changed, now or before}. Not changed are nodes that have ended in this
---       way already: any that is to fail, those that were skipped, those with the same result. Where such a node follows
---       one that is changed, it does not run again either: it gets the same end once more.
--- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED, GMO_FLOW_INCOMPLETE (not all of it exists), GMO_FLOW_ENDED
---       (it is being stopped), GMO_NODE_NOT_FOUND, GMO_NODE_NOT_ENDED (one that is to run again), GMO_NODE_KEEPS (its job
---       was removed by others, with its data, or it has added nodes). Nothing was changed.
--- EFFECTS the flow runs (again); parts/rerun.lua says what follows. A worker that runs such a node has lost its lease.
+-- ARGS  1 now_ms   2 flow id   3 what: alone or follow (they rerun, alone or with all nodes that follow them), or
+--       completed, skipped or failed (how they end)   4 token of the request   5 1 if the request is in one call, so
+--       that a node in an unsuitable state is an error; else it is ignored   6.. name and text of each node: its result
+--       as JSON, or the reason
+-- REPLY {state of the flow, or busy: it has open work for gmo_advance_flow, and nothing was changed; then the names of
+--       the nodes that this request has changed, now or before}. Nodes that already have the requested end are not
+--       changed: failed ones, skipped ones, those with the same result. If such a node follows a changed one, it does
+--       not rerun either: it gets the same end again.
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED, GMO_FLOW_INCOMPLETE (not all of it exists),
+--       GMO_FLOW_ENDED (it is being stopped), GMO_NODE_NOT_FOUND, GMO_NODE_NOT_ENDED (a node to rerun), GMO_NODE_KEEPS
+--       (its job was removed by others, with its data, or it has added nodes). Nothing was changed.
+-- EFFECTS the flow runs (again); for followers see parts/rerun.lua. A worker that runs such a node loses its lease.
 -- EVENT flow.retried {flowId} on the events stream of the home queue if the flow had ended
 local RERUNS = { alone = true, follow = true }
 
--- Whether the flow has work that has to be done before its nodes may change.
+-- Whether the flow has work that must be done before its nodes may change.
 local function is_busy(key)
   return redis.call('HEXISTS', key, 'after') == 1
     or redis.call('EXISTS', key .. ':notifying', key .. ':blocked', key .. ':growing') > 0
@@ -31,8 +31,8 @@ local function has_end(job_key, what, text, v)
   return v[1] == 'completed' and not v[2] and redis.call('HGET', job_key, 'returnvalue') == text
 end
 
--- Reads one node. Returns it if this request has changed it (`is_done`), is to change it, or asks for the end that it has
--- (`stays`); else nil, and perhaps an error reply.
+-- Reads one node. Returns it if this request has changed it (`is_done`), must change it, or requests the end that it
+-- has (`stays`); else nil, and possibly an error reply.
 local function read(key, what, request, is_strict, name, text)
   local row = redis.call('HGET', key .. ':nodes', name)
   if not row then
@@ -66,7 +66,7 @@ local function read(key, what, request, is_strict, name, text)
   return node
 end
 
--- Notes what is to become of a node.
+-- Notes the change of a node.
 local function note(key, what, request, node)
   if not RERUNS[what] then
     redis.call('HSET', node.job_key, 'gmo:given', what .. '\n' .. node.text)
@@ -79,7 +79,7 @@ local function note(key, what, request, node)
   redis.call('SADD', key .. ':again', (RERUNS[what] and what or 'give') .. '\n' .. node.ref)
 end
 
--- An error reply, or the reply of a flow that is busy, or nil.
+-- An error reply, the reply for a busy flow, or nil.
 local function refusal(key, flow_id)
   local refused = L.begin_again.refusal(key, flow_id)
   if refused then

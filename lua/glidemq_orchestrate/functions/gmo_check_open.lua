@@ -1,12 +1,12 @@
 -- gmo_check_open: check and repair a page of the open nodes of a running flow.
 -- KEYS  1 flow hash
--- ARGS  1 now_ms  2 flow id  3 position in the order of the nodes ('0' first)  4 limit  5 silent_ms: longest time
---       without a heartbeat
+-- ARGS  1 now_ms  2 flow id  3 position in the order of the nodes ('0' first)  4 limit  5 silent_ms: max time without a
+--       heartbeat
 -- REPLY {next position ('0' = end), then for each suspect: ref, trace ('' = the job is missing)}
 -- EFFECTS nodes that were ended elsewhere are settled; delayed nodes that are in no schedule go to the stream; revoked
 --   nodes that wait for dependencies fail; those whose dependencies have all ended run, or end. A flow with open work
---   is in gmo:todo again, one without open nodes ends. A suspect waits or runs, and a short search has not found it in
---   its place; one that waits for dependencies is for gmo_notify_again.
+--   is in gmo:todo again, one without open nodes ends. A suspect waits or runs, and a short search did not find it in
+--   its place; a suspect that waits for dependencies is for gmo_notify_again.
 
 -- The two numbers of an entry id.
 local function parts(entry_id)
@@ -14,7 +14,7 @@ local function parts(entry_id)
   return tonumber(ms), tonumber(seq)
 end
 
--- The last entry that was delivered to the workers' group; a group that is created later starts at the beginning.
+-- The last entry delivered to the workers' group; a group created later starts at the beginning.
 local function delivered(stream)
   local groups = redis.pcall('XINFO', 'GROUPS', stream)
   for _, group in ipairs(groups.err and {} or groups) do
@@ -29,7 +29,7 @@ local function delivered(stream)
   return { 0, 0 }
 end
 
-local seen_groups = {} -- for one call, in which nothing is delivered
+local seen_groups = {} -- valid for one call, during which nothing is delivered
 
 -- Whether the entry has not been delivered yet.
 local function is_ahead(stream, entry_id)
@@ -63,7 +63,7 @@ local function is_in_place(prefix, job_id, fields, now, silent)
   local state = fields[1]
   if state == 'delayed' or state == 'prioritized' then
     return is_scheduled(prefix, job_id) and true or false
-  elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs does those of the lists
+  elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs handles jobs of the lists
     local last = tonumber(fields[3]) or tonumber(fields[2]) or 0
     return now - last < silent or has_entry(prefix, job_id, fields[6]) or nil
   elseif state == 'waiting' then

@@ -1,15 +1,15 @@
--- gmo_due_schedules: hand out the schedulers that are to be looked at now, and note when to look at others again.
+-- gmo_due_schedules: hand out the schedulers that are due for a check, and note when to check others again.
 -- KEYS  1 our schedulers
--- ARGS  1 now_ms  2 until_ms: hand out what was to be looked at by then  3 most (at most 100)
---       4 lease in ms: so long nobody else is given what is handed out, then for each that was looked at:
---       member, the end of its lease, when to look again; nothing is noted for one that has changed since
--- REPLY {when the next one is to be looked at, or -1, what to walk over: '' | all | index, member, text, last job, ...}
---       all: entries that Node clients may have written are to be added to the index; index: also those to be taken out
---       that they may have removed. One caller is told so at a time.
--- EFFECTS entries that are gone leave the index
+-- ARGS  1 now_ms  2 until_ms: hand out those due by then  3 max number (at most 100)
+--       4 lease in ms: during it no other client gets the same ones; then for each checked one: member, the end of its
+--       lease, when to check it again; ignored for one that has changed since
+-- REPLY {when the next one is due, or -1, what to walk over: '' | all | index, member, text, last job, ...}
+--       all: add entries that Node clients may have written to the index; index: also remove those that they may have
+--       deleted. Only one caller at a time gets this.
+-- EFFECTS missing entries are removed from the index
 local MAX, MAX_BYTES, WALK, SLACK = 100, 262144, 2000, 200
 
--- Whether it is time to walk over all entries: every two seconds, or as seldom as their number makes that cheap.
+-- Whether it is time to walk over all entries: every two seconds, or less often if they are many.
 local function to_walk(prefix, due, now)
   local count = redis.call('HLEN', prefix .. 'schedulers') + redis.call('HLEN', prefix .. 'gmo:schedulers')
   local known, place = redis.call('ZCARD', due), prefix .. 'gmo:supervised'

@@ -4,8 +4,8 @@
 --       number. The kinds: done (text: result JSON), fail (text: reason; attempts allowed, backoff in ms), pass (not for
 --       this subscription; number: 1 for a retry of another one)
 -- REPLY a word for each: ok, retrying, failed; stale = this worker does not hold the entry, and nothing was changed
--- EFFECTS the state of the message in this subscription; it has ended when all have ended it, and then its retention
---       counts. A final failure is noted for a dead letter of this subscription. A repeat is refused as stale.
+-- EFFECTS the state of the message in this subscription; it ends when all have ended it, and then its retention
+--       applies. A final failure is noted for a dead letter of this subscription. A repeat is refused as stale.
 -- EVENT completed {returnvalue, subscription}, retrying or failed {failedReason, ..., subscription}
 local MAX, WORDS = 100, 6
 

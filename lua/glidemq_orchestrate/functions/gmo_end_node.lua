@@ -1,9 +1,9 @@
 -- gmo_end_node: end the job of a node of a portable flow.
 -- KEYS  1 job hash
 -- ARGS  1 now_ms   2 job id   3 round   4 failed, skipped or completed: for a job that waits for others; unstarted: for
---       one that waits for a worker and never had one; cancelled: for any job that has not ended   5 reason, or result
+--       one that no worker has begun; cancelled: for any job that has not ended   5 reason, or result
 -- REPLY 1, or 0 when the job is in another state or a later round; then nothing was changed
--- EFFECTS the job has ended; a cancelled one is in no place from which it could start, and has lost its lease
+-- EFFECTS the job has ended; a cancelled one is removed from every place where it could start, and has lost its lease
 -- EVENT failed {failedReason} | completed {returnvalue, skipped} | revoked, then failed
 local ENDED = { completed = true, failed = true }
 

@@ -1,10 +1,10 @@
 -- gmo_expire_due: do a slice of the work that is due in a queue.
 -- KEYS  1 <home>gmo:due
 -- ARGS  1 now_ms
--- REPLY {how much was due, when something is due next (0 = at once) or -1}: call again while the first is not 0
+-- REPLY {how much was due, when something is due next (0 = at once) or -1}: call again until the first is 0
 -- EFFECTS those of glidemq_promote, glidemq_promoteRateLimited and glidemq_sweepSuspended, and nodes that fail are
 --   settled; flows past their deadline are stopped and fail; nodes that no worker has started in time fail; flows whose
---   last owner has vanished are cancelled or kept, see parts/owners.lua. Repeatable by any client at any time.
+--   last owner has lapsed are cancelled or kept, see parts/owners.lua. Idempotent, by any client at any time.
 local DEADLINES = 20
 
 local function expire_due(keys, args)

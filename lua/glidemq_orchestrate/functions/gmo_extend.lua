@@ -1,10 +1,10 @@
--- gmo_extend: stage a chunk of the nodes that are added to a flow from outside; the last chunk adds all of them.
+-- gmo_extend: stage a chunk of the nodes of an extension of a flow; the last chunk adds all of them.
 -- KEYS  1 flow hash   2.. id key of each queue
 -- ARGS  1 now_ms   2 header JSON, then nodes
 -- REPLY state of the flow
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED, GMO_SUPERSEDED, GMO_FLOW_ENDED (not running or completed), GMO_NODE_EXISTS,
 --   GMO_FLOW_INCOMPLETE (chunks are missing before the last)
--- EFFECTS jobs and growth tables; with the last chunk the nodes join the flow, which runs (again). Repeatable.
+-- EFFECTS jobs and growth tables; with the last chunk the nodes join the flow, which runs (again). Idempotent.
 -- EVENT added {name} for each new node; flow.extended {flowId} on the events stream of the home queue
 local function extend(keys, args)
   local header, now = cjson.decode(args[2]), tonumber(args[1])
@@ -18,7 +18,7 @@ local function extend(keys, args)
   end
   local s = { home = L.record.home(keys[1], header.id), key = keys[1], header = header }
   if redis.call('SISMEMBER', s.key .. ':growing', header.growth) == 1 then
-    return state -- a repeat: they are joining already
+    return state -- a repeat: they are already joining
   end
   local refused = L.growth_staging.stage(s, L.stage.read_nodes(keys, 2, args, 3), args[1])
   if refused then

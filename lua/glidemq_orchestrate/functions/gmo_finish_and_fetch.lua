@@ -1,18 +1,18 @@
--- gmo_finish_and_fetch: accept the outcomes of attempts, then start new ones: one call for many jobs.
+-- gmo_finish_and_fetch: accept outcomes of attempts, then start new ones, with one call for many jobs.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 consumer  4 jobs wanted (at most 100)  5 token of the attempts that start
+-- ARGS  1 now_ms  2 group  3 consumer  4 max jobs to start (at most 100)  5 token of the attempts that start
 --       6 mode: '' | again (instead of new jobs, those that this consumer started with this token)
---       7 most starts per window (0 = the setting of the queue)  8 window in ms, then the outcomes (see outcome.lua); last, optional: how
---       many of the jobs begin at once (by default all); the others are marked as fetched ahead, see losses.lua
+--       7 max starts per window (0 = the setting of the queue)  8 window in ms, then the outcomes (see outcome.lua);
+--       last, optional: how many of the jobs begin at once (by default all); the others are prefetched, see losses.lua
 -- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that started, last stream entry,
---       last event, next due time or -1, limit that holds jobs back: '' | paused | concurrency | rate, errors of jobs
---       that could not start, when a worker is to look at the first schedule, ms, or -1; -1 where no jobs were wanted}
+--       last event, next due time or -1, limit that blocks jobs: '' | paused | concurrency | rate, errors of jobs that
+--       could not start, when to check the first schedule, ms, or -1; -1 if no jobs were requested}
 --       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
 --       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
---       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if fetched ahead,
+--       number of this activation, which grows with each of the job, gmo:suspect (see losses.lua), '+' if prefetched,
 --       which is then the last character of its token
---       The two positions and the due time are given when fewer jobs than wanted started, else '' and -1: a client that
---       reads both streams from there on misses nothing that makes a job ready.
+--       The two positions and the due time are set when fewer jobs than requested started, else '' and -1: a client
+--       that reads both streams from there misses nothing that makes a job ready.
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of gmo_expire_due; of glidemq_moveToActive. Outcomes are
 --       accepted or refused one by one. A repeat refuses the accepted outcomes (stale) and starts further jobs;
 --       mode `again` returns the jobs of a lost reply.
@@ -46,7 +46,7 @@ local function concurrency_room(x, limit)
   return math.max(limit - (pending.err and 0 or L.numbers.int(pending[1], 0)) - listed, 0)
 end
 
--- Starts up to `wanted` jobs as far as the queue allows; returns whether it had that many, which limit held jobs back,
+-- Starts up to `wanted` jobs as far as the queue allows; returns whether it had that many, which limit blocked jobs,
 -- and until when.
 local function fetch(x, wanted, max, duration)
   local int = L.numbers.int
@@ -100,7 +100,7 @@ local function accept(x, args)
   return verdicts
 end
 
--- The ids without '' and repeats.
+-- The ids without '' and duplicates.
 local function distinct(flows)
   local seen, ids = { [''] = true }, {}
   for _, id in ipairs(flows) do

@@ -1,9 +1,10 @@
 -- gmo_fire_scheduler: add the jobs of due slots and write the entry's next state.
 -- KEYS  1 lock  2 the hash of schedulers that has the entry  3 finished schedulers
--- ARGS  1 now_ms  2 name  3 text that the caller read  4 text to write, + before one that has finished  5 name of the jobs
---       6 opts  7 priority  8 attempts  9 ttl  10 lifo  11 scheduler name for the jobs ('' = none)  12 when to look at the
---       entry again, ms  13 1 if its next run depends on the end of this one  14... data of each job (at most 100; none
---       = only write)
+-- ARGS  1 now_ms  2 name  3 text that the caller read  4 text to write, with a + first if it has finished  5 name of
+--       the jobs
+--       6 opts  7 priority  8 attempts  9 ttl  10 lifo  11 scheduler name for the jobs ('' = none)  12 when to check
+--       the entry again, ms  13 1 if its next run depends on the end of this one  14... data of each job (at most 100;
+--       none = only write)
 -- REPLY fired and the ids, locked, or changed
 -- ERROR GMO_INVALID
 -- EVENT added {name} for each job

@@ -2,8 +2,8 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size  5 'state'  6.. more fields of the job
 -- REPLY {next cursor ('0' = end), then per node: name, table JSON, the fields in the order of ARGS ('' = absent)};
---       the state is removed-completed or removed-failed where the job of an ended node was removed
--- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
+--       the state is removed-completed or removed-failed if the job of an ended node was removed
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone remains)
 local function flow_nodes(keys, args)
   local expired = L.retain.refusal(keys[1], args[2])
   if expired then

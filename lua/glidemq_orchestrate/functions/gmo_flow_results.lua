@@ -1,5 +1,5 @@
 -- gmo_flow_results: return a page of the results of completed nodes.
--- KEYS and ARGS as gmo_flow_nodes
+-- KEYS and ARGS as for gmo_flow_nodes
 -- REPLY {next cursor, flat array of node name, stored result, names of completed nodes whose results were removed}
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED
 local function flow_results(keys, args)

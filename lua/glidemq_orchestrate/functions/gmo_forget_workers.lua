@@ -1,10 +1,10 @@
--- gmo_forget_workers: remove the registrations and consumers of our workers that were killed.
+-- gmo_forget_workers: remove the registrations and consumers of killed workers of ours.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 silent_ms: a worker is dead after so long without a call
--- REPLY integer: consumers that were removed
--- EFFECTS at most 100 members of <prefix>gmo:workers are removed, and as many consumers without entries: a worker that
---   was only slow is registered again by its next call. A consumer with entries stays until they are reclaimed. One of
---   a Node worker, which nobody else removes, goes after FOREIGN times as long, unless that is registered.
+-- ARGS  1 now_ms  2 group  3 silent_ms: a worker is dead after this long without a call
+-- REPLY integer: removed consumers
+-- EFFECTS at most 100 members of <prefix>gmo:workers are removed, and as many consumers without entries. A worker that
+--   was only slow is registered again by its next call. A consumer with entries stays until they are reclaimed. The
+--   consumer of an unregistered Node worker is removed after FOREIGN times as long.
 local MAX, OURS, FOREIGN = 100, '^gmo%-', 1440
 
 -- The consumers of a group; none without a group.
@@ -20,7 +20,7 @@ local function consumers(stream, group)
   return list
 end
 
--- Whether a consumer without entries is that of a worker that was killed.
+-- Whether a consumer without entries belongs to a killed worker.
 local function is_dead(prefix, listed, consumer, now, silent)
   if not consumer.name:find(OURS) then
     return consumer.idle >= FOREIGN * silent and redis.call('EXISTS', prefix .. 'w:' .. consumer.name) == 0

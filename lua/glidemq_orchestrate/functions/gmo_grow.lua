@@ -1,9 +1,9 @@
 -- gmo_grow: stage a chunk of the nodes that an attempt adds to its flow when it completes.
 -- KEYS  1 job hash of the attempt   2 flow hash   3.. id key of each queue
 -- ARGS  1 now_ms, proof, 7 header JSON, then nodes
--- REPLY integer: 1, or 0 when only a slice of what an earlier attempt had staged was removed: send all chunks again
+-- REPLY integer: 1, or 0 when only a slice of the nodes staged by an earlier attempt was removed: send all chunks again
 -- ERROR GMO_STALE, GMO_NODE_EXISTS, GMO_FLOW_INCOMPLETE (chunks are missing before the last)
--- EFFECTS jobs and growth tables; the flow and its counts do not change until the attempt completes. Repeatable.
+-- EFFECTS jobs and growth tables; the flow and its counts do not change until the attempt completes. Idempotent.
 -- EVENT added {name} for each new node, in its queue
 local function grow(keys, args)
   local lease, stale = L.lease.check(keys, args)

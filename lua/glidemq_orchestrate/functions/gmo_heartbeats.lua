@@ -1,6 +1,6 @@
--- gmo_heartbeats: keep the leases of many attempts of one queue.
+-- gmo_heartbeats: renew the leases of many attempts of one queue.
 -- KEYS  1 stream            ARGS  1 now_ms, then per attempt (at most 500): job id, token, processedOn
--- REPLY per attempt: 1 kept, 0 kept but the job was revoked and should stop, -1 lost
+-- REPLY per attempt: 1 renewed, 0 renewed but the job was revoked and should stop, -1 lost
 local function heartbeats(keys, args)
   local prefix, kept = L.hashes.prefix(keys[1], 'stream'), {}
   for at = 2, math.min(#args, 1501) - 2, 3 do

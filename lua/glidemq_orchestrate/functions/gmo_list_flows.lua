@@ -1,7 +1,7 @@
 -- gmo_list_flows: return a page of the flows whose home is this queue, newest first.
 -- KEYS  1 <home>gmo:flows
 -- ARGS  1 now_ms (unused)   2 filter JSON {state, label, since, time, id}, each optional: state, '<key>=<value>', the
---       oldest created_at, and the position after which to continue   3 page size, at most 100
+--       earliest created_at, and the position after which to continue   3 page size, at most 100
 -- REPLY {time and id to continue after, both '' at the end, then per flow: id, flat array of the record's fields}
 -- EFFECTS none; reads 1000 entries at most, so that a page may be short or empty before the end.
 

@@ -2,7 +2,7 @@
 -- KEYS  1 job hash
 -- ARGS  1 now_ms (unused)  2 job id
 -- REPLY for each subscription: name, state (waiting, active, delayed, completed or failed), reason ('' unless it has
---       failed), failed attempts. A subscription made later than the message counts as one that has completed it.
+--       failed), failed attempts. A subscription that is newer than the message counts as having completed it.
 -- ERROR GMO_JOB_NOT_FOUND
 local function message_states(keys, args)
   local prefix, found = L.hashes.prefix(keys[1], 'job:' .. args[2]), {}

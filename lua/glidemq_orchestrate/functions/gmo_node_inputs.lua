@@ -1,7 +1,7 @@
 -- gmo_node_inputs: return a page of the results of a job's dependencies.
 -- KEYS  1 job hash           ARGS  1 now_ms (unused)  2 job id  3 cursor ('0' first)  4 page size
--- REPLY {next cursor ('0' = end), flat array of node name (job id outside flows), stored result, refs of the results that
---       were removed}; only completed dependencies that were not skipped, and one may come twice
+-- REPLY {next cursor ('0' = end), flat array of node name (job id outside flows), stored result, refs of the removed
+--       results}; only completed dependencies that were not skipped, possibly with duplicates
 
 local function node_inputs(keys, args)
   local prefix, inputs, removed = keys[1]:sub(1, #keys[1] - #('job:' .. args[2])), {}, {}
@@ -12,7 +12,7 @@ local function node_inputs(keys, args)
     local queue, job_id = L.record.split(ref)
     local job = queue and L.read.fields_of(queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped',
       'gmo:removed') or { false, 'none' }
-    -- children_values tells what became of a child
+    -- children_values reports the ends of children
     local is_child = flow and not job[5] and queue and not L.members.is_node_id(args[2], job_id)
     if not job[2] and not is_child and not (job[5] or ''):find('^[^c]') then
       removed[#removed + 1] = (not flow or L.read.end_of_removed(flow, ref) == 'completed') and ref or nil

@@ -1,11 +1,11 @@
--- gmo_note_published: note what an attempt has written, which counts once its result is accepted.
+-- gmo_note_published: record the output of an attempt, which counts once its result is accepted.
 -- KEYS  1 job hash
--- ARGS  1 now_ms, proof, then what it has written, each a line of text (at most 100)
--- REPLY integer: how many lines the job has of this attempt
+-- ARGS  1 now_ms, proof, then the outputs, each a line of text (at most 100)
+-- REPLY integer: the number of lines of this attempt
 -- ERROR GMO_STALE
--- EFFECTS the field gmo:published of the job: the attempt and the lines. With the result that is accepted they move to the
---       sorted set gmo:published of the queue (outcome.lua), which does not depend on the job. Repeatable: a line that is
---       there is not added again.
+-- EFFECTS the field gmo:published of the job: the attempt and the lines. When the result is accepted they move to the
+--       sorted set gmo:published of the queue (outcome.lua), which does not depend on the job. Idempotent: an existing
+--       line is not added again.
 local function note_published(keys, args)
   local lease, stale = L.lease.check(keys, args)
   if not lease then

@@ -2,7 +2,7 @@
 -- KEYS  1 flow hash  2 job hash
 -- ARGS  1 now_ms  2 flow id  3 job id  4.. refs of dependencies, at most 100; none = all are notified
 -- REPLY 1, or 0 when one of them has not ended, or the node does not wait: then there is nothing more to do
--- EFFECTS those of the end of each dependency on this node. Repeatable.
+-- EFFECTS those of the end of each dependency on this node. Idempotent.
 local function notify_again(keys, args)
   local key, job_id, now = keys[1], args[3], tonumber(args[1])
   local flow = { home = L.record.home(key, args[2]), id = args[2], node = 'flow' }

@@ -1,11 +1,11 @@
--- gmo_own_flow: add an owner to a flow, or renew one.
+-- gmo_own_flow: add an owner to a flow, or renew its lease.
 -- KEYS  1 flow hash
--- ARGS  1 now_ms   2 flow id   3 name of the owner   4 its lapse: after how many ms of silence it is
---       taken for gone   5 cancel or keep: what happens then to the flow if nobody else owns it
+-- ARGS  1 now_ms   2 flow id   3 name of the owner   4 its lapse: the ms without a renewal after which it is considered
+--       dead   5 cancel or keep: what then happens to the flow if nobody else owns it
 --       6 (optional) 0: only renew the owner; a flow that it does not own is not changed
 -- REPLY state of the flow
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED
--- EFFECTS parts/owners.lua; a flow that is not running has the owner from when it starts; an ended one is not changed.
+-- EFFECTS parts/owners.lua; a flow that is not running gets the owner when it starts; an ended one is not changed.
 local ENDED = { completed = true, failed = true, cancelled = true }
 
 local function own_flow(keys, args)

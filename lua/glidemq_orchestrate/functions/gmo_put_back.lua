@@ -1,4 +1,4 @@
--- gmo_put_back: bring a node back to the stream that was found in no other place.
+-- gmo_put_back: requeue a node in the stream that was found nowhere else.
 -- KEYS  1 job hash  2 stream
 -- ARGS  1 now_ms (unused)  2 job id  3 trace from gmo_check_open  4 entry id that will not be delivered, or ''
 -- REPLY 1, or 0 when the job has changed since, or is in one of the lists: then nothing was changed

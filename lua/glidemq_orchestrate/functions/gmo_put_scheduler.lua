@@ -1,9 +1,9 @@
 -- gmo_put_scheduler: write or remove a scheduler that has not changed since the caller read it.
 -- KEYS  1 lock  2 glide-mq's schedulers  3 our schedulers  4 finished schedulers
 -- ARGS  1 now_ms  2 name  3 to 5 texts that the caller read in KEYS 2 to 4 ('' = none)  6 to 8 texts to write ('' = remove)
---       9 when to look at the entry, ms
+--       9 when to check the entry, ms
 -- REPLY put | locked | changed
--- EVENT scheduler.changed {name}, if that is before the time at which workers look at the others
+-- EVENT scheduler.changed {name}, if that is before the next check of the others
 local HASHES, FINISHED = 3, 3
 
 local function put_scheduler(keys, args)

@@ -1,19 +1,20 @@
--- gmo_reclaim: take back the jobs of lost workers.
+-- gmo_reclaim: reclaim the jobs of lost workers.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 consumer that asks (unused)  4 min_idle_ms  5 lock_ms  6 times a job may stall
+-- ARGS  1 now_ms  2 group  3 consumer of the caller (unused)  4 min_idle_ms  5 lock_ms  6 times a job may stall
 -- REPLY {ids of the flows that need gmo_advance_flow, a row for each lost worker}
 --       row: worker, how many jobs it held, how many of them had begun, ids of some of these
--- EFFECTS none for up to four seconds after nobody has asked for lock_ms, see lease.lua. Else, of at most 100 entries of the
---   stream and 100 jobs from the lists, those whose lease has ended go back to where they came from, see losses.lua; one
---   that stalled too often fails, a node with its dependents. A lease is the job's own, else the longer one of its worker
---   and of who asks. A pending entry whose lease holds gets the age of the last
---   heartbeat, so that it is looked at again as soon as its lease ends.
+-- EFFECTS none for up to four seconds after a gap of lock_ms without any caller, see lease.lua. Else, of at most 100
+--   entries of the stream and 100 jobs from the lists, those whose lease has ended go back to where they came from, see
+--   losses.lua; a job that stalled too often fails, a node with its dependents. A lease is the job's own, else the
+--   longer one of its worker's and the caller's. A pending entry with a valid lease gets the age of its last heartbeat,
+--   so that it is checked again as soon as its lease ends.
 -- EVENT stalled or failed for each lost job
 local PAGE = 100
--- Where no worker's silence can matter: the job has ended, or will get an entry of its own when its time comes.
+-- States in which a silent worker does not matter: the job has ended, or will get a new entry when it is due.
 local STRAY = { completed = true, failed = true, delayed = true, ['waiting-children'] = true }
 
--- The lease of a stream job holds: its entry stays with its consumer. A user without the right to XCLAIM looks at it again.
+-- The lease of a stream job is valid: its entry stays with its consumer. A user without the right to XCLAIM checks it
+-- again.
 local function renew_entry(r, entry_id, consumer, job)
   local age = math.max(r.now - L.numbers.int(job.lastActive, r.now), 0)
   redis.pcall('XCLAIM', r.prefix .. 'stream', r.group, consumer, 0, entry_id, 'IDLE', L.numbers.text(age), 'JUSTID')
@@ -84,7 +85,7 @@ local function reclaim(keys, args)
     end
     L.keeping.of_failed(prefix, job_id, now)
   end
-  -- One job that cannot be read must not keep the others with their lost workers.
+  -- One unreadable job must not prevent the others from being reclaimed.
   function r.guard(job_id, entry_id, act)
     local is_fine, why = pcall(act)
     if not is_fine and L.jobs.bury(prefix, job_id, now) then

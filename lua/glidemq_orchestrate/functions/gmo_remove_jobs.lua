@@ -1,17 +1,16 @@
--- gmo_remove_jobs: delete jobs with everything that belongs to them.
+-- gmo_remove_jobs: delete jobs with all their data.
 -- KEYS  1 id counter
 -- ARGS  1 now_ms  2 event: removed (one for each job), or a name for one event with the count as its job id
---       then for each job, at most 200: job id, id of its stream entry ('' = not known; for a node of a flow of the
---       portable path, whose record may be in another slot: ! = its flow has ended, - = it is gone)
+--       then for each job, at most 200: job id, id of its stream entry ('' = unknown; for a node of a portable flow,
+--       whose record may be in another slot: ! = its flow has ended, - = it was removed)
 -- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
---       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not
---       ended, and was not removed; node = the same for a node of a flow of the portable path that may not have ended;
---       message = not every subscription has handled it, and it was not cleaned; child = a job that has not ended may
---       read its result, and it was not cleaned. The members are unfinished jobs that were removed, each with a job of
---       another queue that waits for it.
+--       unknown and, for a single job, not in its expected position; missing; flow = not removed, as it is a node of a
+--       flow that has not ended; node = the same for a node of a portable flow that may not have ended; message = not
+--       cleaned, as not every subscription has handled it; child = not cleaned, as an open job may read its result. The
+--       members are unfinished removed jobs, each with a job of another queue that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
--- EFFECTS of a node stays what makes it again (jobs.lua). A missing job is removed from the sorted sets too. For a job of
---   this queue that waits for a removed one, that one counts as done. The children that a removed job has added go on alone.
+-- EFFECTS the definition of a node stays (jobs.lua). A missing job is removed from the sorted sets too. For a waiting
+--   job of this queue, a removed dependency counts as done. The children of a removed job continue alone.
 -- EVENT removed, or the one named, with the count; active for a parent that becomes ready
 local MAX_JOBS = 200
 
@@ -28,7 +27,7 @@ local function is_in_open_flow(prefix, job_id)
   return state == 'running' or state == 'staging'
 end
 
--- The refs of the jobs that wait for this one: the single parent of a tree and the parents of a graph.
+-- The refs of the jobs that wait for this one: the single parent of a tree, and the parents of a graph.
 local function parents_of(prefix, job_id)
   local single = redis.call('HMGET', prefix .. 'job:' .. job_id, 'parentId', 'parentQueue')
   local refs = redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)

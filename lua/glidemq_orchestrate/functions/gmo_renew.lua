@@ -1,9 +1,9 @@
--- gmo_renew: keep the leases of all attempts of a worker, for a worker that cannot do so itself.
+-- gmo_renew: renew the leases of all attempts of a worker, on behalf of a worker that cannot.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 worker  4 where to go on ('' = at the begin)
--- REPLY {how many leases were renewed, where to go on or ''}
+-- ARGS  1 now_ms  2 group  3 worker  4 where to continue ('' = at the start)
+-- REPLY {how many leases were renewed, where to continue or ''}
 -- EFFECTS lastActive of at most 100 active jobs with a token of that worker: first those pending in the stream, then
---   those that were taken from a list. Of a subscription: the entries that it holds are idle since now. Repeatable.
+--   those taken from a list. For a subscription: its held entries are idle since now. Idempotent.
 local PAGE, WORKERS = 100, 'workers'
 
 local function renew_one(x, job_id)
@@ -15,7 +15,7 @@ local function renew_one(x, job_id)
   end
 end
 
--- Renews a page of those in the stream; returns where to go on.
+-- Renews a page of those in the stream; returns where to continue.
 local function renew_pending(x, from)
   local pending = redis.pcall('XPENDING', x.stream, x.group, from, '+', PAGE, x.consumer)
   pending = pending.err and {} or pending -- no group: nothing is pending
@@ -32,7 +32,7 @@ local function renew_pending(x, from)
   return #pending == PAGE and '(' .. pending[PAGE][1] or x.group == WORKERS and '0' or ''
 end
 
--- Renews a page of those from lists; returns where to go on.
+-- Renews a page of those from lists; returns where to continue.
 local function renew_listed(x, first)
   local listed = redis.call('ZRANGE', x.prefix .. 'gmo:list-held', first, first + PAGE - 1)
   for _, job_id in ipairs(listed) do

@@ -1,8 +1,8 @@
--- gmo_renew_messages: keep the leases of messages that a worker of a subscription runs.
+-- gmo_renew_messages: renew the leases of messages that a worker of a subscription runs.
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 subscription  3 consumer   then for each (at most 500): stream entry id, job id
--- REPLY for each: 1 kept, 0 kept but the message was revoked, -1 lost
--- EFFECTS each entry that it holds has been idle since now; the heartbeat of the job is for Node workers
+-- REPLY for each: 1 renewed, 0 renewed but the message was revoked, -1 lost
+-- EFFECTS each held entry is idle since now; the heartbeat of the job is for Node workers
 local MAX = 500
 
 local function renew(h, entry_id, job_id)

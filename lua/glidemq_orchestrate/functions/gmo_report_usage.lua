@@ -1,10 +1,10 @@
 -- gmo_report_usage: store the usage of a job, and count it in the bucket of its minute.
 -- KEYS  1 job hash
--- ARGS  1 now_ms, proof (token '' = from outside: any job that exists will do), 7 usage JSON {model, provider, tokens,
+-- ARGS  1 now_ms, proof (token '' = from outside: for any existing job), 7 usage JSON {model, provider, tokens,
 --       totalTokens, costs, totalCost, costUnit, latencyMs, cached}, each optional   then pairs: field of the job hash, text
 -- REPLY integer: 1; 0 when a Node client is writing the usage of this job now, and nothing was changed
 -- ERROR GMO_STALE, GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
--- EFFECTS replaces an earlier report of the job, in the bucket of that report too. The buckets live for 30 days.
+-- EFFECTS replaces an earlier report of the job, in the bucket of that report too. Buckets expire after 30 days.
 -- EVENT usage {data}
 local MINUTE, KEPT_SECONDS = 60000, 2592000
 
@@ -16,7 +16,7 @@ local function object(text)
   return ok and type(value) == 'table' and value or {}
 end
 
--- The shortest text of a number, as JavaScript writes it.
+-- The shortest text of a number, as in JavaScript.
 local function text(value)
   local short = string.format('%.15g', value)
   return tonumber(short) == value and short or string.format('%.17g', value)
@@ -29,7 +29,7 @@ local function add(bucket, field, value)
   end
 end
 
--- Counts a report in its bucket; `sign` -1 takes it back.
+-- Counts a report in its bucket; `sign` -1 undoes that.
 local function count(bucket, usage, sign)
   redis.call('HINCRBY', bucket, 'jobCount', sign)
   add(bucket, 'totalTokens', sign * (tonumber(usage.totalTokens) or 0))
@@ -44,7 +44,7 @@ local function count(bucket, usage, sign)
   end
 end
 
--- Takes an earlier report of the job out of its bucket.
+-- Removes an earlier report of the job from its bucket.
 local function take_back(prefix, old)
   if not old[10] then
     return

@@ -1,9 +1,9 @@
--- gmo_retry_flow: run the nodes of an ended flow again that did not complete; completed nodes keep their results.
+-- gmo_retry_flow: rerun the nodes of an ended flow that did not complete; completed nodes keep their results.
 -- KEYS  1 flow hash
--- ARGS  1 now_ms   2 flow id   optional, as in gmo_own_flow: 3 name of an owner   4 its lapse   5 what happens then
---       ('' = no owner)   6.. refs of completed nodes that run again too: their results were removed, and are needed
+-- ARGS  1 now_ms   2 flow id   optional, as in gmo_own_flow: 3 name of an owner   4 its lapse   5 what happens then (''
+--       = no owner)   6.. refs of completed nodes to rerun too, since their removed results are needed
 -- REPLY state of the flow afterwards (running, or completed if there was nothing to run)
--- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED (only its tombstone is left)
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED (only its tombstone remains)
 -- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor if nodes are
 --   missing because it was cancelled while it was being staged.
 -- EVENT flow.retried {flowId} on the events stream of the home queue

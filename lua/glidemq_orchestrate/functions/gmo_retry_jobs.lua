@@ -1,11 +1,11 @@
--- gmo_retry_jobs: run failed jobs again, without a delay.
+-- gmo_retry_jobs: rerun failed jobs, without a delay.
 -- KEYS  1 id counter
 -- ARGS  1 now_ms   then at most 200 job ids
 -- REPLY a word for each job: retried; missing; flow = it is a node of a flow, which is retried as a whole; or the state
 --       of a job that has not failed
 -- ERROR GMO_BAD_CALL. Nothing was changed.
--- EFFECTS a retried job is ready, whatever its delay was; its attempts, time to live and revocation start again. A message
---       of a broadcast is tried again by the subscriptions in which it has failed.
+-- EFFECTS a retried job is ready, regardless of its delay; its attempts, time to live and revocation are reset. A
+--       message of a broadcast is retried by the subscriptions in which it has failed.
 -- EVENT retried, with the count as job id
 local MAX_JOBS = 200
 

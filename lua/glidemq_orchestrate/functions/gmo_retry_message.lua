@@ -1,9 +1,10 @@
--- gmo_retry_message: let one subscription try a message again that has failed in it.
+-- gmo_retry_message: retry a message in one subscription in which it has failed.
 -- KEYS  1 job hash
--- ARGS  1 now_ms  2 job id  3 subscription  4 name  5 data  6 id of the copy that is made if the message was removed
+-- ARGS  1 now_ms  2 job id  3 subscription  4 name  5 data  6 id for a copy, which is created if the message was
+--       removed
 -- REPLY the id of the message: its own, or that of the copy, which only this subscription gets; '' when the message has
 --       not failed in this subscription, and nothing was changed
--- EFFECTS its attempts begin anew. A repeat finds the copy that was made.
+-- EFFECTS its attempts start over. A repeat finds the existing copy.
 local function copy(b, args)
   local job_id = args[6]
   if L.ids.allocate(b.prefix, job_id) then

@@ -1,8 +1,9 @@
--- gmo_revoke_job: fail a job that is not running yet, flag one that is.
+-- gmo_revoke_job: fail a job that is not running, flag a running one.
 -- KEYS  1 job hash
 -- ARGS  1 now_ms  2 job id
 -- REPLY {word, id of the flow if it needs gmo_advance_flow, else ''}; the words: revoked; left = revoked, but its
---       stream entry was not where it should be; flagged; completed or failed = it had ended, and nothing was changed
+--       stream entry was not in its expected position; flagged; completed or failed = it had ended, and nothing was
+--       changed
 -- ERROR GMO_JOB_NOT_FOUND
 -- EFFECTS beyond glidemq_revoke: also fails a job that waits for other jobs or for a signal, and settles its node; a message
 --       of a broadcast has failed in each subscription that has not begun it

@@ -1,15 +1,15 @@
 -- gmo_run_again: make the job of a node of a portable flow wait again, behind a gate.
 -- KEYS  1 job hash   2 set of its dependencies (glide-mq's `deps`)   3 completed   4 failed, all of its queue
--- ARGS  1 now_ms   2 job id   3 number of the round of the flow that runs it again   4 member of the gate   5 1: only if it
---       has not ended; 2: only if it waits for a worker or was only fetched by one   6 token of the request that asked
---       for it, or ''
--- REPLY 1 when it waits, or was reset for that round or a later one before, and was not changed now; 0 when it is missing
---       or has ended against argument 5
--- EFFECTS state, result, reason, attempts, signals and marks of the last run are removed; it is in no set of ended jobs and
---       in no place from which it could start. A worker that runs it has lost its lease.
+-- ARGS  1 now_ms   2 job id   3 number of the round of the flow that reruns it   4 member of the gate   5 1: only if it
+--       has not ended; 2: only if it waits for a worker or was only prefetched   6 token of the request, or ''
+-- REPLY 1 when it waits, or was already reset for that round or a later one and was not changed now; 0 when it is
+--       missing or has ended contrary to argument 5
+-- EFFECTS state, result, reason, attempts, signals and marks of the last run are removed; it is in no set of ended jobs
+--       and in no place where it could start. A worker that runs it has lost its lease.
 local ENDED, SEARCHED = { completed = true, failed = true }, 1000
 
--- Takes an open job from the workers. The late end by a Node worker, which has no token, is to be found (gmo:withdrawn).
+-- Takes an open job from the workers. The late end by a Node worker, which has no token, must be detected
+-- (gmo:withdrawn).
 local function take_back(prefix, job_id, job, now)
   local job_key = prefix .. 'job:' .. job_id
   if job.state == 'active' and redis.call('HEXISTS', job_key, 'gmo:token') == 0 then

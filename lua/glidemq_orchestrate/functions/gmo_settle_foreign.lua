@@ -3,7 +3,7 @@
 -- ARGS  1 now_ms  2 score to start at  3 how many entries of that score to skip  4 limit
 -- REPLY {score and number to continue with, 1 if there is more, how many were settled}
 -- EFFECTS those of gmo_finish_and_fetch on the flow, for at most `limit` jobs, fewer if they have many dependents.
---   Flows that need gmo_advance_flow are in gmo:todo. A job that was completed after its node had failed has failed again.
+--   Flows that need gmo_advance_flow are in gmo:todo. A job that completed after its node had failed fails again.
 local function settle_foreign(keys, args)
   local now, from, passed, limit = tonumber(args[1]), args[2], tonumber(args[3]), tonumber(args[4])
   local prefix = keys[1]:match('^(.*:)[^:]+$')

@@ -1,10 +1,10 @@
--- gmo_settle_messages: end the messages of a page of the stream that all subscriptions have ended, as after one of them
--- was removed, or Node workers have ended them.
+-- gmo_settle_messages: end messages in a page of the stream that all subscriptions have ended, for example after one of
+-- them was removed, or after Node workers ended them.
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 first entry id ('-' = the oldest)  3 how many entries (at most 100)
---       4 a subscription that was removed ('' = none): its retries and what is noted of it go
+--       4 a subscription that was removed ('' = none): its retries and notes are removed
 -- REPLY the entry id to continue after, '' at the end
--- EFFECTS see parts/broadcasts.lua; retries of subscriptions that were removed leave the stream. Repeatable.
+-- EFFECTS see parts/broadcasts.lua; retries of removed subscriptions leave the stream. Idempotent.
 local MAX = 100
 
 local function forget(b, job_id, subscription)
@@ -32,7 +32,7 @@ local function settle_messages(keys, args)
   local count = math.min(tonumber(args[3]), MAX)
   local page = redis.call('XRANGE', keys[1], args[2], '+', 'COUNT', count)
   for _, entry in ipairs(page) do
-    pcall(settle, b, entry, args[4] or '') -- one that cannot be read keeps none of the others
+    pcall(settle, b, entry, args[4] or '') -- an unreadable one does not block the others
   end
   return #page == count and page[count][1] or ''
 end

@@ -2,9 +2,9 @@
 -- KEYS  1 flow hash  2 job hash  3 set of its dependents (glide-mq's `parents`)
 -- ARGS  1 now_ms  2 flow id  3 job id  4 JSON {node, job, completed, result, reason}  5.. refs of its dependents
 -- REPLY 1, or 0 when the node has ended or its job exists; then nothing was changed
--- EFFECTS the job exists again as ended, with the field gmo:gone where its data is gone; else those of its outcome on its
---   flow. If a Node worker has
---   notified a dependent before the job was removed, the job has completed, whatever is in ARGS 4.
+-- EFFECTS the job exists again as ended, with the field gmo:gone if its data was removed; also those of its outcome on
+--   its flow. If a Node worker has notified a dependent before the job was removed, the job has completed, regardless
+--   of ARGS 4.
 
 -- Whether any dependent has counted the job as completed.
 local function is_notified(ref, dependents)
@@ -34,7 +34,7 @@ local function settle_missing(keys, args)
   end
   local home = L.record.home(keys[1], args[2])
   if redis.call('HEXISTS', keys[2], 'gmo:removed') == 0 then
-    redis.call('UNLINK', keys[2]) -- a late write of a worker, at most
+    redis.call('UNLINK', keys[2]) -- at most a late write of a worker
     redis.call('HSET', keys[2], 'data', 'null', 'opts', '{}', 'timestamp', args[1], 'delay', '0', 'priority', '0',
       'maxAttempts', '0', 'gmo:gone', '1')
   end

@@ -1,26 +1,26 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
--- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow was claimed before, in its own slot.
+-- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow has been claimed, in its own slot.
 -- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast, request,
 --       completed: how many nodes are carried over, owner: {name, lapse in ms, cancel or keep}}; for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua),
 --       n, n dependency refs, m, m dependent refs
---       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
---       and only edges. The last writes the node, so that none starts without all its edges.
---       A node that is carried over from the generation before has '=' for more job fields, its job there in place of
---       data, no dependencies, and as job id one that only keeps its dependents until then (generations.lua);
---       '==' if its dependents are the same as there, and are all carried over: it has none here.
+--       A node with too many edges for one call comes in pieces: all but the last have an empty table JSON and only
+--       edges. The last one writes the node, so that no node starts without all its edges.
+--       A node carried over from the previous generation has '=' for more job fields, its old job in place of data, no
+--       dependencies, and a job id that only holds its dependents until its adoption (generations.lua); '==' if its
+--       dependents are unchanged and all carried over: it has none here.
 -- REPLY state of the flow: staging; in any other state nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
 -- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
---   table, order, open set, ready set (without dependencies). Repeatable: nodes that exist already are skipped.
+--   table, order, open set, ready set (without dependencies). Idempotent: existing nodes are skipped.
 -- EVENT added {name} for each new node, in its queue
 local function conflict(text)
   return redis.error_reply('GMO_FLOW_CONFLICT ' .. text)
 end
 
 -- Returns an error or, for an equal flow that is past staging, its state when the flow cannot be staged; else nil, and
--- whether it has a record already.
+-- whether it already has a record.
 local function refusal(keys, header)
   assert(keys[1]:sub(-9 - #header.id) == 'gmo:flow:' .. header.id, 'gmo_stage_flow: the client is older than this library')
   local found = redis.call('HMGET', keys[1], 'digest', 'state', 'path')
@@ -86,7 +86,7 @@ local function write_record(keys, header, home, now)
   L.index.added(home, header.id, header.labels, now)
 end
 
--- The nodes that the table does not have; or nil and one whose job exists outside the flow.
+-- The nodes that are not in the table; or nil and one whose job exists outside the flow.
 local function missing_nodes(table_key, nodes)
   local names, fresh = {}, {}
   for i, node in ipairs(nodes) do

@@ -1,12 +1,13 @@
--- gmo_sweep: remove a slice of what is due in a home queue: abandoned submissions, flows after their retention, what
---   is left of their tombstones, nodes that attempts staged without completing.
+-- gmo_sweep: remove a slice of the due data of a home queue: abandoned submissions, flows after their retention,
+--   remains of their tombstones, nodes staged by attempts that did not complete.
 -- KEYS  1 <home>gmo:flows
 -- ARGS  1 now_ms   2 flows and nodes last staged before this time are abandoned   3 how many ms tombstones live
--- REPLY {1 when something was removed and there may be more, 0 when nothing is due; the id of a flow of which nothing
---   or only the tombstone is left, '' for none; how many ms that tombstone lives, 0 for none}: the caller frees the id
--- EFFECTS at most 50 jobs. Repeatable by any client at any time.
+-- REPLY {1 when something was removed and there may be more, 0 when nothing is due; the id of a flow that was removed,
+--   possibly except for its tombstone, '' for none; how many ms that tombstone lives, 0 for none}: the caller frees the
+--   id
+-- EFFECTS at most 50 jobs. Idempotent, by any client at any time.
 
--- Calls remove(flow id) for the first flow of a list that is due. One that cannot be removed, because a key of it is of
+-- Calls remove(flow id) for the first flow of a list that is due. A flow that cannot be removed, because a key has
 -- another type, does not block the others: it is due again much later. Returns the results of `remove`, or nil.
 local function first_due(list, upto, now, remove)
   local flow_id = redis.call('ZRANGEBYSCORE', list, '-inf', upto, 'LIMIT', 0, 1)[1]
@@ -21,7 +22,7 @@ local function first_due(list, upto, now, remove)
   return why, ms
 end
 
--- Removes a slice of an abandoned submission. Returns the id of the flow if nothing is left of it, else ''.
+-- Removes a slice of an abandoned submission. Returns the id of the flow if it was removed completely, else ''.
 local function discard_abandoned(home, flow_id)
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') == 'staging' then
@@ -31,9 +32,9 @@ local function discard_abandoned(home, flow_id)
   return ''
 end
 
--- Removes a slice of a flow after its retention. Returns its id and how long its tombstone lives if only that is left,
--- the id and 0 if the tombstone has ended too, else ''. The flow is due again when its tombstone has ended: whoever was
--- to free the id may have died, and a submission that found the tombstone has kept it.
+-- Removes a slice of a flow after its retention. Returns its id and the life of its tombstone if only that remains, the
+-- id and 0 if the tombstone has ended too, else ''. The flow is due again when its tombstone has ended: the client that
+-- should free the id may have died, and a submission that found the tombstone has kept it.
 local function expire(home, flow_id, now, tombstone_ms)
   local key = L.record.key(home, flow_id)
   local has_record = redis.call('EXISTS', key) == 1

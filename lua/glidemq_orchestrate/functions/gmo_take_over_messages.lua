@@ -1,13 +1,13 @@
--- gmo_take_over_messages: begin messages of workers of a subscription that fell silent.
+-- gmo_take_over_messages: begin messages of silent workers of a subscription.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 subscription  3 consumer  4 lock_ms  5 times a message may stall  6 how many are wanted
+-- ARGS  1 now_ms  2 subscription  3 consumer  4 lock_ms  5 times a message may stall  6 max number of messages
 --       7 1 if one of them may be a suspect
--- REPLY rows as those of gmo_begin_messages
+-- REPLY rows as for gmo_begin_messages
 -- ERROR NOGROUP
--- EFFECTS none for up to four seconds after nobody has asked for lock_ms, see lease.lua. Else no more are taken than are
---       begun. The loss of a worker counts against what it had begun, see parts/lost_messages.lua; what stalled too often
---       has failed in this subscription. A Node worker lives as long as the job has heartbeats, ours as long as it renews
---       the entry.
+-- EFFECTS none for up to four seconds after a gap of lock_ms without any caller, see lease.lua. Else no more are taken
+--       than are begun. The loss of a worker counts against messages it had begun, see parts/lost_messages.lua; a
+--       message that stalled too often fails in this subscription. A Node worker is alive while the job has heartbeats,
+--       ours while it renews the entry.
 -- EVENT stalled {subscription} or failed {failedReason, subscription}
 local PAGE, OURS = 100, '^gmo%-'
 

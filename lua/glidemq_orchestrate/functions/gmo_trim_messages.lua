@@ -1,9 +1,9 @@
 -- gmo_trim_messages: keep the newest messages of a broadcast queue.
 -- KEYS  1 stream
 -- ARGS  1 now_ms  2 how many entries are kept
--- REPLY integer: how many are still too many
--- EFFECTS at most 50 of the oldest messages leave the stream and are removed, whether all subscriptions have handled them or
---       not; a run that has begun, and a retry, still end, and then the message is removed. Retries are not counted out.
+-- REPLY integer: the remaining excess
+-- EFFECTS at most 50 of the oldest messages leave the stream and are removed, even if not all subscriptions have
+--       handled them; a run that has begun and a retry still end first, then the message is removed. Retries count too.
 local PAGE = 50
 
 local function trim(keys, args)

@@ -1,7 +1,7 @@
 -- gmo_update_job: change one field of a job from outside.
 -- KEYS  1 job hash
 -- ARGS  1 now_ms  2 job id  3 field: data, progress, tpmTokens, lastActive or gmo:unhandled  4 value
---       5 1 = a missing job is no error
+--       5 1 = a missing job is not an error
 -- REPLY integer: 1, or 0 for a missing job, and nothing was changed
 -- ERROR GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
 -- EVENT progress {data} for that field

@@ -2,11 +2,11 @@
 -- KEYS  1 job hash   2 stream of the messages of the job
 -- ARGS  1 now_ms, proof, 7 ms for which the stream is kept   8 number of the first message, from 1 in each attempt, then
 --       texts (at most 100)
--- REPLY integer: how many messages of this attempt are there. Fewer than were sent: the server has lost earlier ones.
+-- REPLY integer: the stored messages of this attempt. If fewer than sent, the server has lost earlier ones.
 -- ERROR GMO_STALE
--- EFFECTS an entry {attempt, number, text} for each message whose turn it is; the field gmo:messages of the job says how
---       many there are, and of which attempt. When its result is accepted this becomes gmo:accepted (outcome.lua).
---       Repeatable: messages that are there already are not appended again.
+-- EFFECTS an entry {attempt, number, text} for each message in sequence; the field gmo:messages of the job has the
+--       number of messages and the attempt. When its result is accepted this becomes gmo:accepted (outcome.lua).
+--       Idempotent: existing messages are not appended again.
 local function write_messages(keys, args)
   local lease, stale = L.lease.check(keys, args)
   if not lease then

@@ -1,10 +1,10 @@
--- advance: the work of a flow, a slice at a time: nodes to be ended, reset or released. All open work is in the record,
--- so another caller can continue after one that died.
+-- advance: does the work of a flow in slices: ends, resets or releases nodes. All open work is in the record, so
+-- another caller can continue after a crash.
 L.advance = {}
 local SLICE, EDGES, BUDGET = 50, 500, 250
 local ENDED = { completed = true, failed = true }
 
--- Counts an open node whose job a Node worker has ended: that end holds. False for any other.
+-- Counts an open node whose job a Node worker has ended: that end stands. False for any other.
 local function keep_end(ref, now)
   local prefix, job_id = L.record.split(ref)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'failedReason')
@@ -19,8 +19,8 @@ local function keep_end(ref, now)
   return true
 end
 
--- Cancels the flow: ends a slice of its open nodes; a running one loses its lease with its state. Returns how many are
--- left.
+-- Cancels the flow: ends a slice of its open nodes; a running node loses its lease with its state. Returns how many
+-- remain.
 local function abort_open(flow, key, now)
   local reason = 'cancelled: ' .. (redis.call('HGET', key, 'reason') or '')
   for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':open', SLICE)) do
@@ -30,11 +30,11 @@ local function abort_open(flow, key, now)
       L.end_nodes.fail(flow, ref, reason, now)
     end
   end
-  L.settle.end_if_done(flow, key, now) -- also a flow that was about to run again, with no node open yet
+  L.settle.end_if_done(flow, key, now) -- also for a flow about to restart, with no node open yet
   return redis.call('SCARD', key .. ':open')
 end
 
--- Ends a slice of the blocked nodes and notifies their dependents. Returns how many are left.
+-- Ends a slice of the blocked nodes and notifies their dependents. Returns how many remain.
 local function end_blocked(home, flow_id, key, now)
   local edges = 0
   for _ = 1, SLICE do
@@ -42,7 +42,7 @@ local function end_blocked(home, flow_id, key, now)
     if not item then
       break
     end
-    -- names of queues may hold a line break, names of nodes not
+    -- names of queues may contain a line break, names of nodes may not
     local ref, ends_as, outcome, cause = item:match('^(.+)\n(%a+)\n(%a+)\n([^\n]*)$')
     if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
       local prefix, job_id = L.record.split(ref)
@@ -58,8 +58,8 @@ local function end_blocked(home, flow_id, key, now)
   return redis.call('SCARD', key .. ':blocked')
 end
 
--- Releases a slice of the ready nodes. Returns how many are left. One that runs again may follow nodes whose end was told
--- to nobody, as all was cancelled.
+-- Releases a slice of the ready nodes. Returns how many remain. A rerun node may follow nodes whose end was reported to
+-- nobody, since everything was cancelled.
 local function release_ready(flow, key, now)
   local spent = 0
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
@@ -74,7 +74,8 @@ local function release_ready(flow, key, now)
   return redis.call('SCARD', key .. ':ready')
 end
 
--- Does the first slice that is due: additions, the generation before, a cancel, a retry, then everything else. Returns how much is left.
+-- Does the first slice that is due: additions, the previous generation, a cancel, a retry, then all else. Returns how
+-- much remains.
 local function work(flow, key, now)
   local growing = L.grow.continue(flow, key, now)
   if growing > 0 then
@@ -92,7 +93,7 @@ local function work(flow, key, now)
   return unnotified + unready + end_blocked(flow.home, flow.id, key, now)
 end
 
--- Does one slice of a running flow. Returns how many pieces of work are left.
+-- Does one slice of a running flow. Returns how many pieces of work remain.
 function L.advance.slice(home, flow_id, now)
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') ~= 'running' then

@@ -1,7 +1,7 @@
--- begin_again: nodes of a flow run again; a flow that has ended runs again with them.
+-- begin_again: restarts a flow whose nodes rerun, even if it has ended.
 L.begin_again = {}
 
--- Nil when the flow may run again, else an error reply.
+-- Nil when the flow may restart, else an error reply.
 function L.begin_again.refusal(key, flow_id)
   local refused = L.retain.refusal(key, flow_id)
   if refused then
@@ -13,7 +13,7 @@ function L.begin_again.refusal(key, flow_id)
   end
 end
 
--- Sets the flow running with the mark `retry`, does the first slice and returns the state.
+-- Sets the flow to running with the mark `retry`, does the first slice and returns the state.
 function L.begin_again.start(key, flow_id, mark, now)
   local home, state = L.record.home(key, flow_id), redis.call('HGET', key, 'state')
   if state == 'running' then

@@ -1,4 +1,4 @@
--- blocked: nodes that still wait although all their dependencies have ended, whatever the cause: the caller that should
+-- blocked: nodes that still wait although all their dependencies have ended, for any reason: the caller that should
 -- have notified or released them was interrupted, or notified other jobs. Notifying a node again changes nothing.
 L.blocked = {}
 local SMALL, PAGE, CHEAP = 50, 100, 2000
@@ -16,11 +16,11 @@ function L.blocked.is_at_rest(flow, key, now)
   return true
 end
 
--- Whether a dependency of the node has not ended, nil where finding out would take too long here; and how many
+-- Whether a dependency of the node has not ended, nil where the check would take too long here; and how many
 -- dependencies were counted.
 local function is_waiting(key, prefix, job_id)
   local deps, own = prefix .. 'deps:' .. job_id, prefix .. job_id
-  local any = redis.call('SRANDMEMBER', deps) -- mostly one that has not ended
+  local any = redis.call('SRANDMEMBER', deps) -- usually one that has not ended
   if any and any ~= own and redis.call('SISMEMBER', key .. ':open', any) == 1 then
     return true, 0
   end
@@ -38,7 +38,7 @@ local function is_waiting(key, prefix, job_id)
   return redis.call('SINTERCARD', 2, deps, key .. ':open', 'LIMIT', 1 + guard) > guard, count
 end
 
--- The notice of a node that has ended, or nil; where its job is missing, the outcome comes from the record.
+-- The notice of a node that has ended, or nil; if its job is missing, the outcome comes from the record.
 local function notice_of(flow, key, ref)
   local prefix, job_id = L.record.split(ref)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure',
@@ -64,14 +64,14 @@ local function notify(flow, key, ref, dependency, now)
     return false
   elseif not notice.is_outside then
     L.release.notify(flow, key, dependency, ref, notice, now)
-  elseif notice.outcome == 'completed' then -- a child job that it has added itself
+  elseif notice.outcome == 'completed' then -- a child job that the node has added
     local prefix, job_id = L.record.split(ref)
     L.parents.notify { prefix = prefix, parent_id = job_id, member = dependency }
   end
   return true
 end
 
--- Releases or ends a node that has been notified of all its dependencies.
+-- Releases or ends a node that was notified of all its dependencies.
 local function decide(flow, key, ref, now)
   if L.rules.decide(key, ref) then
     L.release.node(flow, ref, now)
@@ -82,7 +82,7 @@ local function decide(flow, key, ref, now)
 end
 
 -- Checks an open node that waits for dependencies, and notifies it if all have ended. Returns the cost, and true when
--- gmo_notify_again has to do it.
+-- gmo_notify_again must do it.
 function L.blocked.check(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local waits, count = is_waiting(key, prefix, job_id)
@@ -101,9 +101,9 @@ function L.blocked.check(flow, key, ref, now)
   return cost + count, false
 end
 
--- Notifies an open node of those of its dependencies that have ended, while others are open: some may have told nobody,
--- as they were cancelled, and the node runs again without them. One with many dependencies is left to the walk over the
--- open nodes. Returns the cost.
+-- Notifies an open node of its ended dependencies, while others are open: cancelled ones may have notified nobody, and
+-- the node reruns without them. A node with many dependencies is left to the walk over the open nodes. Returns the
+-- cost.
 function L.blocked.catch_up(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local deps = prefix .. 'deps:' .. job_id

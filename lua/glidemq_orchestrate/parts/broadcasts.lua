@@ -1,14 +1,14 @@
--- broadcasts: messages that every subscription of a queue handles. A subscription is a consumer group of the stream, other
--- than that of the workers. glide-mq has one state for all of them, written by whoever was last; here each has its own,
--- and the message has ended when all have ended it.
--- A message is a job with these fields beside those of any job, SUB being a subscription:
+-- broadcasts: messages that every subscription of a queue handles. A subscription is a consumer group of the stream,
+-- other than the workers' group. glide-mq has one state for all of them, written by the last one; here each has its
+-- own, and the message ends when all have ended it.
+-- A message is a job with these additional fields, where SUB is a subscription:
 --   gmo:message        the id of its entry, for all subscriptions
 --   gmo:sub:SUB        "active\n<id of the entry>" (a worker has begun it; with "\nlost" it was lost), delayed (for its
 --                      next attempt), or "failed\n<when, ms>\n<reason>"; absent: it waits, is held by a worker, or is handled
 --   gmo:tries:SUB      how often it has failed, until it ends; glide-mq's counter expires after a day
---   gmo:stalls:SUB     how often a loss of its worker counted against it; gmo:suspect:SUB: in how many losses it may be the
---                      cause. Both go when an attempt ends
--- Whether an absent one is handled is told by the group: its last entry, and the entries that its workers hold.
+--   gmo:stalls:SUB     how many losses of its worker counted against it; gmo:suspect:SUB: how many losses it may have
+--                      caused. Both are removed when an attempt ends
+-- The group shows whether an absent one is handled: by its last entry, and the entries that its workers hold.
 -- The retry of one subscription is an entry with `retryGroup`, which is deleted when it is handled.
 L.broadcasts = {}
 local WORKERS, FAILED = 'workers', '^failed\n'
@@ -25,7 +25,7 @@ local function is_after(one, other)
   return ms > other_ms or ms == other_ms and seq > other_seq
 end
 
--- The subscriptions of a stream: {{name, id of the last entry that it was given}}; none without a stream.
+-- The subscriptions of a stream: {{name, id of its last delivered entry}}; none without a stream.
 function L.broadcasts.subscriptions(stream)
   local groups, found = redis.pcall('XINFO', 'GROUPS', stream), {}
   for _, fields in ipairs(groups.err and {} or groups) do
@@ -47,10 +47,10 @@ function L.broadcasts.holder(stream, group, entry_id)
 end
 
 -- The state of a message in one subscription: waiting, active, delayed, failed or completed; and the reason of a failure.
--- `whole`: that of a message without an entry, which no subscription was given: it waits for its time, or ended before.
+-- `whole`: the state of a message without an entry, delivered to no subscription: it is delayed, or ended before.
 local function state_in(b, sub, entry_id, is_there, noted, whole)
   local begun = noted and noted:match('^active\n([^\n]*)')
-  if begun then -- a Node worker of the subscription may have ended it since
+  if begun then -- a Node worker of the subscription may have ended it
     return L.broadcasts.holder(b.stream, sub.name, begun) and 'active' or 'completed'
   elseif noted == 'delayed' then
     return noted
@@ -59,12 +59,12 @@ local function state_in(b, sub, entry_id, is_there, noted, whole)
   elseif not entry_id then
     return unpack(whole)
   elseif is_after(entry_id, sub.last) then
-    return is_there and 'waiting' or 'completed' -- trimmed before it was read: it will not be
+    return is_there and 'waiting' or 'completed' -- trimmed before it was read: it never will be
   end
   return L.broadcasts.holder(b.stream, sub.name, entry_id) and 'active' or 'completed'
 end
 
--- The states of a message in all subscriptions: {{name, state, reason}}. `entry_id`: where it is known.
+-- The states of a message in all subscriptions: {{name, state, reason}}. `entry_id`: if known.
 function L.broadcasts.states(b, job_id, entry_id)
   local key, fields, found = b.prefix .. 'job:' .. job_id, { 'gmo:message', 'state', 'failedReason' }, {}
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
@@ -82,7 +82,7 @@ function L.broadcasts.states(b, job_id, entry_id)
   return found, entry_id
 end
 
--- Removes the retries of a message that no worker has begun, and what is left of it in the stream.
+-- Removes the retries of a message that no worker has begun, and its remains in the stream.
 local function unlist(b, job_id, entry_id)
   if entry_id then
     redis.call('XDEL', b.stream, entry_id)
@@ -107,7 +107,7 @@ local function retention(opts, state)
   return '0', 0, 0
 end
 
--- The message has ended. One with a retention leaves the stream: who subscribes later does not get it.
+-- The message has ended. With a retention it leaves the stream: later subscribers do not get it.
 local function close(b, job_id, entry_id, state, reason)
   local key, now = b.prefix .. 'job:' .. job_id, b.now
   local v = redis.call('HMGET', key, 'opts', 'state', 'gmo:trimmed')
@@ -130,8 +130,8 @@ end
 
 local STATES = { 'active', 'delayed', 'waiting' }
 
--- Gives the message the state that follows from those of its subscriptions. b: prefix stream now; keeps what it has read
--- of the subscriptions, which must not change meanwhile.
+-- Gives the message the state that follows from those of its subscriptions. b: prefix stream now; caches the
+-- subscriptions, which must not change in the meantime.
 function L.broadcasts.settle(b, job_id, entry_id)
   local key, has, reason = b.prefix .. 'job:' .. job_id, {}, nil
   local stored = redis.call('HMGET', key, 'state', 'id')

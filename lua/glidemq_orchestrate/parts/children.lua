@@ -1,7 +1,7 @@
--- children: a job that waits for the children that it has added goes on when all of them have ended: also those that have
--- failed, have expired, or were revoked or removed. Its handler reads which.
---   <prefix>gmo:awaiting   zset: id of a job that waits -> when its children are looked at again, as Node workers and
---                          glide-mq's functions tell nobody of a failure
+-- children: a job that waits for the children that it has added continues when all of them have ended, including
+-- failed, expired, revoked and removed ones. Its handler reads which.
+--   <prefix>gmo:awaiting   zset: id of a job that waits -> when to check its children again, as Node workers and
+--                          glide-mq's functions do not report failures
 L.children = {}
 local PAUSE, EACH, PARENTS, MAX, MANY, FEW = 3000, 10, 20, 1000, 100, 20
 local ENDED = { completed = true, failed = true }
@@ -19,13 +19,13 @@ local function each_parent(prefix, job_id, visit)
   for _, ref in ipairs(refs) do
     local queue, parent_id = L.record.split(ref)
     if queue then
-      pcall(visit, queue, parent_id, ref) -- those in another slot cannot be reached
+      pcall(visit, queue, parent_id, ref) -- jobs in another slot cannot be accessed
     end
   end
 end
 
--- Counts the final failure of a child as an end. Not for a parent that a Node client has made to wait from the start: there
--- a failed child holds its parent back.
+-- Counts the final failure of a child as an end. Not for a parent that a Node client created waiting: there a failed
+-- child blocks its parent.
 function L.children.failed(prefix, job_id)
   each_parent(prefix, job_id, function(queue, parent_id)
     local state = redis.call('HGET', queue .. 'job:' .. parent_id, 'state')
@@ -36,7 +36,7 @@ function L.children.failed(prefix, job_id)
   end)
 end
 
--- A failed child runs again: whoever waits for it waits again.
+-- A failed child reruns: its waiting parents wait again.
 function L.children.again(prefix, job_id)
   each_parent(prefix, job_id, function(queue, parent_id, ref)
     L.rules.forget(prefix .. job_id, ref)
@@ -44,7 +44,7 @@ function L.children.again(prefix, job_id)
   end)
 end
 
--- How many children a job has added. A node with many dependencies counts as one that has.
+-- How many children a job has added. A node with many dependencies is assumed to have some.
 local function count_children(prefix, job_id, v)
   local deps, found = prefix .. 'deps:' .. job_id, 0
   local total = redis.call('SCARD', deps)
@@ -57,7 +57,7 @@ local function count_children(prefix, job_id, v)
   return found
 end
 
--- A child that waits for the only place of an ordering key, which the job that would wait for the child keeps; or nil.
+-- A child that waits for the only slot of an ordering key, held by the job that would wait for the child; or nil.
 local function held_up(prefix, job_id)
   local group_key = redis.call('HGET', prefix .. 'job:' .. job_id, 'groupKey')
   if not group_key or redis.call('HGET', prefix .. 'group:' .. group_key, 'maxConcurrency') ~= '1' then
@@ -72,8 +72,8 @@ local function held_up(prefix, job_id)
   end
 end
 
--- Why a job that asks to wait for its children would wait for nobody, or for ever, or nil. The field gmo:waited: how many
--- it had when it waited last; it goes when an attempt fails or is lost, or a child runs again.
+-- Why a job cannot wait for its children, since there are none or it would never end; or nil. The field gmo:waited: how
+-- many it had when it last waited; removed when an attempt fails or is lost, or a child reruns.
 function L.children.refusal(prefix, job_id)
   local key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', key, 'gmo:waited', 'gmo:flow', 'opts', 'depsCompleted')
@@ -89,13 +89,13 @@ function L.children.refusal(prefix, job_id)
   redis.call('HSET', key, 'gmo:waited', found)
 end
 
--- The job waits for its children from now on.
+-- Makes the job wait for its children.
 function L.children.await(prefix, job_id, now)
   redis.call('ZADD', prefix .. 'gmo:awaiting', now + PAUSE, job_id)
 end
 
--- The child waits for nobody any more: its end tells the job nothing, not even a later one with the same id. Returns whether
--- it was a child of the job.
+-- Detaches a child: its end, or that of a later job with its id, no longer affects the job. Returns whether it was a
+-- child of the job.
 local function part(prefix, job_id, member)
   local queue, child_id = L.record.split(member)
   local key = queue and queue .. 'job:' .. child_id
@@ -107,7 +107,7 @@ local function part(prefix, job_id, member)
   return true
 end
 
--- Parts a job that is removed from its children, a thousand at most, if one has not ended.
+-- Detaches a removed job from its children, a thousand at most, if one has not ended.
 function L.children.leave(prefix, job_id)
   local deps, done = prefix .. 'deps:' .. job_id, redis.call('HGET', prefix .. 'job:' .. job_id, 'depsCompleted')
   if redis.call('SCARD', deps) <= L.numbers.int(done, 0) then
@@ -118,8 +118,8 @@ function L.children.leave(prefix, job_id)
   end
 end
 
--- Parts a node that runs again from the children of its last run. Of many dependencies only those are looked at that
--- cannot be nodes by their ids, or none, unless it has waited for children.
+-- Detaches a rerun node from the children of its last run. With many dependencies, only those are checked that cannot
+-- be nodes by their ids, and only if it has waited for children.
 function L.children.forget(prefix, job_id)
   local deps, key = prefix .. 'deps:' .. job_id, prefix .. 'job:' .. job_id
   local count = redis.call('SCARD', deps)
@@ -138,7 +138,7 @@ function L.children.forget(prefix, job_id)
   end
 end
 
--- Whether a child has ended, or is gone, without its parent having been told.
+-- Whether a child has ended or was removed without notifying its parent.
 local function is_unnoticed(key, parent_id, member, is_node)
   if not L.record.split(member) or redis.call('HEXISTS', key, 'depdone:' .. member) == 1 then
     return false
@@ -165,7 +165,7 @@ local function look(prefix, parent_id, now)
   end
 end
 
--- Looks at the children of jobs that have waited for a while; returns of how many.
+-- Checks the children of jobs that have waited for a while; returns the number of jobs.
 function L.children.sweep(prefix, now)
   local due = redis.call('ZRANGEBYSCORE', prefix .. 'gmo:awaiting', '-inf', now, 'LIMIT', 0, PARENTS)
   for _, parent_id in ipairs(due) do

@@ -1,10 +1,11 @@
--- cleanup: removes what a queue no longer needs and no other call removes, for gmo_cleanup. docs/keys.md lists every key
--- with who removes it. A slice looks at a bounded number of things; a hash without an order is sampled: while a quarter
--- of a sample is removed, there is more.
---   <prefix>gmo:dedup      zset: deduplication id -> when to look whether its entry may go; see dedup.lua of glide-mq's
---   <prefix>gmo:ordering   string: the highest number that an ordering key had which was removed; see group_setup.lua
---   <prefix>gmo:supervised has the fields `cleaned` and `cleaned_minute`: when all that was due was removed last, and the
---                          same for what is enough once in a minute
+-- cleanup: removes what a queue no longer needs and no other call removes, for gmo_cleanup. docs/keys.md lists who
+-- removes each key. A slice checks a bounded number of items. An unordered hash is sampled: while a quarter of a sample
+-- is removed, there is more.
+--   <prefix>gmo:dedup      zset: deduplication id -> when to check whether its entry may be removed; see dedup.lua of
+--                          glide-mq's
+--   <prefix>gmo:ordering   string: the highest number of any removed ordering key; see group_setup.lua
+--   <prefix>gmo:supervised has the fields `cleaned` and `cleaned_minute`: when everything due was last removed, and the
+--                          same for the work done once per minute
 L.cleanup = {}
 local SLICE, SAMPLE, FAILED = 100, 50, 200
 local FORGOTTEN = 14 * 86400000
@@ -21,8 +22,8 @@ local function forget_dedup(prefix, dedup_id)
   redis.call('ZREM', prefix .. 'gmo:dedup', dedup_id)
 end
 
--- Removes the deduplication ids whose windows are over and whose jobs have ended; later looks for the others are as far
--- away as the entry is old, an hour at most. Returns how many were looked at.
+-- Removes deduplication ids whose windows are over and whose jobs have ended; the next check of the others is after the
+-- age of the entry, an hour at most. Returns how many were checked.
 local function dedup(prefix, now)
   local due = redis.call('ZRANGEBYSCORE', prefix .. 'gmo:dedup', '-inf', now, 'LIMIT', 0, SLICE)
   for _, dedup_id in ipairs(due) do
@@ -38,7 +39,7 @@ local function dedup(prefix, now)
   return #due
 end
 
--- The window of an entry that another library wrote: from the options of its job, or a long one if that is gone.
+-- The window of an entry written by another library: from the options of its job, or a long one if that was removed.
 local function window_of(prefix, job_id)
   local opts = redis.call('HGET', prefix .. 'job:' .. job_id, 'opts')
   local is_json, options = pcall(cjson.decode, opts or '')
@@ -49,7 +50,7 @@ local function window_of(prefix, job_id)
   return type(mark) == 'table' and L.numbers.int(tostring(mark.ttl), 0) or 0
 end
 
--- Notes some of the deduplication ids that another library has written. Rows of tables are left to who adds them.
+-- Notes some deduplication ids written by another library.
 local function adopt_dedup(prefix)
   local noted = prefix .. 'gmo:dedup'
   if redis.call('HLEN', prefix .. 'dedup') <= redis.call('ZCARD', noted) then
@@ -64,7 +65,7 @@ local function adopt_dedup(prefix)
   end
 end
 
--- Whether the limits of a group let its next job start at once, so that nothing is lost with them.
+-- Whether the limits of a group allow its next job to start at once, so that removing them loses nothing.
 local function is_fresh(prefix, group_key, group, now)
   local int = L.numbers.int
   local capacity = int(group.tbCapacity, 0)
@@ -77,15 +78,15 @@ local function is_fresh(prefix, group_key, group, now)
     or int(group.tbTokens, capacity) * 1000 + elapsed * int(group.tbRefillRate, 0) >= capacity * 1000
 end
 
--- Whether no job of an ordering key waits, runs, or will come back to a place that it holds.
+-- Whether no job of an ordering key waits, runs, or will return to a slot that it holds.
 local function is_idle(prefix, group_key, last, now)
   local group, int = L.groups.load(prefix, group_key), L.numbers.int
   return int(group.active, 0) <= 0 and int(group.nextSeq, 0) > last
     and redis.call('EXISTS', prefix .. 'groupq:' .. group_key) == 0 and is_fresh(prefix, group_key, group, now)
 end
 
--- The ordering keys of the jobs that have failed last: upstream's library would let these wait for numbers that were
--- given out long ago.
+-- The ordering keys of the most recently failed jobs: upstream's library would make these wait for numbers assigned
+-- long ago.
 local function keys_of_failed(prefix)
   local found = {}
   for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'failed', -FAILED, -1)) do
@@ -97,7 +98,7 @@ local function keys_of_failed(prefix)
   return found
 end
 
--- Removes the ordering keys among a sample that are idle. Returns whether there may be many more.
+-- Removes the idle ordering keys of a sample. Returns whether there may be many more.
 local function groups(prefix, now)
   local page, count, failed = redis.call('HRANDFIELD', prefix .. 'ordering', SAMPLE, 'WITHVALUES'), 0, nil
   for i = 1, #page, 2 do
@@ -117,9 +118,9 @@ local function groups(prefix, now)
   return count * 8 > #page -- two entries of the page for each
 end
 
--- Removes the leases of owners of portable flows that were not heard of for twice the longest lapse, unless such a flow
--- is open: its end tells when that was. The leases of other flows go with their last flow. A client does this too when
--- it removes such a flow.
+-- Removes the leases of owners of portable flows that were not renewed for twice the longest lapse, unless such a flow
+-- is open: its cancellation reports the last renewal. Leases of other flows are removed with their last flow. A client
+-- does this too when it removes such a flow.
 local function owners(prefix, now)
   if redis.call('EXISTS', prefix .. 'gmo:portable') == 1 then
     return
@@ -131,7 +132,7 @@ local function owners(prefix, now)
   end
 end
 
--- Whether this is due, by a field that has the time of the last one.
+-- Whether work is due, by a field with the time of the last run.
 local function is_due(prefix, field, now, every)
   local last = L.numbers.int(redis.call('HGET', prefix .. 'gmo:supervised', field), 0)
   return now < last or now - last >= every
@@ -156,7 +157,7 @@ local function each_minute(prefix, now)
   return false
 end
 
--- Does a slice; returns whether there is more to do. Every worker calls this: one call in a second does the work.
+-- Does a slice; returns whether there is more to do. Every worker calls this; one call per second does the work.
 function L.cleanup.slice(prefix, now)
   if not is_due(prefix, 'cleaned', now, SECOND) then
     return false

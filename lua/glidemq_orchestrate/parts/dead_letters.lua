@@ -1,10 +1,10 @@
 -- dead_letters: jobs that have failed for good and have no dead letter yet. The call that fails a job notes it, so that
--- no letter is lost with a client; a client writes the letter, as its queue may be in another slot.
+-- no letter is lost if a client crashes; a client writes the letter, as its queue may be in another slot.
 --   <prefix>gmo:letters   hash: job id -> "<when it failed>\n<JSON [name, data, reason, attempts], or ''>", if the meta
---                         field deadLetterQueueName names a queue for letters. The JSON is for a job that may be removed
---                         before: as it fails, or by the retention of others; '' for a large job that stays. For a
---                         message of a broadcast the field is "<job id>||<subscription>".
--- Not noted: nodes that end because of others, cancelled nodes, and jobs that were revoked before an attempt.
+--                         field deadLetterQueueName is set. The JSON is for a job that may be removed first: as it
+--                         fails, or by the retention of others; '' for a large job that stays. For a message of a
+--                         broadcast the field is "<job id>||<subscription>".
+-- Not noted: nodes that end because of others, cancelled nodes, and jobs revoked before an attempt.
 L.dead_letters = {}
 local LARGE = 65536
 
@@ -13,12 +13,12 @@ local function is_wanted(prefix)
   return redis.call('HGET', prefix .. 'meta', 'deadLetterQueueName')
 end
 
--- Writes a note. Where the key is of another type, the job fails without a letter: its end matters more.
+-- Writes a note. If the key has another type, the job fails without a letter: its end matters more.
 local function write(prefix, job_id, now, copy)
   redis.pcall('HSET', prefix .. 'gmo:letters', job_id, L.numbers.text(now) .. '\n' .. (copy or ''))
 end
 
--- The data for the letter of a job that may be removed as it fails; nil when no letter is wanted.
+-- The data for the letter of a job that may be removed as it fails; nil when no letter is needed.
 function L.dead_letters.copy(prefix, job_id, reason)
   if not is_wanted(prefix) then
     return nil
@@ -41,8 +41,8 @@ function L.dead_letters.note(prefix, job_id, now, copy, is_revoked)
   return write(prefix, job_id, now, copy)
 end
 
--- Notes a message that has failed for good in one subscription, as `<job id>||<subscription>`: others may go on with it, and
--- each has a letter of its own. parts: name, data, reason, failed attempts.
+-- Notes a message that has failed for good in one subscription, as `<job id>||<subscription>`: others may continue with
+-- it, and each has its own letter. parts: name, data, reason, failed attempts.
 function L.dead_letters.note_message(prefix, job_id, group, now, parts)
   if is_wanted(prefix) then
     write(prefix, job_id .. '||' .. group, now, cjson.encode(parts))

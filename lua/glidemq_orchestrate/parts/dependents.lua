@@ -1,13 +1,13 @@
--- dependents: notifies the dependents of a node that it has ended, or runs again; more than SLICE of them in slices.
--- A notified one moves from glide-mq's `parents` of the node to the set <prefix>gmo:notified:<job id>, and all move back
--- when none is left: the rest of the work is in the sets, and any server process can continue.
+-- dependents: notifies the dependents of a node that it has ended or reruns; more than SLICE of them in slices.
+-- A notified dependent moves from glide-mq's `parents` of the node to the set <prefix>gmo:notified:<job id>, and all
+-- move back when none remains: the progress is in the sets, so any server process can continue.
 -- Rows of <flow>:notifying: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `notify`, or `back` while all move back
--- first because notifying starts again, or `end` when all are notified. Outcome `again`: they forget the node's end, and
--- with the cause `follow` or `late` run again too.
+-- first because notifying starts again, or `end` when all are notified. Outcome `again`: they forget the node's end,
+-- and with the cause `follow` or `late` rerun too.
 L.dependents = {}
 local SLICE, BACK_SLICE = 50, 500
 
--- The set of the dependents that are notified.
+-- The set of notified dependents.
 local function notified_key(prefix, job_id)
   return prefix .. 'gmo:notified:' .. job_id
 end
@@ -21,7 +21,7 @@ function L.dependents.count(prefix, job_id)
   return count, count <= SLICE
 end
 
--- Starts notifying all dependents in slices, also where an earlier notice has not reached all of them.
+-- Starts notifying all dependents in slices, even if an earlier notice has not reached all of them.
 function L.dependents.begin(key, ref, notice)
   local prefix, job_id = L.record.split(ref)
   local pass = redis.call('EXISTS', notified_key(prefix, job_id)) == 1 and 'back' or 'notify'
@@ -29,7 +29,7 @@ function L.dependents.begin(key, ref, notice)
   redis.call('HSET', key .. ':notifying', ref, row)
 end
 
--- Notifies the dependents of a job, in all queues, of its end. Returns true when gmo_advance_flow has to continue: they
+-- Notifies the dependents of a job, in all queues, of its end. Returns true when gmo_advance_flow must continue: there
 -- are too many, or one cannot run. notice: see rules.lua; count: the number of dependents, if the caller knows it.
 function L.dependents.notify(flow, prefix, job_id, now, notice, count)
   local key, ref = L.record.key(flow.home, flow.id), prefix .. job_id
@@ -85,7 +85,7 @@ local function notify_some(flow, key, ref, notice, now)
   return redis.call('EXISTS', parents) == 0
 end
 
--- Does a slice of one job with many dependents; returns how many such jobs are left.
+-- Does a slice of one job with many dependents; returns how many such jobs remain.
 function L.dependents.continue(flow, key, now)
   local notifying = key .. ':notifying'
   local ref = redis.call('HRANDFIELD', notifying)
@@ -110,7 +110,7 @@ function L.dependents.continue(flow, key, now)
   return redis.call('HLEN', notifying)
 end
 
--- Removes the set of notified dependents of a job that is removed.
+-- Removes the set of notified dependents of a removed job.
 function L.dependents.forget(prefix, job_id)
   redis.call('UNLINK', notified_key(prefix, job_id))
 end

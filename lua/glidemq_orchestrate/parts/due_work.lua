@@ -1,6 +1,6 @@
--- due_work: does what is due in a queue. Jobs whose delay, suspension, wait for a group or retention is over; in a home,
--- deadlines.
--- Both the call that fetches and the upkeep do it, so that a worker that wakes for something due also releases it.
+-- due_work: processes due work of a queue: jobs whose delay, suspension, wait for a group or retention is over; in a
+-- home also deadlines.
+-- Both the fetching call and the upkeep do it, so that a worker that wakes for due work also releases it.
 L.due_work = {}
 local PROMOTED, GROUPS, RELEASED, EXPIRED, PASSING = 100, 20, 100, 20, 500
 local HOLDERS = { 'scheduled', 'ratelimited', 'suspended', 'gmo:due', 'gmo:leaving', 'gmo:awaiting' }
@@ -27,7 +27,7 @@ local function end_node(ref, now)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'attemptsMade', 'gmo:queue_timeout',
     'gmo:unhandled')
   local flow = L.record.of_job(prefix, job_id)
-  -- A worker without its handler holds it for a moment, and gives it back.
+  -- A worker without its handler holds it for a moment and hands it back.
   local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[2], 0) == 0
   if is_passing then
     L.due.node(flow and flow.home or prefix, ref, now + PASSING)
@@ -44,7 +44,7 @@ local function end_node(ref, now)
   L.advance.slice(flow.home, flow.id, now)
 end
 
--- Meets at most `most` deadlines of a home.
+-- Enforces at most `most` deadlines of a home.
 local function meet_deadlines(home, now, most)
   local members = redis.call('ZRANGEBYSCORE', home .. 'gmo:due', '-inf', now, 'LIMIT', 0, most)
   for _, member in ipairs(members) do
@@ -61,7 +61,7 @@ local function meet_deadlines(home, now, most)
   return #members
 end
 
--- Does a slice of what is due, with at most `deadlines` deadlines. Returns how much was due, and the ids of flows that
+-- Does a slice of due work, with at most `deadlines` deadlines. Returns how much was due, and the ids of flows that
 -- need gmo_advance_flow.
 function L.due_work.slice(prefix, now, deadlines)
   local keys, flows = {}, {}

@@ -1,7 +1,7 @@
--- Ends nodes that no worker runs, or not any more: because of others, by a cancel, by hand.
+-- Ends nodes that no worker runs, or no longer runs: because of others, by a cancel, by hand.
 L.end_nodes = {}
 
--- Takes a node out of every place from which a worker could start it, and from a worker that runs it.
+-- Removes a node from every place where a worker could start it, and from a worker that runs it.
 function L.end_nodes.withdraw(prefix, job_id, now)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed')
   local entry = v[1] and v[1] ~= '' and v[1] or nil
@@ -19,8 +19,8 @@ function L.end_nodes.withdraw(prefix, job_id, now)
   end
 end
 
--- Makes the job of a node again that was removed before it ended. Where nothing is left of it, the field gmo:gone says that
--- it can only end.
+-- Recreates the job of a node that was removed before it ended. If it was removed completely, the field gmo:gone marks
+-- that it can only end.
 local function ensure(flow, prefix, job_id)
   local key = prefix .. 'job:' .. job_id
   if redis.call('HEXISTS', key, 'state') == 0 and not L.jobs.restore(prefix, job_id) then
@@ -29,7 +29,7 @@ local function ensure(flow, prefix, job_id)
   end
 end
 
--- Ends a node as failed that is not running, or not any more.
+-- Ends a node as failed that is not running, or no longer.
 function L.end_nodes.fail(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
   ensure(flow, prefix, job_id)

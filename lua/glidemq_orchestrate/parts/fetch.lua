@@ -16,7 +16,7 @@ local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
 
--- Adds the row of a started job to the reply. `given`: its inputs, see inputs.lua; `ahead`: '+' where its handler does not
+-- Adds the row of a started job to the reply. `given`: its inputs, see inputs.lua; `ahead`: '+' if its handler does not
 -- begin at once, see losses.lua.
 local function add_row(x, job_id, entry_id, v, started, epoch, ahead, given)
   local row = { job_id, entry_id, started, unpack(v, 1, SHOWN) }
@@ -44,7 +44,7 @@ local function mark(x, key, job_id, entry_id, v, at, ahead)
   return epoch
 end
 
--- Whether glide-mq's rules for revoked, expiring and grouped jobs let the job start; else it is ended or parked.
+-- Whether glide-mq's rules for revoked, expiring and grouped jobs allow the job to start; else it is ended or parked.
 local function pass_gates(x, job_id, entry_id)
   local why = L.activate.job { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, now = x.now }
   if not why then
@@ -76,7 +76,7 @@ local function is_held_otherwise(x, job_id, entry_id, held)
   return #redis.call('XPENDING', x.stream, x.group, held, held, 1) > 0
 end
 
--- Removes an entry whose job is not waiting. The entry of a running job stays: gmo_reclaim decides about it.
+-- Removes an entry whose job is not waiting. The entry of a running job stays: gmo_reclaim decides on it.
 local function drop_entry(x, job_id, entry_id, v, at)
   if v[at + STATE] == 'active' and entry_id ~= '' and not is_held_otherwise(x, job_id, entry_id, v[at + ENTRY]) then
     return
@@ -124,7 +124,7 @@ local function from_list(x, list_key, count)
   end
 end
 
--- Reads new entries. Creates the workers' group where it is missing, as after FLUSHDB.
+-- Reads new entries. Creates the workers' group if it is missing, as after FLUSHDB.
 local function read_stream(x, count)
   local words = { 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>' }
   local reply = redis.pcall('XREADGROUP', unpack(words))
@@ -170,7 +170,7 @@ function L.fetch.again(x)
     end
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)
-  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the database was emptied
+  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the database was flushed
     local found = redis.call('XRANGE', x.stream, entry[1], entry[1])[1]
     local job_id = found and L.stream.job_id(found[2])
     if job_id then

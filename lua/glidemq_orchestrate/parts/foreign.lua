@@ -1,11 +1,11 @@
--- Nodes that were ended outside these functions, by a Node worker, a revocation or an expiry: their job has ended, the
--- record has them open. Repeatable, also by two supervisors at the same time: `:open` counts every end once.
+-- Nodes that were ended outside these functions, by a Node worker, a revocation or an expiry: their jobs have ended,
+-- but they are open in the record. Idempotent, also with two concurrent supervisors: `:open` counts every end once.
 L.foreign = {}
-local SETTLED, EDGE = 5, 1 -- the cost of a settlement in the limit of a call, and of each dependent that it notifies
+local SETTLED, EDGE = 5, 1 -- the cost of a settlement towards the limit of a call, and of each notified dependent
 local WIDEST = 50          -- more dependents are notified in slices
 
--- Delays a released node that is in the stream because a Node worker released it, which ignores delays. Only while no
--- worker holds its entry, and only if the entry is among the newest: a best effort, not a guarantee.
+-- Delays a released node that is in the stream because a Node worker released it and ignored its delay. Only while no
+-- worker holds its entry, and only if the entry is among the newest: best effort, no guarantee.
 local function reroute(flow, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
@@ -26,8 +26,8 @@ local function reroute(flow, ref, now)
   end
 end
 
--- Fails the job of a node again that its flow has counted as failed: a Node worker has completed it since, because
--- glide-mq does not refuse that. Returns the cost.
+-- Fails the job of a node again that its flow has counted as failed: a Node worker has completed it since, which
+-- glide-mq does not refuse. Returns the cost.
 local function fail_again(prefix, job_id, state, now)
   if state ~= 'completed' then
     return 0
@@ -39,8 +39,8 @@ local function fail_again(prefix, job_id, state, now)
   return SETTLED
 end
 
--- Lets a node run that a Node worker has ended after it was taken from that worker, and before it was started again: its
--- job has ended and was never active. Returns whether that is so.
+-- Lets a node run that a Node worker ended after losing it and before another start: its job has ended but was never
+-- active. Returns whether that was the case.
 local function refuse_late(flow, ref, withdrawn, processed_on, now)
   if not withdrawn or (processed_on and processed_on ~= '') then
     return false

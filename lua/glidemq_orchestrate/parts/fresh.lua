@@ -1,4 +1,4 @@
--- fresh: a node that runs again begins like a new one; nothing that its last run left in its job decides anything.
+-- fresh: a rerun node begins like a new one; nothing from its last run affects it.
 L.fresh = {}
 
 -- jobs/fields.py has the same list (OF_ONE_RUN), for servers without these functions.
@@ -7,7 +7,7 @@ local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:accepted', 'gmo:begun
   'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount',
   'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
 
--- The delay of the last run may be a backoff, or what its handler asked for: the node has that of its options again.
+-- The delay of the last run may be a backoff or one set by its handler: restores the delay of the options.
 local function restore_delay(key)
   local v = redis.call('HMGET', key, 'delay', 'opts')
   if v[1] and v[1] ~= '0' then
@@ -17,8 +17,9 @@ local function restore_delay(key)
   end
 end
 
--- Lets the job of a node wait again, without results and marks of its last run. Its log, outputs and messages stay. The field
--- gmo:round tells its runs apart: it grows with each, by one here, and on the portable path to the number of the round.
+-- Makes the job of a node wait again, without results and marks of its last run. Its log, outputs and messages stay.
+-- The field gmo:round distinguishes its runs: it grows by one here, and on the portable path to the number of the
+-- round.
 function L.fresh.reset(prefix, job_id, job, now)
   local key = prefix .. 'job:' .. job_id
   redis.call('ZREM', prefix .. 'failed', job_id)

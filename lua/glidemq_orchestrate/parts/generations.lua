@@ -1,18 +1,18 @@
--- generations: a flow id has generations 0, 1, 2, ... Each is a flow with a record, tables and jobs of its own, stored
--- under the flow id (generation 0) or under "<flow id>{<number>.<digits>}"; the ids of users hold no brace.
---   <home>gmo:generations:<flow id>   stream, made with generation 1: an entry "<number>-1" for each generation that
---                                     began, with its fields id (under which it is stored), digest, path, request, how;
---                                     the last one is current. MAX of them are kept, with their records.
--- A record has the field `superseded`, the number of its successor, from the moment in which that began, and the field
--- `after`, the id of its predecessor, from the same moment until the predecessor has ended and what this generation
--- carries over is its own. Before that none of its nodes is released.
---   <flow>:carried   list of "<ref>\n<job id>": completed nodes of the predecessor that are nodes of this generation too,
---                    each with the id under which its dependents were staged, and a + while these are being moved;
---                    with no id if its dependents are the same, and carried over too
+-- generations: a flow id has generations 0, 1, 2, ... Each is a flow with its own record, tables and jobs, stored under
+-- the flow id (generation 0) or under "<flow id>{<number>.<digits>}"; users' ids contain no brace.
+--   <home>gmo:generations:<flow id>   stream, created with generation 1: an entry "<number>-1" for each generation that
+--                                     began, with the fields id (the stored id), digest, path, request, how; the last
+--                                     one is current. MAX of them are kept, with their records.
+-- A record has the field `superseded`, the number of its successor, once that has begun; and the field `after`, the id
+-- of its predecessor, until the predecessor has ended and this generation has adopted what it carries over. Before that
+-- none of its nodes is released.
+--   <flow>:carried   list of "<ref>\n<job id>": completed nodes of the predecessor that are carried over, each with the
+--                    id under which its dependents were staged, and a + while these are being moved; without an id if
+--                    its dependents are the same and carried over too
 L.generations = {}
 local SLICE, BUDGET, MOVED, MAX = 50, 100, 500, 100
 
--- The flow id and the number in the id under which a generation is stored.
+-- The flow id and the number in the stored id of a generation.
 local function split(stored)
   local id, number = stored:match('^(.+){(%d+)%.%x+}$')
   return id or stored, tonumber(number) or 0
@@ -35,7 +35,7 @@ local function entries(key, count)
   return found, ids
 end
 
--- The id under which the current generation of a flow is stored.
+-- The stored id of the current generation of a flow.
 function L.generations.current(key, stored)
   local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
   for at = 1, last and #last[2] or 0, 2 do
@@ -46,7 +46,7 @@ function L.generations.current(key, stored)
   return (split(stored))
 end
 
--- An error reply when another generation has begun since, else nil.
+-- An error reply when another generation has begun, else nil.
 function L.generations.refusal(key, stored)
   local by = redis.call('HGET', key, 'superseded')
   if by then
@@ -55,7 +55,7 @@ function L.generations.refusal(key, stored)
   end
 end
 
--- Emits an event of a flow: with the id that its users know, and the number of a later generation.
+-- Emits an event of a flow: with the public id and, after generation 0, the number of the generation.
 function L.generations.emit(home, kind, stored)
   local id, number = split(stored)
   if number > 0 then
@@ -77,7 +77,7 @@ local function note(key, home, new, how)
   redis.call('XADD', key, number .. '-1', 'id', new, 'digest', v[1], 'path', v[2] or '', 'request', v[3] or '', 'how', how)
 end
 
--- Removes the oldest generations beyond MAX, as far as their jobs are gone.
+-- Removes the oldest generations beyond MAX, provided that their jobs were removed.
 local function trim(key, home)
   local surplus = redis.call('XLEN', key) - MAX
   if surplus <= 0 then
@@ -93,7 +93,8 @@ local function trim(key, home)
   end
 end
 
--- Lets the records of all generations end after `ms`, or keeps them if that is nil: a flow that had expired runs again.
+-- Lets the records of all generations expire after `ms`, or makes them permanent if that is nil: an expired flow
+-- restarts.
 function L.generations.expire(home, stored, ms)
   local keys = { L.generations.key(home, stored) }
   for _, generation in ipairs((entries(keys[1], 2 * MAX))) do
@@ -108,7 +109,7 @@ function L.generations.expire(home, stored, ms)
   end
 end
 
--- Begins a staged generation in the place of the one before, which is cancelled if it runs.
+-- Begins a staged generation in place of the previous one, which is cancelled if it runs.
 function L.generations.begin(home, before, new, how, now)
   local key, old, number = L.generations.key(home, new), L.record.key(home, before), select(2, split(new))
   note(key, home, new, how)
@@ -121,8 +122,8 @@ function L.generations.begin(home, before, new, how, now)
   L.record.start(home, new, now)
 end
 
--- Makes a completed node of the generation before one of this generation: its dependents are those that were staged here,
--- and hear of its end. Its own dependencies are carried over too. Returns whether it is done, and the cost.
+-- Adopts a completed node of the previous generation: gives it the dependents staged here and notifies them of its end.
+-- Its own dependencies are carried over too. Returns whether it is done, and the cost.
 local function adopt(flow, ref, staged_id, is_begun, now)
   local prefix, job_id = L.record.split(ref)
   local job_key, staged, parents = prefix .. 'job:' .. job_id, prefix .. 'parents:' .. staged_id, prefix .. 'parents:' .. job_id
@@ -152,7 +153,7 @@ local function adopt(flow, ref, staged_id, is_begun, now)
   return true, 1 + #members
 end
 
--- Removes a slice of what was staged to be carried over by a generation that never began.
+-- Removes a slice of the nodes staged to be carried over by a generation that never began.
 function L.generations.forget_carried(key)
   for _, entry in ipairs(redis.call('LPOP', key .. ':carried', SLICE) or {}) do
     local ref, staged_id = entry:match('^(.*)\n([^\n]*)$')
@@ -162,8 +163,8 @@ function L.generations.forget_carried(key)
   end
 end
 
--- Does a slice of what comes before the first release: the generation before ends, what is carried over is adopted, and
--- the jobs that are left of the generation before are due to be removed. Returns how much is left, at least 1.
+-- Does a slice of the work before the first release: ends the previous generation, adopts carried-over nodes, and
+-- schedules the removal of the remaining jobs of the previous generation. Returns how much remains, at least 1.
 function L.generations.follow(flow, key, before, now)
   if redis.call('HGET', L.record.key(flow.home, before), 'state') == 'running' then
     return L.advance.slice(flow.home, before, now) + 1
@@ -187,7 +188,7 @@ function L.generations.follow(flow, key, before, now)
     L.index.removed(flow.home, before)
     redis.call('HSETNX', L.record.key(flow.home, before), 'expired_at', now)
     redis.call('ZADD', flow.home .. 'gmo:expiring', now, before)
-    L.settle.end_if_done(flow, key, now) -- when all nodes were carried over
+    L.settle.end_if_done(flow, key, now) -- if all nodes were carried over
   end
   return left + 1
 end

@@ -1,5 +1,5 @@
 -- Growth: nodes that are added to a flow while it runs, by one of its nodes or from outside. They are staged first,
--- where no call starts or counts them, and join the flow together: those of a node with its completion.
+-- neither started nor counted, and join the flow together: those of a node when it completes.
 --   <home>gmo:grow:<growth id>         hash: node name -> "<batch>\n<table JSON>\n<ref>", staged
 --   <home>gmo:grow:<growth id>:held    list of JSON [batch, new ref, old ref, name of the new]: old nodes that wait
 --                                      for new ones; added before the other edges, which let new ones run
@@ -8,8 +8,8 @@
 --                                      chunks:<batch>, sealed:<batch>; count = nodes of sealed batches
 --   <home>gmo:growing                  zset: "<growth id>\n<flow id>" -> when nodes were last staged
 --   <flow>:growing                     set of growth ids that are joining, slice by slice; the flow ends after them
--- The growth id of a node is its job id. The nodes that a node adds depend on it, if on nothing else. Its dependents are
--- notified last, so that no added node runs before all of them are in the flow.
+-- The growth id of a node is its job id. Added nodes without dependencies depend on the node that adds them. Its
+-- dependents are notified last, so that no added node runs before all of them are in the flow.
 L.grow = {}
 local SLICE = 50
 
@@ -36,7 +36,7 @@ function L.grow.unlink_row(key, name, ref)
   redis.call('HDEL', key, name)
 end
 
--- Removes a slice of the staged nodes of a growth that is not joining; returns how many nodes are left.
+-- Removes a slice of the staged nodes of a growth that is not joining; returns how many nodes remain.
 function L.grow.drop(home, growth, flow_id)
   local key = L.grow.key(home, growth)
   if redis.call('SISMEMBER', L.record.key(home, flow_id) .. ':growing', growth) == 1 then
@@ -54,7 +54,7 @@ function L.grow.drop(home, growth, flow_id)
   return left
 end
 
--- Makes the nodes that a failed attempt has staged due for the sweep immediately.
+-- Makes nodes staged by a failed attempt due for the sweep immediately.
 function L.grow.abandon(flow, job_id)
   redis.call('ZADD', flow.home .. 'gmo:growing', 'XX', 0, job_id .. '\n' .. flow.id)
 end
@@ -70,7 +70,7 @@ function L.grow.sweep(home, before)
   if meta[1] and meta[2] then
     local prefix, job_id = L.record.split(meta[1])
     local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:token')
-    if job[1] == 'active' and job[2] == meta[2] then -- a long attempt; check again in a minute
+    if job[1] == 'active' and job[2] == meta[2] then -- a long attempt: check again in a minute
       redis.call('ZADD', home .. 'gmo:growing', tonumber(before) + 60000, member)
       return true
     end

@@ -1,17 +1,17 @@
--- Staging nodes that are added to a flow. Nodes come as in gmo_stage_flow; edges to nodes that the flow already has come
--- in the header: after = [[old ref, new ref], ...] (the new one waits), before = [[new ref, old ref, name], ...] (the
--- old one waits for the new one of that name too).
+-- Stages nodes to add to a flow. Nodes have the form of gmo_stage_flow; edges to existing nodes of the flow are in the
+-- header: after = [[old ref, new ref], ...] (the new one waits), before = [[new ref, old ref, name], ...] (the old one
+-- waits for the new one of that name too).
 -- Header JSON {id, growth, batch, chunk, chunks, after, before}: a batch is all or nothing. Its last chunk, or any
--- later one, has the number of all `chunks`, and seals the batch when all of them have arrived.
+-- later one, has the total number of `chunks`, and seals the batch when all have arrived.
 L.growth_staging = {}
 
--- Whether the flow already has this node from the same growth: a repeat, or a node that runs again.
+-- Whether the flow already has this node from the same growth: a repeat, or a rerun node.
 local function is_same(s, node, row)
   return redis.call('HGET', node.prefix .. 'job:' .. node.id, 'gmo:grown') == s.header.growth
     and (node.row == '' or row:match('^%[[^,]*(,.*)$') == node.row:match('^%[[^,]*(,.*)$'))
 end
 
--- The nodes that are new; nil and an error when a name is taken.
+-- The new nodes; nil and an error when a name is taken.
 local function fresh_nodes(s, nodes)
   local fresh = {}
   for _, node in ipairs(nodes) do
@@ -85,7 +85,7 @@ local function stage(s, nodes, now)
   if s.ref then
     redis.call('HSET', meta, 'ref', s.ref, 'token', s.token)
     local prefix, job_id = L.record.split(s.ref)
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:grows', '1') -- without this field its end looks for no growth
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:grows', '1') -- its end checks for a growth
   end
   redis.call('ZADD', s.home .. 'gmo:growing', now, s.header.growth .. '\n' .. s.header.id)
   for _, node in ipairs(fresh) do

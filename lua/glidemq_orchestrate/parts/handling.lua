@@ -12,7 +12,7 @@ local function acknowledge(h, entry_id, is_retry)
   end
 end
 
--- The number of failed attempts: ours, or glide-mq's where a Node worker of the subscription counted on.
+-- The number of failed attempts: ours, or glide-mq's if a Node worker of the subscription has counted further.
 local function tries(h, key)
   local own = L.numbers.int(redis.call('HGET', key, field(h, 'tries')), 0)
   return math.max(own, L.numbers.int(redis.call('HGET', key .. ':sub:' .. h.group, 'a'), 0))
@@ -42,12 +42,12 @@ local function is_retry_entry(key, entry_id)
   return first and first ~= entry_id or false
 end
 
--- Begins a message that this worker holds. Returns the fields of its job and how often it has failed, or nil: it is not
--- to be run, and was acknowledged.
+-- Begins a message that this worker holds. Returns the fields of its job and how often it has failed, or nil: it must
+-- not run, and was acknowledged.
 function L.handling.begin(h, job_id, entry_id, is_retry)
   local key = h.prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', key, 'state', 'revoked', 'expireAt', field(h, 'sub'))
-  local was_told = v[2] == '1' and v[4] and v[4]:find('^failed\n') -- by whoever has revoked it
+  local was_told = v[2] == '1' and v[4] and v[4]:find('^failed\n') -- by the client that revoked it
   if not v[1] or was_told then
     acknowledge(h, entry_id, is_retry)
     return nil
@@ -92,7 +92,7 @@ local function fail(h, job_id, entry_id, reason, is_retry, allowed, backoff)
   redis.call('HSET', key .. ':sub:' .. h.group, 'a', made)
   redis.call('EXPIRE', key .. ':sub:' .. h.group, 86400)
   redis.call('HSET', key, field(h, 'sub'), 'delayed', 'failedReason', reason)
-  redis.call('HDEL', key, field(h, 'stalls'), field(h, 'suspect')) -- this attempt ended well, for its worker
+  redis.call('HDEL', key, field(h, 'stalls'), field(h, 'suspect')) -- its worker survived this attempt
   redis.call('ZADD', h.prefix .. 'scheduled', h.now + backoff, job_id .. '||' .. h.group)
   acknowledge(h, entry_id, is_retry)
   L.events.emit(h.prefix .. 'events', 'retrying', job_id, 'failedReason', reason, 'attemptsMade', made, 'delay',
@@ -129,12 +129,12 @@ function L.handling.finish(h, o)
   return fail(h, o.job_id, o.entry_id, o.text, is_retry, o.allowed, o.backoff)
 end
 
--- Makes this worker the holder of an entry that some worker holds, as of now; XCLAIM is in no rule of rights that was given.
+-- Makes this worker the holder of a held entry, idle since now. Users may lack the right to XCLAIM.
 function L.handling.claim(h, entry_id)
   redis.call('XAUTOCLAIM', h.stream, h.group, h.consumer, 0, entry_id, 'COUNT', 1, 'JUSTID')
 end
 
--- What the functions for workers of subscriptions have first in ARGS: 1 now_ms  2 subscription  3 consumer
+-- The first ARGS of the functions for workers of subscriptions: 1 now_ms  2 subscription  3 consumer
 function L.handling.of(keys, args)
   return { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = tonumber(args[1]), group = args[2],
     consumer = args[3] }

@@ -3,7 +3,8 @@
 --   <home>gmo:flows:state:<state>     the same for the flows in that state
 --   <home>gmo:flows:label:<key>=<value>   the same for the flows with that label, 32 labels a flow at most
 --   <home>gmo:staging                 zset: id of a staged flow -> when its submitter last sent a chunk
---   <home>gmo:expiring                zset: id of an ended flow -> when its jobs are to be removed; then, when its tombstone ends
+--   <home>gmo:expiring                zset: id of an ended flow -> when to remove its jobs; then, when its tombstone
+--                                     ends
 -- The set of home queues, <prefix>:gmo:homes, is in another slot: clients write it.
 L.index = {}
 local MAX_LABELS, MAX_SCAN = 32, 1000
@@ -47,7 +48,7 @@ function L.index.moved(home, flow_id, old, new, now)
   end
 end
 
--- Takes a flow off every list.
+-- Removes a flow from every list.
 function L.index.removed(home, flow_id)
   local record = redis.call('HMGET', L.record.key(home, flow_id), 'listed', 'labels')
   for _, key in ipairs(label_keys(home, record[2] or nil)) do

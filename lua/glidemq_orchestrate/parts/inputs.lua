@@ -1,10 +1,9 @@
--- inputs: what a node reads of its dependencies when it starts. Part of fetch.lua.
+-- inputs: the results of its dependencies that a node reads when it starts. Part of fetch.lua.
 L.inputs = {}
 local MAX_INPUTS, MAX_INPUT_BYTES, CHEAP = 20, 262144, 2000
 local ENDED = { completed = true, failed = true }
 
--- Some of the dependencies that have not ended, of a node with many; nil where there is none, or finding out would take
--- too long here.
+-- Some open dependencies of a node with many; nil if there is none, or the check would take too long here.
 local function open_ones(prefix, job_id)
   local v, deps = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:home', 'gmo:flow'), prefix .. 'deps:' .. job_id
   local open = v[1] and v[2] and L.record.key(v[1], v[2]) .. ':open'
@@ -40,8 +39,8 @@ function L.inputs.read(prefix, job_id)
   return is_small and found or false, unended
 end
 
--- Lets a node that was just started wait again whose dependencies run again, all or some, unless its rule lets it run
--- before they end. Returns whether it waits. They may have begun again since it was released, or since its last attempt.
+-- Makes a node that was just started wait again if dependencies of it rerun, unless its rule allows it to run before
+-- they end. Returns whether it waits. They may have restarted since it was released, or since its last attempt.
 function L.inputs.wait(x, job_id, entry_id, unended)
   local ref, job_key = x.prefix .. job_id, x.prefix .. 'job:' .. job_id
   for _, dependency in ipairs(unended) do

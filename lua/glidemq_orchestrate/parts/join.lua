@@ -1,5 +1,5 @@
 -- How staged nodes (grow.lua) join their flow: first all nodes, then the edges that make old nodes wait, then those
--- that let new nodes run; last the dependents of the node that added them are notified. In slices, by any caller.
+-- that release new nodes; finally the dependents of the node that added them are notified. In slices, by any caller.
 L.join = {}
 
 local SLICE, HELD_SLICE, EDGE_SLICE, MAX_ROW = 50, 500, 25, 65536
@@ -33,8 +33,8 @@ local function admit(key, table_key, sealed, page)
   end
 end
 
--- Makes an old node wait for new ones too, unless it has been released. Their names are appended to its row, for people
--- to read, until the row is long: rewriting a row of a megabyte in each slice would cost more than the rest.
+-- Makes an old node wait for new ones too, unless it was released. Their names are appended to its row, for display,
+-- until the row is long: rewriting a row of a megabyte in each slice would cost more than the rest.
 local function hold_back(key, old, edges)
   local prefix, job_id = L.record.split(old)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node')
@@ -71,7 +71,8 @@ local function hold_slice(key, table_key, sealed)
   end
 end
 
--- Makes a new node wait for an old one; if that has ended already, the new one is notified here, as no later call will.
+-- Makes a new node wait for an old one; if that has already ended, the new one is notified here, since no later call
+-- will do it.
 local function wait_for(flow, key, old, new, now)
   local prefix, job_id = L.record.split(old)
   redis.call('SADD', prefix .. 'parents:' .. job_id, new)
@@ -114,7 +115,7 @@ local function step(flow, key, growth, now)
   end
 end
 
--- Does a slice of one growth that is joining; returns about how much work is left.
+-- Does a slice of one growth that is joining; returns about how much work remains.
 function L.grow.continue(flow, key, now)
   local growth = redis.call('SRANDMEMBER', key .. ':growing')
   if not growth then
@@ -130,8 +131,8 @@ function L.grow.has_joined(key)
   return redis.call('EXISTS', key .. ':growing') == 0
 end
 
--- Lets the nodes that a completed attempt has staged join the flow. Returns nil when there are none; else true:
--- gmo_advance_flow is needed, which notifies the node's dependents.
+-- Lets the nodes staged by a completed attempt join the flow. Returns nil when there are none; else true:
+-- gmo_advance_flow is then needed, and notifies the node's dependents.
 function L.grow.commit(flow, prefix, job_id, now)
   local meta_key = L.grow.key(flow.home, job_id) .. ':meta'
   local meta = redis.call('HMGET', meta_key, 'token', 'count')

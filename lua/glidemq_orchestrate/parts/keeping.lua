@@ -1,13 +1,13 @@
--- keeping: the retention that a job asks for concerns this job alone. It counts those that have asked for the same, and
--- removes no other.
---   <prefix>gmo:kept:<completed or failed>:<count>   zset: job id -> when it ended; jobs of which the newest <count> are kept
---   <prefix>gmo:leaving                              see retention.lua: what goes by its age, or was needed when it was to go
+-- keeping: the retention in a job's options affects only jobs with the same retention.
+--   <prefix>gmo:kept:<completed or failed>:<count>   zset: job id -> when it ended; jobs whose newest <count> are kept
+--   <prefix>gmo:leaving                              see retention.lua: jobs to be removed by age, or still needed when
+--                                                    due
 L.keeping = {}
 local BATCH, LETTER_MS = 100, 60000
 
 local OPTION = { completed = 'removeOnComplete', failed = 'removeOnFail' }
 
--- What the options of a job say of its retention in this state; nil for nothing.
+-- The retention in the options of a job for this state; nil for none.
 local function wanted_of(prefix, job_id, state)
   local opts, name = redis.call('HGET', prefix .. 'job:' .. job_id, 'opts'), OPTION[state]
   if not opts or not string.find(opts, '"' .. name .. '":', 1, true) then
@@ -17,7 +17,7 @@ local function wanted_of(prefix, job_id, state)
   return is_json and type(options) == 'table' and options[name] or nil
 end
 
--- A job leaves this state, or is removed: it is none of the newest any more.
+-- A job leaves this state or is removed: it no longer counts among the newest.
 function L.keeping.forget(prefix, job_id, state)
   local wanted = OPTION[state] and wanted_of(prefix, job_id, state)
   local count = type(wanted) == 'table' and wanted.count or wanted
@@ -26,8 +26,7 @@ function L.keeping.forget(prefix, job_id, state)
   end
 end
 
--- Keeps the newest `count` of the jobs that asked for this count. One that others have removed or retried meanwhile only
--- leaves the list.
+-- Keeps the newest `count` of the jobs with this count. A job that was removed or retried by others is only delisted.
 local function by_count(prefix, state, job_id, count, now)
   local key, text = prefix .. 'gmo:kept:' .. state .. ':' .. L.numbers.text(count), L.numbers.text
   redis.call('ZADD', key, now, job_id)
@@ -42,8 +41,8 @@ local function by_count(prefix, state, job_id, count, now)
   end
 end
 
--- Applies the retention of a job that has just ended. mode `true`: it goes now; `count` and `age_count`: it is among the
--- newest `count`, and goes when it is `age` seconds old (0 = no limit); else it is kept.
+-- Applies the retention of a job that has just ended. mode `true`: it is removed now; `count` and `age_count`: it
+-- counts among the newest `count`, and is removed at an age of `age` seconds (0 = no limit); else it is kept.
 function L.keeping.apply(prefix, state, job_id, mode, count, age, now)
   if mode == 'true' then
     L.retention.remove(prefix, state, job_id, now, now)
@@ -60,11 +59,11 @@ function L.keeping.apply(prefix, state, job_id, mode, count, age, now)
   end
 end
 
--- Applies the retention of a job that the server has failed: nobody reported an outcome, so its options say it.
+-- Applies the retention of a job that the server failed, from its options, since no worker reported an outcome.
 function L.keeping.of_failed(prefix, job_id, now)
   local wanted = wanted_of(prefix, job_id, 'failed')
   if wanted == true and (redis.call('HGET', prefix .. 'gmo:letters', job_id) or ''):sub(-1) == '\n' then
-    L.retention.leave(prefix, 'failed', job_id, now, now + LETTER_MS) -- its dead letter is yet to be made from it
+    L.retention.leave(prefix, 'failed', job_id, now, now + LETTER_MS) -- its dead letter must first be made from it
   elseif wanted == true then
     L.keeping.apply(prefix, 'failed', job_id, 'true', 0, 0, now)
   elseif type(wanted) == 'number' then

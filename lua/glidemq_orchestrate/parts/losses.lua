@@ -1,10 +1,10 @@
--- losses: the jobs that a lost worker held. Only one whose handler had begun can have caused the loss; what was only
--- fetched goes back at no cost. Of several that had begun nobody knows which did it: they are suspects.
--- A token ends in '+' where the job was fetched ahead; its worker writes the token to gmo:ran when its handler begins.
--- gmo:lost: how often its worker was lost while it ran. gmo:suspect: in how many losses it may be the cause; a worker runs
--- one suspect at a time, and says so first. What ran beside one is a suspect too: else a second culprit would stay
--- unknown, and each suspect that it runs beside would be charged in its place. 0: it was fetched only, which its worker
--- may not have had the time to deny. All three go when an attempt ends well.
+-- losses: the jobs that a lost worker held. Only one whose handler had begun can have caused the loss; prefetched jobs
+-- go back without using up an attempt. Among several that had begun, the cause is unknown: they are suspects.
+-- A token ends in '+' if the job was prefetched; its worker writes the token to gmo:ran when its handler begins.
+-- gmo:lost: how often its worker was lost while it ran. gmo:suspect: how many losses it may have caused; a worker runs
+-- one suspect at a time, and reports that first. Jobs that ran beside one are suspects too: otherwise a second culprit
+-- would stay unknown, and each suspect beside it would be charged instead. 0: it was only prefetched, as far as is
+-- known. All three are removed when an attempt ends well.
 L.losses = {}
 L.losses.MARKS = { 'stalledCount', 'gmo:lost', 'gmo:suspect' }
 
@@ -16,7 +16,7 @@ end
 
 local READY = { waiting = true, prioritized = true, ['group-waiting'] = true, delayed = true }
 
--- Whether an open job waits for a worker, or was only fetched by one: no handler has it.
+-- Whether an open job waits for a worker, or was only prefetched: no handler runs it.
 function L.losses.is_idle(job_key, state)
   if state ~= 'active' then
     return READY[state] or false
@@ -31,7 +31,7 @@ function L.losses.holder(prefix, job_id, consumer)
   return token:match('^(.*)/') or consumer
 end
 
--- Adds a job to those that its worker has lost. `entry_id`: '' = from a list.
+-- Adds a job to those that its worker lost. `entry_id`: '' = from a list.
 function L.losses.add(r, job_id, entry_id, job, holder)
   local has_begun, suspect, made = read(r.prefix, job_id)
   local worker = r.workers[holder]
@@ -46,14 +46,14 @@ function L.losses.add(r, job_id, entry_id, job, holder)
   worker.suspects = worker.suspects + (has_begun and suspect > 0 and 1 or 0)
 end
 
--- Whether the loss counts against a job: it is the only suspect, or there is none among those that had begun.
+-- Whether the loss counts against a job: it is the only suspect, or none of those that had begun is one.
 local function is_charged(worker, lost)
   return lost.has_begun and (worker.suspects == 0 or (worker.suspects == 1 and lost.suspect > 0))
 end
 
 L.losses.is_charged = is_charged
 
--- Notes that a handler had begun, in the job and in its log.
+-- Records that a handler had begun, in the job and in its log.
 local function note(r, worker, lost, key)
   L.hashes.add(key, 'gmo:lost', 1)
   redis.call('HSET', key, 'gmo:begun', '1')
@@ -100,7 +100,7 @@ local function take_back(r, worker, lost)
   return put_back(r, lost)
 end
 
--- A held job that no worker will end: it has ended, or is gone.
+-- A held job that no worker will end: it has ended or was removed.
 function L.losses.forget(r, job_id, entry_id)
   if entry_id ~= '' then
     return L.stream.ack(r.prefix .. 'stream', r.group, entry_id, false)
@@ -109,7 +109,7 @@ function L.losses.forget(r, job_id, entry_id)
   return L.list_active.release(r.prefix .. 'list-active')
 end
 
--- Takes back all that was added. Returns for each worker its name, how many jobs went back or failed, how many of them
+-- Reclaims all added jobs. Returns for each worker its name, how many jobs were requeued or failed, how many of them
 -- had begun, and the ids of some of these.
 function L.losses.take_back(r)
   local rows = {}

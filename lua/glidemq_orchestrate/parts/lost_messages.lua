@@ -1,11 +1,12 @@
--- lost_messages: what a worker of a subscription had begun when it was lost. The rule is that of losses.lua: of several
--- nobody knows which did it, and all become suspects; if one was suspect before, only that one is charged; a worker runs
--- one suspect at a time. h: see handling.lua, and lock_ms, most (how often a message may stall), lost (by worker).
+-- lost_messages: messages that a worker of a subscription had begun when it was lost. The rule is that of losses.lua:
+-- among several the cause is unknown, and all become suspects; if one was a suspect before, only that one is charged; a
+-- worker runs one suspect at a time. h: see handling.lua, and lock_ms, most (how often a message may stall), lost (by
+-- worker).
 L.lost_messages = {}
 local STALLED, PENDING = 'job stalled more than maxStalledCount', 1000
 
 -- The messages that a worker had begun and has not renewed, and how many of them are suspects; nil while it has renewed
--- others: those that were begun after the last renewal lapse a moment later, and are judged together.
+-- others: those begun after the last renewal lapse a moment later, and are judged together.
 local function begun_by(h, consumer)
   local found, suspects, oldest, is_partial = {}, 0, 0, false
   local lock_ms = L.lease.duration(consumer, h.lock_ms)
@@ -30,7 +31,7 @@ local function begun_by(h, consumer)
   return found, suspects
 end
 
--- Counts the loss against one message. What is to be run again keeps its worker, until one takes it over.
+-- Counts the loss against one message. A message to be retried keeps its worker until another one takes it over.
 local function charge(h, message, charged)
   local key, field = h.prefix .. 'job:' .. message.id, L.handling.field
   L.hashes.add(key, field(h, 'suspect'), 1)

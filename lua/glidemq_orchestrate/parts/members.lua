@@ -1,8 +1,8 @@
--- members: what a member of the `deps` set of a job is: a gate, a node that it depends on, or a child, which is a job that it
--- has added while it ran. keys.py has the same rule for ids.
+-- members: the kinds of members of a job's `deps` set: a gate, a node that it depends on, or a child, which is a job
+-- that it added while it ran. keys.py has the same rule for ids.
 L.members = {}
 
--- Whether an id is that of a node of the flow of a node, as far as ids tell: a child may be named in the same way.
+-- Whether an id seems to be that of a node in the same flow: a child may be named in the same way.
 function L.members.is_node_id(own_id, job_id)
   if job_id:find('^gmo%-%x+$') then
     return true
@@ -14,8 +14,8 @@ function L.members.is_node_id(own_id, job_id)
   return job_id:find('~', 1, true) ~= nil
 end
 
--- Whether a member is a child of the job `own_id`; the state of its job, false where there is none; and whether it is in
--- another slot. What is gone or in another slot tells by its id.
+-- Whether a member is a child of the job `own_id`; the state of its job, false without one; and whether it is in
+-- another slot. For a removed job or one in another slot, the id decides.
 function L.members.look(own_id, member)
   local queue, job_id = L.record.split(member)
   if not queue or job_id:find('^gmo%-gate%-') then

@@ -1,10 +1,10 @@
--- Open nodes that would never end: their job was removed, or is in no place from which a worker takes it.
+-- Open nodes that would never end: their job was removed, or is in no place where a worker would find it.
 L.open_nodes = {}
 
 local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
 
--- A text that changes with every step in the life of a job, and the fields; empty for a missing job, or one of which
--- only fields remain that a late worker has written.
+-- A text that changes with every step in the life of a job, and the fields; empty for a missing job, or one with only
+-- fields written by a late worker.
 local function trace(job_key)
   local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
     'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked', 'gmo:removed')
@@ -17,7 +17,7 @@ local function trace(job_key)
   return table.concat(fields, '|', 1, 7), fields
 end
 
--- Brings a job back to the stream; one that a worker took from a list gives back its slot.
+-- Requeues a job in the stream; a job that a worker took from a list releases its slot.
 local function put_back(prefix, job_id)
   local job_key, job = prefix .. 'job:' .. job_id, L.jobs.read(prefix, job_id)
   if job.state == 'active' and L.list_active.is_source(job) then

@@ -1,5 +1,5 @@
--- order: the nodes of a flow in an order that a restart of the server and a failover keep, <flow>:order. Functions that
--- go through all nodes in slices use positions in it; a SCAN cursor is not valid in another server process.
+-- order: the nodes of a flow in an order that survives a restart of the server and a failover, <flow>:order. Functions
+-- that go through all nodes in slices use positions in it; a SCAN cursor is not valid in another server process.
 -- Entries of nodes that were removed from the table may remain.
 L.order = {}
 
@@ -8,7 +8,7 @@ function L.order.entry(name, ref)
   return name .. '\n' .. ref
 end
 
--- The name and the ref in an entry. Names of nodes hold no line break, names of queues may.
+-- The name and the ref in an entry. Names of nodes contain no line break, names of queues may.
 function L.order.split(entry)
   return entry:match('^([^\n]*)\n(.*)$')
 end
@@ -26,8 +26,8 @@ function L.order.add(key, nodes)
   end
 end
 
--- Writes the list of a flow that was staged by a version without it, in one go, however long that takes, and returns
--- its length; else nil.
+-- Writes the list of a flow that was staged by a version without it, in one step of any length, and returns its length;
+-- else nil.
 function L.order.ensure(key)
   if redis.call('EXISTS', key .. ':order') == 1 or redis.call('EXISTS', key .. ':nodes') == 0 then
     return nil

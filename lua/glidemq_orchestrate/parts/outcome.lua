@@ -5,18 +5,18 @@
 --   skip      text = reason: the job was not needed; it ends as completed, with the field gmo:skipped
 --   fail      text = reason, numbers = attempts allowed, backoff in ms
 --   later     text = new data ('' = keep), numbers = ms since the epoch, 1 if no handler was called (its queue timeout
---             goes on); the attempt does not count
+--             continues); the attempt does not count
 --   children  wait until the child jobs (second number 1: the dependencies) have ended; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
---   begun     no outcome yet: the handler of a job that was fetched ahead begins
+--   begun     not an outcome: the handler of a prefetched job begins
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
--- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`,
--- `error <message>` (the job's keys are broken).
+-- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`, `error <message>`
+-- (the job's keys are broken).
 L.outcome = { WORDS = 9 }
 local FLOW_FAILURE = 50
 
--- The job fields that finishing needs, or nil and the reason why the attempt no longer owns the job.
+-- The job fields for finishing, or nil and the reason why the attempt no longer owns the job.
 local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
@@ -62,7 +62,7 @@ local function notify_single_parent(x, o, job)
   end
 end
 
--- Notes that the messages of this attempt count: how many, which attempt, and the job in whose stream they are.
+-- Records that the messages of this attempt are accepted: how many, which attempt, and the job with their stream.
 local function accept_messages(x, o, job)
   if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then
     redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:accepted', job.messages .. ' ' .. o.job_id)
@@ -98,7 +98,7 @@ local function done(x, o, job)
   elseif job.flow then
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
   else
-    -- of a skipped node of the portable path the supervisor notifies the dependents
+    -- the supervisor notifies the dependents of a skipped portable node
     if o.kind == 'done' or not L.jobs.is_portable(redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts')) then
       x.spent = x.spent + L.parents.notify_all(x.prefix, o.job_id)
     end
@@ -131,7 +131,7 @@ local function fail(x, o, job)
   return verdict
 end
 
--- Ends the attempt without an end of the job: it waits for a time, child jobs, a signal or its turn.
+-- Ends the attempt but not the job: it waits for a time, child jobs, a signal or its turn.
 local function park(x, o, job)
   local p = { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group, now = x.now }
   local refusal = o.kind == 'children' and o.second ~= 1 and L.children.refusal(x.prefix, o.job_id)

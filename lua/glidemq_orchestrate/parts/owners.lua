@@ -1,17 +1,18 @@
--- owners: who keeps a running flow wanted. An owner is a process or a task; its lease is one for all its flows of a home
--- queue, so that one small call renews it. A lease is named "<lapse in ms>:<name of the owner>".
---   <flow>:owners            hash: name of an owner -> "<lapse in ms>\n<cancel or keep>"; and who of them has vanished
---                            last, while others own it; until the flow has ended
---   <home>gmo:owners         zset of the leases: when their owners were last heard of; clients renew them by ZADD XX
+-- owners: processes or tasks that keep a running flow alive. An owner has one lease for all its flows of a home queue,
+-- so that one small call renews it. A lease is named "<lapse in ms>:<name of the owner>".
+--   <flow>:owners            hash: name of an owner -> "<lapse in ms>\n<cancel or keep>"; and the last of them that
+--                            lapsed, while others own it; until the flow has ended
+--   <home>gmo:owners         zset of the leases: when they were last renewed; clients renew them by ZADD XX
 --   <home>gmo:owned:<lease>  set of the ids of the running flows of an owner
---   <home>gmo:due            owner\n<lease>: whether it has been silent for half the lapse; silent\n<lease>: whether still
--- Two looks, half a lapse apart: where the server itself was away, owners that live are heard of between them.
+--   <home>gmo:due            owner\n<lease>: whether it was silent for half the lapse; silent\n<lease>: whether it
+--                            still is
+-- Two checks, half a lapse apart: if the server itself was down, live owners renew in between.
 L.owners = {}
 local SLICE = 20
-local LAST = '' -- who has vanished last, "<when the lease ended>\n<last heard of>\n<lapse in s>\n<choice>\n<name>"
+local LAST = '' -- the last lapsed owner, "<when the lease ended>\n<last renewal>\n<lapse in s>\n<choice>\n<name>"
 
--- A time in ms since the epoch as people read it, in UTC. Years run from March, so that leap days come last: the formulas
--- of Howard Hinnant's "chrono-compatible low-level date algorithms".
+-- A time in ms since the epoch as readable text, in UTC. Years start in March, so that leap days come last: the
+-- formulas of Howard Hinnant's "chrono-compatible low-level date algorithms".
 local function moment(ms)
   local floor, seconds = math.floor, math.floor(ms / 1000)
   local days = floor(seconds / 86400) + 719468
@@ -43,14 +44,14 @@ local function look_at(home, kind, lease, at)
   redis.call('ZADD', home .. 'gmo:due', at, kind .. '\n' .. lease)
 end
 
--- Gives a running flow to an owner, who is heard of now.
+-- Adds a running flow to an owner, and renews its lease.
 local function give(home, flow_id, lease, now)
   redis.call('SADD', home .. 'gmo:owned:' .. lease, flow_id)
   redis.call('ZADD', home .. 'gmo:owners', 'GT', now, lease)
   look_at(home, 'owner', lease, now + half(lapse_of(lease)))
 end
 
--- Takes a flow from an owner, whose lease ends with its last flow.
+-- Removes a flow from an owner, whose lease ends with its last flow.
 local function take(home, flow_id, lease)
   local owned = home .. 'gmo:owned:' .. lease
   redis.call('SREM', owned, flow_id)
@@ -59,7 +60,7 @@ local function take(home, flow_id, lease)
   end
 end
 
--- Notes an owner of a flow. text: its lapse and what follows. The lease begins when the flow runs.
+-- Records an owner of a flow. text: its lapse and its choice. The lease begins when the flow runs.
 function L.owners.add(home, flow_id, name, text, now)
   local key = L.record.key(home, flow_id)
   local before = redis.call('HGET', key .. ':owners', name)
@@ -91,7 +92,7 @@ function L.owners.ended(home, flow_id)
   redis.call('UNLINK', owners)
 end
 
--- Whether a flow has an owner who is not known to have vanished.
+-- Whether a flow has an owner that is not known to have lapsed.
 local function is_wanted(home, owners)
   for name, text in pairs(L.hashes.load(owners)) do
     if redis.call('ZSCORE', home .. 'gmo:owners', lease_of(name, text)) then
@@ -101,8 +102,8 @@ local function is_wanted(home, owners)
   return false
 end
 
--- Takes a flow from an owner who has vanished. If nobody else owns it, what the one chose happens whose lease ended last:
--- that need not be the one who is found last.
+-- Removes a flow from a lapsed owner. If nobody else owns it, the choice of the owner whose lease ended last applies:
+-- that need not be the one found last.
 local function lose(home, flow_id, lease, heard, now)
   local lapse, name, owners = lapse_of(lease), lease:match('^%d+:(.*)$'), L.record.key(home, flow_id) .. ':owners'
   local last = redis.call('HGET', owners, LAST) or ''
@@ -125,8 +126,8 @@ local function lose(home, flow_id, lease, heard, now)
   end
 end
 
--- Looks whether an owner is silent. One that was at the look before, and whose lapse is over, loses a slice of its flows;
--- called again while it has any.
+-- Checks whether an owner is silent. If it was already silent at the previous check and its lapse is over, it loses a
+-- slice of its flows; called again while it has any.
 function L.owners.look(home, lease, was_silent, now)
   local lapse, heard = lapse_of(lease), tonumber(redis.call('ZSCORE', home .. 'gmo:owners', lease) or nil)
   if not heard then

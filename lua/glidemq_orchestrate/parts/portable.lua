@@ -1,5 +1,5 @@
--- Jobs of nodes of the portable path. Each call names the round of the flow in which it was decided, and does not change
--- a job that a later round runs again (job field gmo:round): a slow caller does no harm.
+-- Jobs of nodes of the portable path. Each call contains the round of the flow in which it was decided, and does not
+-- change a job that a later round reruns (job field gmo:round): a slow caller is harmless.
 L.portable = {}
 local READY = { waiting = true, prioritized = true, ['group-waiting'] = true, delayed = true }
 
@@ -13,8 +13,8 @@ local function is_unstarted(job_key, job)
   return READY[job.state] and not L.due.has_begun(job_key)
 end
 
--- Takes a job out of every place from which a worker could start it, and from a worker that runs it. `limit`: how many
--- entries of the stream are looked at.
+-- Removes a job from every place where a worker could start it, and from a worker that runs it. `limit`: how many
+-- entries of the stream to search.
 function L.portable.withdraw(prefix, job_id, job, limit, now)
   L.remove.take_out(prefix, job_id, job, redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or nil, limit)
   redis.call('ZREM', prefix .. 'gmo:list-held', job_id)

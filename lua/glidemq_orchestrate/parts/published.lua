@@ -1,10 +1,10 @@
--- published: what accepted attempts have written and readers may not see yet. The sorted set gmo:published of a queue has a
--- line for each, and when it was accepted. Whoever has made it visible removes the line; the job may be gone long before.
--- Nothing stays for longer than KEPT_MS.
+-- published: output of accepted attempts that readers may not see yet. The sorted set gmo:published of a queue has a
+-- line for each, and when it was accepted. The client that makes it visible removes the line; the job may be removed
+-- long before. No line stays for longer than KEPT_MS.
 L.published = {}
 local KEPT_MS = 30 * 24 * 3600 * 1000
 
--- The lines in a field gmo:published that are of an attempt.
+-- The lines of an attempt in a field gmo:published.
 function L.published.of(field, token, processed_on)
   local lines = {}
   local attempt, rest = (field or ''):match('^([^\n]*)\n(.*)$')
@@ -16,7 +16,7 @@ function L.published.of(field, token, processed_on)
   return lines
 end
 
--- Lets what an accepted attempt has noted outlive its job. A key that somebody has made something else costs the note only.
+-- Lets the notes of an accepted attempt outlive its job. If the key has another type, only the notes are lost.
 function L.published.accept(x, o, job)
   local key = x.prefix .. 'gmo:published'
   redis.call('HDEL', x.prefix .. 'job:' .. o.job_id, 'gmo:published')

@@ -2,13 +2,14 @@
 --   <home>gmo:flow:<id>           hash: id name digest total home labels state completed failed reason
 --                                 skipped ignored (failures that do not count) created_at started_at
 --                                 finished_at retention and deadline (ms) fail_fast expired_at listed (the state in
---                                 the index) extensions (how many) request (the token of whoever asked for it)
---                                 note (of whoever asked for it) runs (how often it has begun again after its end), and the
---                                 marks cancel (the state it ends in), retry (rerun.lua), grown (nodes have added nodes), superseded and after (generations.lua)
+--                                 the index) extensions (how many) request (its idempotency key) note (of the
+--                                 submitter) runs (how often it has restarted after its end), and the marks cancel (the
+--                                 state it ends in), retry (rerun.lua), grown (nodes have added nodes), superseded and
+--                                 after (generations.lua)
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
---   <home>gmo:flow:<id>:failed    set of refs: nodes that a retry runs again: failed, or skipped because of others
+--   <home>gmo:flow:<id>:failed    set of refs: nodes that a retry reruns: failed, or skipped because of others
 --   <home>gmo:flow:<id>:again, :giving   sets: see rerun.lua
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended as failed
 --                                 or skipped, because a dependency had this outcome, which started at node <cause>

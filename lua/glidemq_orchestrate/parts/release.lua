@@ -1,7 +1,7 @@
 -- Releasing nodes: the only place that moves a node of a flow out of waiting-children.
 L.release = {}
 
--- Makes a node ready whose options ask for more than a place in the stream: priority, ordering, cost, time to live.
+-- Makes a node ready whose options require more than a stream entry: priority, ordering, cost, time to live.
 -- Returns false when it can never start.
 local function place(prefix, job_id, name, now)
   local key, int = prefix .. 'job:' .. job_id, L.numbers.int
@@ -42,7 +42,7 @@ end
 -- The job fields that `read` returns.
 local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge' }
 
--- The fields of a job that its release needs, and one more.
+-- The fields of a job for its release, and one more.
 function L.release.read(job_key, field)
   FIELDS[8] = field
   return redis.call('HMGET', job_key, unpack(FIELDS))
@@ -79,8 +79,8 @@ function L.release.node(flow, ref, now, v)
   end
 end
 
--- Notifies a dependent of the end of the job `ref`, and releases it if it may run; if the notice `holds`, not before all
--- nodes have the ends that they are given. Returns true when gmo_advance_flow has to end it.
+-- Notifies a dependent of the end of the job `ref`, and releases it if it may run; if the notice `holds`, only after
+-- all nodes have their assigned ends. Returns true when gmo_advance_flow must end it.
 function L.release.notify(flow, key, ref, dependent, notice, now)
   local decision, v = L.rules.notify(key, ref, dependent, notice)
   if decision == 'run' and notice.holds then

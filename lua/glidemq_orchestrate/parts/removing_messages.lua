@@ -1,7 +1,7 @@
--- removing_messages: a message of a broadcast leaves its queue, or is tried again; see broadcasts.lua.
+-- removing_messages: removes or retries a message of a broadcast; see broadcasts.lua.
 local SKEW, NEAR = 10, 1000
 
--- The id of the entry of a message; one that none of our workers has begun is looked for where it should be.
+-- The id of the entry of a message; if none of our workers has begun it, searches its expected position.
 local function entry_of(b, job_id)
   local v = redis.call('HMGET', b.prefix .. 'job:' .. job_id, 'gmo:message', 'timestamp')
   local entry_id = v[1] or nil
@@ -14,7 +14,7 @@ local function entry_of(b, job_id)
   return entry_id
 end
 
--- Whether a job is a message that a subscription has not ended. Node's workers list it as completed when one has.
+-- Whether a job is a message that a subscription has not ended. Node workers list it as completed when one has.
 function L.broadcasts.is_open(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   if #b.subs == 0 then
@@ -28,8 +28,8 @@ function L.broadcasts.is_open(b, job_id)
   return false
 end
 
--- The entry of a message is dropped from the stream, whether it was handled or not. The message is removed, after the
--- runs and retries that have begun.
+-- Drops the entry of a message from the stream, whether it was handled or not. The message is removed after the runs
+-- and retries that have begun.
 function L.broadcasts.drop(b, job_id, entry_id)
   local key = b.prefix .. 'job:' .. job_id
   redis.call('XDEL', b.stream, entry_id)
@@ -49,7 +49,7 @@ function L.broadcasts.drop(b, job_id, entry_id)
   redis.call('ZREM', b.prefix .. 'failed', job_id)
 end
 
--- Nobody handles the retry of a subscription that was removed; its message does not wait for it.
+-- Drops the retry of a removed subscription, which nobody handles; its message does not wait for it.
 function L.broadcasts.drop_orphan(b, entry_id, job_id, subscription)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   for _, sub in ipairs(b.subs) do
@@ -61,7 +61,7 @@ function L.broadcasts.drop_orphan(b, entry_id, job_id, subscription)
   L.broadcasts.settle(b, job_id)
 end
 
--- A message that is removed leaves the stream and the schedule.
+-- Removes a deleted message from the stream and the schedule.
 function L.broadcasts.take_out(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   if #b.subs > 0 then
@@ -69,8 +69,8 @@ function L.broadcasts.take_out(b, job_id)
   end
 end
 
--- A message that was revoked has failed in each subscription that has not begun it. Returns revoked, flagged (some worker
--- holds it), or nil when it is none, or no subscription was given it yet.
+-- Fails a revoked message in each subscription that has not begun it. Returns revoked, flagged (a worker holds it), or
+-- nil when it is not a message, or was not delivered to any subscription yet.
 function L.broadcasts.revoke(b, job_id)
   b.subs = b.subs or L.broadcasts.subscriptions(b.stream)
   local key, word, entry_id = b.prefix .. 'job:' .. job_id, 'revoked', #b.subs > 0 and entry_of(b, job_id)
@@ -90,8 +90,8 @@ function L.broadcasts.revoke(b, job_id)
   return word
 end
 
--- Lets the subscriptions in which a message has failed, or the one that is named, try it again from the first attempt; the
--- others are not concerned. Returns false when it has failed in none of them.
+-- Retries a message, from the first attempt, in the subscriptions in which it has failed, or only in the given one; the
+-- others are not affected. Returns false when it has failed in none of them.
 function L.broadcasts.retry(b, job_id, only)
   local key, found = b.prefix .. 'job:' .. job_id, false
   if redis.call('HEXISTS', key, 'gmo:message') == 0 then

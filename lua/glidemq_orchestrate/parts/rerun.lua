@@ -1,19 +1,18 @@
--- rerun: nodes of a flow run again, or get an outcome that no run gives them. What is to be done is in sets, and done in
--- slices; nothing is released before all of it is done. The mark `retry` of the record says from which sets: `failed`
--- (a retry) or `again`.
---   <flow>:failed   set of refs: they run again alone, that is: those that follow keep what they have
---   <flow>:again    set of "<how>\n<ref>"; how: `alone` (what follows and is with no handler waits again);
---                   `follow` (all released ones that follow run again too); `give` (the same, but not the node itself);
---                   `late` (as `follow`, but what was skipped stays: its end by a Node worker was told to nobody)
+-- rerun: reruns nodes of a flow, or gives them an outcome without a run. The work is in sets, and done in slices;
+-- nothing is released before all of it is done. The mark `retry` of the record is `failed` (a retry) or `again`.
+--   <flow>:failed   set of refs: they rerun alone, that is: those that follow keep their results
+--   <flow>:again    set of "<how>\n<ref>"; how: `alone` (followers without a running handler wait again); `follow` (all
+--                   released followers rerun too); `give` (the same, without the node itself); `late` (like `follow`,
+--                   but skipped ones stay: the end by a Node worker was reported to nobody)
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
---                   reason>", when all that is to forget their end before has done so
---   <flow>:staying  set of refs: nodes that have an end which was asked for together; they get it again if they follow one
+--                   reason>", once all dependents have forgotten their previous end
+--   <flow>:staying  set of refs: nodes that already have the requested end; they get it again if they follow another
 L.rerun = {}
 local SLICE, BUDGET, SEARCHED, REMEMBERED = 50, 250, 1000, 10
 local ENDS = { completed = 'complete', skipped = 'skip_for_good', failed = 'fail' }
 local ENDED = { completed = true, failed = true }
 
--- Notes in the job of a node which request has changed it; the last ten count.
+-- Records in the job of a node which request has changed it; keeps the last ten.
 function L.rerun.remember(job_key, request)
   local found = {}
   for one in (redis.call('HGET', job_key, 'gmo:requests') or ''):gmatch('[^,]+') do
@@ -23,7 +22,7 @@ function L.rerun.remember(job_key, request)
   redis.call('HSET', job_key, 'gmo:requests', table.concat(found, ',', math.max(#found - REMEMBERED + 1, 1)))
 end
 
--- Takes the end of a node out of the counts of the flow.
+-- Removes the end of a node from the counts of the flow.
 local function uncount(key, ref, v)
   redis.call('SREM', key .. ':failed', ref)
   if v[1] == 'failed' or v[5] then
@@ -36,8 +35,8 @@ local function uncount(key, ref, v)
   end
 end
 
--- Takes an open node from the workers. The late end by a Node worker, which has no token, is to be refused
--- (gmo:withdrawn, see foreign.lua); and where a Node worker has released the node, its stream entry is not known.
+-- Takes an open node from the workers. A late end by a Node worker, which has no token, must be refused (gmo:withdrawn,
+-- see foreign.lua); and if a Node worker released the node, its stream entry is unknown.
 local function take_back(flow, prefix, job_id, state, token, now)
   local job_key = prefix .. 'job:' .. job_id
   if state == 'active' and not token then
@@ -75,12 +74,12 @@ local function reopen(flow, key, ref, now)
   return not is_open or ENDED[v[1]] or false
 end
 
--- Lets a dependent forget the end of a node. how: `follow` or `late`, see above; '' is `alone`.
+-- Makes a dependent forget the end of a node. how: `follow` or `late`, see above; '' is `alone`.
 function L.rerun.forget(flow, key, ref, dependent, how)
   L.rules.forget(ref, dependent)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited', 'gmo:skipped') -- waited: for its own children
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:flow', 'gmo:waited', 'gmo:skipped') -- waited: for children
   local is_released = v[1] and (v[1] ~= 'waiting-children' or v[3]) and v[2] == flow.id
   if is_released and how ~= '' and not (how == 'late' and v[4]) then
     local stays = redis.call('SREM', key .. ':staying', dependent) == 1
@@ -90,7 +89,7 @@ function L.rerun.forget(flow, key, ref, dependent, how)
   end
 end
 
--- Lets all dependents forget the end of a node. Returns the cost.
+-- Makes all dependents forget the end of a node. Returns the cost.
 local function forget_all(flow, key, ref, how)
   local prefix, job_id = L.record.split(ref)
   local count, is_small = L.dependents.count(prefix, job_id)
@@ -113,7 +112,7 @@ local function step(flow, key, how, ref, now)
   return had_ended and forget_all(flow, key, ref, how == 'alone' and '' or how == 'late' and how or 'follow') or 5
 end
 
--- Ends a node with the outcome that it was given. Returns the cost.
+-- Ends a node with its assigned outcome. Returns the cost.
 local function give(flow, ref, now)
   local prefix, job_id = L.record.split(ref)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:given', 'gmo:node', 'gmo:on_failure')
@@ -126,12 +125,12 @@ local function give(flow, ref, now)
   return SLICE
 end
 
--- Whether nodes are still to get the ends that they are given.
+-- Whether nodes have not yet got their assigned ends.
 function L.rerun.is_giving(key)
   return redis.call('EXISTS', key .. ':giving') == 1
 end
 
--- Ends nodes with the outcomes that they were given; returns how many are left.
+-- Ends nodes with their assigned outcomes; returns how many remain.
 local function give_some(flow, key, spent, now)
   while spent < BUDGET do
     local ref = redis.call('SPOP', key .. ':giving')
@@ -143,7 +142,7 @@ local function give_some(flow, key, spent, now)
   return redis.call('SCARD', key .. ':giving')
 end
 
--- Forgets a slice of the nodes that had the end asked for and follow none that was changed; returns how many are left.
+-- Forgets a slice of the nodes that had the requested end and follow no changed node; returns how many remain.
 local function forget_staying(key)
   for _, ref in ipairs(redis.call('SPOP', key .. ':staying', SLICE)) do
     local prefix, job_id = L.record.split(ref)
@@ -164,7 +163,7 @@ local function pop(key, mark)
   end
 end
 
--- Whether a node is still to be reset.
+-- Whether a node must still be reset.
 function L.rerun.is_due(key, ref, mark)
   if mark ~= 'again' and redis.call('SISMEMBER', key .. ':failed', ref) == 1 then
     return true
@@ -174,7 +173,7 @@ function L.rerun.is_due(key, ref, mark)
   return found[1] + found[2] + found[3] + found[4] > 0
 end
 
--- Does a slice of what runs again; returns how much is left.
+-- Does a slice of the rerun; returns how much remains.
 function L.rerun.slice(flow, key, mark, now)
   local spent = 0
   while spent < BUDGET do
@@ -193,7 +192,7 @@ function L.rerun.slice(flow, key, mark, now)
     left = left == 0 and forget_staying(key) or left
     if left == 0 then
       redis.call('HDEL', key, 'retry')
-      L.settle.end_if_done(flow, key, now) -- when nothing is left to run
+      L.settle.end_if_done(flow, key, now) -- if nothing remains to run
     end
   end
   return math.max(left + redis.call('SCARD', key .. ':ready'), 1)

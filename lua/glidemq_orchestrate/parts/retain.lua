@@ -1,11 +1,11 @@
 -- Removing flows. The jobs and tables of a flow with a retention are removed that long after its end; a tombstone
--- stays: its record with the field expired_at, for as long as the sweep asks for. Flows that were staged and never
+-- stays: its record with the field expired_at, for a time that the sweep sets. Flows that were staged and never
 -- started are removed completely, and so are nodes that were staged by attempts that did not complete.
 L.retain = {}
 local SLICE, LATER = 50, 3600 * 1000
 local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'again', 'giving', 'staying', 'blocked', 'notifying', 'growing', 'carried', 'owners' }
 
--- An error reply when there is no flow, only its tombstone, or another generation has begun since; else nil.
+-- An error reply when there is no flow, only its tombstone, or another generation has begun; else nil.
 function L.retain.refusal(key, flow_id)
   local found = redis.call('HMGET', key, 'id', 'expired_at')
   if not found[1] then
@@ -34,7 +34,7 @@ local function remove_job(ref, flow_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
 end
 
--- Removes a slice of the nodes: their jobs and their entries in the tables. Returns how many nodes are left.
+-- Removes a slice of the nodes: their jobs and their entries in the tables. Returns how many nodes remain.
 local function remove_nodes(key, flow_id)
   local start, home = key:match('^(.*):{[^{}]*}:gmo:flow:'), L.record.home(key, flow_id)
   local page = redis.call('HRANDFIELD', key .. ':nodes', SLICE, 'WITHVALUES')
@@ -43,12 +43,12 @@ local function remove_nodes(key, flow_id)
     local ref = start .. ':{' .. queue .. '}:' .. job_id
     remove_job(ref, flow_id)
     L.due.forget(home, ref)
-    -- From the tables too: a submission before the last slice must stage the node again.
+    -- From the tables too, so that a submission before the last slice stages the node again.
     redis.call('HDEL', key .. ':nodes', page[i])
     redis.call('SREM', key .. ':open', ref)
     redis.call('SREM', key .. ':ready', ref)
   end
-  if #page == 0 then -- nodes with only some of their edges staged
+  if #page == 0 then -- nodes with only some edges staged
     for _, ref in ipairs(redis.call('SPOP', key .. ':open', SLICE)) do
       remove_job(ref, flow_id)
     end
@@ -62,7 +62,7 @@ local function unlink_tables(key)
   end
 end
 
--- Deletes a slice of a flow that never started; returns how many nodes are left.
+-- Deletes a slice of a flow that never started; returns how many nodes remain.
 local function discard(key, home, flow_id)
   local left = remove_nodes(key, flow_id)
   if left == 0 then

@@ -1,11 +1,11 @@
--- rules: what the end of a dependency means for a node, and when a node runs.
+-- rules: how the end of a dependency counts for a node, and when a node runs.
 -- A node ends as completed, failed or skipped; a skipped one is completed for glide-mq, with the field gmo:skipped.
--- How an outcome counts for a dependent is set by, in this order, the field gmo:edge:<ref> or gmo:edge of the dependent,
--- or the field gmo:on_failure of the dependency: fail (the default), ignore, skip or all_done.
--- A node without the field gmo:rule runs when all its dependencies count as completed, and ends with the first
--- that does not; glide-mq counts its completed ones too. For a node with that field we count in gmo:completed,
--- gmo:failed and gmo:skips, each dependency once by the field gmo:dep:<ref>. glide-mq cannot release it:
--- until it is released, its set of dependencies has the node itself as one more member.
+-- How an outcome counts for a dependent is set by, in this order, the field gmo:edge:<ref> or gmo:edge of the
+-- dependent, or the field gmo:on_failure of the dependency: fail (the default), ignore, skip or all_done.
+-- A node without the field gmo:rule runs when all its dependencies count as completed, and ends with the first that
+-- does not; glide-mq counts its completed ones too. For a node with that field we count in gmo:completed, gmo:failed
+-- and gmo:skips, each dependency once by the field gmo:dep:<ref>. glide-mq cannot release it: until its release, its
+-- set of dependencies contains the node itself.
 L.rules = {}
 local COUNTS_AS = {
   ignore = { failed = 'completed' },
@@ -76,7 +76,7 @@ local function count(key, field)
   return tonumber(redis.call('HGET', key, field)) or 0
 end
 
--- Refuses a rule that this library does not have: it must not run by another one.
+-- Refuses an unknown rule: the node must not run by another one.
 function L.rules.check(node)
   local rule = node.more:match('"gmo:rule":%s*"([^"]*)"')
   if rule and not VERDICT[rule] then
@@ -84,11 +84,11 @@ function L.rules.check(node)
   end
 end
 
--- The decision about a waiting node with a rule: run, failed or skipped, or nil while it is undecided.
+-- The decision on a waiting node with a rule: run, failed or skipped, or nil while it is undecided.
 local function verdict(prefix, job_id, rule)
   local key, deps = prefix .. 'job:' .. job_id, prefix .. 'deps:' .. job_id
   if redis.call('SISMEMBER', deps, prefix .. job_id) == 0 then
-    return nil -- it has been released, and waits for its own child jobs
+    return nil -- it was released, and waits for its own child jobs
   end
   local all = redis.call('SCARD', deps) - 1
   if all == 0 then
@@ -98,7 +98,7 @@ local function verdict(prefix, job_id, rule)
   return decide(count(key, COUNTERS.completed), count(key, COUNTERS.failed), count(key, COUNTERS.skipped), all) or nil
 end
 
--- Records a node that cannot run, for gmo_advance_flow; its field gmo:why keeps the cause.
+-- Records a node that cannot run, for gmo_advance_flow; its field gmo:why has the cause.
 local function block(key, job_key, dependent, outcome, notice)
   local why = type(notice) == 'string' and notice or notice.outcome .. '\n' .. notice.cause
   redis.call('HSET', job_key, 'gmo:why', why)
@@ -114,7 +114,7 @@ local function mark(job_key, ref, outcome)
   return true
 end
 
--- Decides about a node that starts, or starts again, by the outcomes counted so far; one that cannot run is blocked.
+-- Decides on a node that starts or restarts, by the outcomes counted so far; a node that cannot run is blocked.
 -- Returns true when it may be released.
 function L.rules.decide(key, ref)
   local prefix, job_id = L.record.split(ref)
@@ -134,7 +134,7 @@ function L.rules.decide(key, ref)
   return now_due == 'run'
 end
 
--- Counts a dependency as glide-mq does. Returns whether it was the last that the node waits for.
+-- Counts a dependency like glide-mq. Returns whether it was the last that the node waits for.
 local function tick_off(prefix, job_id, ref)
   local key = prefix .. 'job:' .. job_id
   return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1
@@ -142,8 +142,8 @@ local function tick_off(prefix, job_id, ref)
 end
 
 -- Notifies a dependent of the end of the job `ref`. A repeat changes nothing. Returns run when it may be released,
--- blocked when gmo_advance_flow has to end it, or nil; and its fields from `L.release.read`.
--- notice: outcome, cause (the node where it started) and on_failure (of the node that ended, or nil).
+-- blocked when gmo_advance_flow must end it, or nil; and its fields from `L.release.read`. notice: outcome, cause (the
+-- node where it started) and on_failure (of the node that ended, or nil).
 function L.rules.notify(key, ref, dependent, notice)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
@@ -173,7 +173,7 @@ function L.rules.notify(key, ref, dependent, notice)
   return now_due or nil, v
 end
 
--- Undoes the notification of a dependent about the job `ref`, which runs again.
+-- Undoes the notification of a dependent about the job `ref`, which reruns.
 function L.rules.forget(ref, dependent)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id

@@ -1,9 +1,9 @@
 -- Schedulers. gmo_put_scheduler and gmo_fire_scheduler do nothing while a glide-mq worker holds the lock under which it
--- reads, fires and writes an entry. An entry that has changed since the caller read it is left alone, so that one of
--- any number of callers wins.
---   <prefix>gmo:schedulers:due  zset: when to look at an entry, ms; members are `+<name>` for our schedulers, `-<name>` for
---                               those of glide-mq. A hint: the entry says what is due. What Node clients have written is
---                               not there until a walk over all entries adds it, see gmo_due_schedules.
+-- reads, fires and writes an entry. An entry that has changed since the caller read it is not touched, so that only one
+-- of several callers wins.
+--   <prefix>gmo:schedulers:due  zset: when to check an entry, ms; members are `+<name>` for our schedulers, `-<name>`
+--                               for those of glide-mq. A hint: the entry itself decides what is due. Entries of Node
+--                               clients are missing until a walk over all entries adds them, see gmo_due_schedules.
 L.scheduler = {}
 
 local LOCK = 'schedulers:lock:__tick__'
@@ -22,7 +22,7 @@ local function write(key, name, text)
   end
 end
 
--- The member of an entry of one of the two hashes in the index, and the reverse.
+-- The index member of an entry of one of the two hashes, and the reverse.
 function L.scheduler.member(key, name)
   return (key:sub(-15) == ':gmo:schedulers' and '+' or '-') .. name
 end
@@ -31,12 +31,12 @@ function L.scheduler.entry(prefix, member)
   return prefix .. (member:sub(1, 1) == '+' and 'gmo:schedulers' or 'schedulers'), member:sub(2)
 end
 
--- When the first entry is to be looked at, ms; -1 for never.
+-- When to check the first entry, ms; -1 for never.
 function L.scheduler.next(prefix)
   return math.floor(tonumber(redis.pcall('ZRANGE', prefix .. 'gmo:schedulers:due', 0, 0, 'WITHSCORES')[2]) or -1)
 end
 
--- Sets when to look at an entry; nil: it is gone.
+-- Sets when to check an entry; nil if it was removed.
 function L.scheduler.plan(prefix, member, at)
   if at then
     redis.pcall('ZADD', prefix .. 'gmo:schedulers:due', at, member)
@@ -47,8 +47,8 @@ end
 
 local YEAR, MAX_FINISHED, PRUNED = 366 * 86400000, 10000, 10
 
--- Writes the text of an entry that has finished; '' removes it. Entries stay for a year after they were last written, the
--- newest 10000. <finished>:at: when each was.
+-- Writes the text of a finished entry; '' removes it. The newest 10000 entries stay for a year after their last write.
+-- <finished>:at: when each was written.
 function L.scheduler.write_finished(key, name, text, now)
   write(key, name, text)
   if text == '' then

@@ -4,7 +4,7 @@
 L.settle = {}
 local SEARCHED = 50
 
--- A reason for a flow in which other nodes ran again than those that had failed.
+-- A reason for a flow in which nodes other than the failed ones were rerun.
 local function reason_of_any(key)
   for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':failed', SEARCHED)) do
     local prefix, job_id = L.record.split(ref)
@@ -16,7 +16,7 @@ local function reason_of_any(key)
   return ''
 end
 
--- Ends a running flow in the state that its marks and counts give.
+-- Ends a running flow in the state that follows from its marks and counts.
 local function close(home, flow, key, now)
   local marks = redis.call('HMGET', key, 'cancel', 'failed', 'ignored', 'state')
   if marks[4] ~= 'running' then
@@ -40,14 +40,14 @@ local function close(home, flow, key, now)
   L.generations.emit(home, 'flow.' .. state, flow)
 end
 
--- Ends the flow when all its nodes have ended and none is about to join it or to run again.
+-- Ends the flow when all its nodes have ended and none is about to join it or to rerun.
 function L.settle.end_if_done(flow, key, now)
   if redis.call('SCARD', key .. ':open') == 0 and L.grow.has_joined(key) and redis.call('HEXISTS', key, 'retry') == 0 then
     close(flow.home, flow.id, key, now)
   end
 end
 
--- Marks the flow so that gmo_advance_flow ends its open nodes. `state`: the one it ends in. False: it was stopped before.
+-- Marks the flow so that gmo_advance_flow ends its open nodes. `state`: its final state. False: it was stopped before.
 function L.settle.stop(home, flow_id, state, reason)
   local key = L.record.key(home, flow_id)
   if redis.call('HSETNX', key, 'cancel', state) == 0 then
@@ -60,7 +60,7 @@ function L.settle.stop(home, flow_id, state, reason)
   return true
 end
 
--- Cancels a staged or running flow: gmo_advance_flow ends its nodes. An ended one stays as it is.
+-- Cancels a staged or running flow: gmo_advance_flow ends its nodes. An ended flow is not changed.
 function L.settle.cancel(home, flow_id, reason, now)
   local key = L.record.key(home, flow_id)
   local state = redis.call('HGET', key, 'state')
@@ -73,7 +73,8 @@ function L.settle.cancel(home, flow_id, reason, now)
   end
 end
 
--- Records the failure of a node. An ignored one does not count; the first other one is the flow's reason, and may stop it.
+-- Records the failure of a node. An ignored failure does not count; the first other one is the flow's reason, and may
+-- stop it.
 local function note_failure(flow, key, ref, reason)
   local prefix, job_id = L.record.split(ref)
   if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
@@ -87,9 +88,9 @@ local function note_failure(flow, key, ref, reason)
   end
 end
 
--- Counts the end of one node once, however often it is reported. Failed nodes, and those that were skipped because of
--- others, run again when the flow is retried; one whose handler skipped it does not. The field gmo:end stays when a late
--- Node worker completes the job.
+-- Counts the end of one node once, however often it is reported. A retry of the flow reruns failed nodes, and those
+-- skipped because of others, but not those skipped by their handler. The field gmo:end stays when a late Node worker
+-- completes the job.
 function L.settle.ended(flow, ref, outcome, reason, now)
   local key = L.record.key(flow.home, flow.id)
   if redis.call('SREM', key .. ':open', ref) == 0 then
@@ -111,7 +112,7 @@ function L.settle.failure(flow)
 end
 
 -- Counts the nodes that have completed in this call, those of a flow together. `ended`: key of the flow -> the flow
--- and the refs of its nodes. To be called before anything that reads open nodes: these have ended.
+-- and the refs of its nodes. Call it before anything that reads open nodes, since these have ended.
 function L.settle.flush(ended, now)
   for key, list in pairs(ended) do
     local removed = redis.call('SREM', key .. ':open', unpack(list.refs))

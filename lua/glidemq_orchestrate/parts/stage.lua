@@ -1,8 +1,8 @@
--- stage: the jobs and table rows of the nodes of a flow, or of an addition to one; none of them runs yet.
+-- stage: writes the jobs and table rows of the nodes of a flow, or of an addition to one; none of them runs yet.
 L.stage = {}
 local NODE_FIELDS = 12
 
--- Queue and job id of a table row, '' where it has none. The pattern saves decoding thousands of dependencies.
+-- Queue and job id of a table row, '' if missing. The pattern saves decoding thousands of dependencies.
 function L.stage.place(row)
   local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
   if queue then
@@ -14,7 +14,7 @@ function L.stage.place(row)
 end
 
 -- Reads the nodes from args[at] on; their queue numbers count from keys[first_queue]. Raises GMO_BAD_CALL for a rule of
--- a newer client; nothing has been written by then.
+-- a newer client, before anything is written.
 function L.stage.read_nodes(keys, first_queue, args, at)
   local nodes = {}
   while args[at] do
@@ -37,12 +37,12 @@ function L.stage.read_nodes(keys, first_queue, args, at)
   return nodes
 end
 
--- Whether the node has its job from the generation before; see generations.lua.
+-- Whether the node is carried over from the previous generation; see generations.lua.
 function L.stage.is_carried(node)
   return node.more == '=' or node.more == '=='
 end
 
--- Whether it keeps its edges too: all its dependents were the same there, and have completed.
+-- Whether it keeps its edges too: all its dependents are unchanged and completed.
 function L.stage.is_settled(node)
   return node.more == '=='
 end
@@ -60,7 +60,7 @@ function L.stage.write_edges(node)
   add_all(node.prefix .. 'deps:' .. node.id, node.after)
 end
 
--- Writes the fields that few nodes have: rules, policies, priority and so on. Sets node.rule.
+-- Writes uncommon fields: rules, policies, priority and so on. Sets node.rule.
 local function write_more(job_key, node)
   local fields = {}
   for field, value in pairs(cjson.decode(node.more)) do
@@ -78,7 +78,7 @@ local function write_more(job_key, node)
   end
 end
 
--- Writes the job of a node with its edges; no table has it yet. Extra pairs for the hash may follow.
+-- Writes the job of a node with its edges, but not the tables. Extra pairs for the hash may follow.
 function L.stage.write_job(node, home, flow_id, now, ...)
   local job_key = node.prefix .. 'job:' .. node.id
   local more = { ... }
@@ -96,7 +96,7 @@ function L.stage.write_job(node, home, flow_id, now, ...)
   L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
 end
 
--- Whether a node whose edges are all written may run immediately; if not, one with a rule is guarded from now on.
+-- Whether a node with complete edges may run immediately; if not, a node with a rule is guarded from now on.
 -- `has_deps`: it is known to have dependencies.
 function L.stage.is_root(prefix, job_id, rule, has_deps)
   if not has_deps and redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
