@@ -9,7 +9,7 @@ from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 
-class Group(NamedTuple):
+class ConsumerGroup(NamedTuple):
     """A consumer group: how many entries its consumers hold, the last delivered one, and how many follow it.
 
     ``lag``: None where the server cannot compute it.
@@ -63,13 +63,15 @@ def groups(queue: QueueKeys) -> Call[list[str]]:
     )
 
 
-def group_details(queue: QueueKeys) -> Call[list[Group]]:
+def group_details(queue: QueueKeys) -> Call[list[ConsumerGroup]]:
     """The consumer groups of the stream; an error without a stream."""
 
-    def decode(reply: Any) -> list[Group]:
+    def decode(reply: Any) -> list[ConsumerGroup]:
         found = [replies.mapping(row) for row in reply]
         return [
-            Group(str(row["name"]), int(row["pending"]), str(row["last-delivered-id"]), row.get("lag"))
+            ConsumerGroup(
+                str(row["name"]), int(row["pending"]), str(row["last-delivered-id"]), row.get("lag")
+            )
             for row in found
         ]
 

@@ -137,8 +137,8 @@ def _find_queues(tending: Tending) -> Op[None]:
     own, now_ms = tending.own.queue, tending.clock.monotonic_ms()
     around = (yield from isolated(neighbours.around(own), f"the set {own.beside()}")) or []
     queues = [own, *(queue for queue in around if queue not in tending.elsewhere)]
-    for gone in tending.led.keys() - set(queues):
-        yield from _leave(tending, gone)
+    for queue_left in tending.led.keys() - set(queues):
+        yield from _leave(tending, queue_left)
     others = [queue for queue in queues if queue not in tending.led]
     leaders = yield from ask_each([supervision.leader(queue) for queue in others])
     missing: list[str] = []
@@ -224,7 +224,7 @@ def help_along(tending: Tending) -> Op[None]:
         pause = REFUSED_MS if isinstance(exc, ServerBusy) else tending.every_ms  # a replica, for example
         tending.check_ms = tending.clock.monotonic_ms() + pause
         tending.led.clear()
-    except Exception as exc:  # noqa: BLE001  whoever waits does not fail by what it does for others
+    except Exception as exc:  # noqa: BLE001  work for other queues must not fail the wait
         if getattr(exc, "code", None) != "NOPERM":
             report(f"supervision of queue {queue.queue}", exc)
         tending.refused[queue] = tending.clock.monotonic_ms() + REFUSED_MS

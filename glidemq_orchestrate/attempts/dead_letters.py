@@ -33,7 +33,7 @@ _CUSTOM_ID: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class FailureNote:
     """The server's note of a job that has failed for good; with its data if the job may be removed.
 
     ``job_id`` is the field of the note: for a message ``<its id>||<the subscription in which it failed>``.
@@ -68,18 +68,18 @@ def noted(queue: QueueKeys) -> Call[list[str]]:
     return command("HRANDFIELD", _key(queue), PAGE, decode=list)
 
 
-def read_note(queue: QueueKeys, job_id: str) -> Call[Note | None]:
+def read_note(queue: QueueKeys, job_id: str) -> Call[FailureNote | None]:
     """The note of a job; None without one."""
 
-    def decode(reply: Any) -> Note | None:
+    def decode(reply: Any) -> FailureNote | None:
         if not reply:
             return None
         failed_at, _, copy = str(reply).partition("\n")
         if not copy:
-            return Note(job_id, failed_at)
+            return FailureNote(job_id, failed_at)
         try:
             name, data, reason, attempts = json.loads(copy)
-            return Note(job_id, failed_at, str(name), str(data), str(reason), int(attempts))
+            return FailureNote(job_id, failed_at, str(name), str(data), str(reason), int(attempts))
         except (ValueError, TypeError) as exc:
             raise ProtocolError(f"the note of failed job {job_id} cannot be read: {exc}") from exc
 
@@ -94,7 +94,7 @@ def write(target: QueueKeys, letter_id: str, name: str, data: str, now_ms: int) 
     return function("glidemq_addJob", keys, words, replies.text)
 
 
-def forget_note(queue: QueueKeys, note: Note) -> Call[int]:
+def forget_note(queue: QueueKeys, note: FailureNote) -> Call[int]:
     """Remove the note, unless the job has failed again since."""
     return function("gmo_letter_written", [_key(queue)], (0, note.job_id, note.failed_at), replies.integer)
 
@@ -161,7 +161,7 @@ def _write(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[
     return [] if word == "duplicate" else [JobId(word)]
 
 
-def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
+def _letter_of(queue: QueueKeys, note: FailureNote) -> Op[FailureNote | None]:
     """The content of the letter, from the job, or the note if the job was removed; None: no letter (yet)."""
     if note.subscription is not None:
         return note
@@ -185,7 +185,7 @@ def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
     return None
 
 
-def _envelope(queue: QueueKeys, letter: Note) -> str:
+def _envelope(queue: QueueKeys, letter: FailureNote) -> str:
     """The data of the letter. Data too large for it is omitted; the failed job may still have it."""
     try:
         data = decode(letter.data, where="data")

@@ -54,8 +54,8 @@ def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
     """Renew the leases of one queue: 1 renewed, 0 renewed but to be stopped, -1 lost."""
     pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
-    kept = yield from ask_all([wire.heartbeat(queue, page, now_ms) for page in pages])
-    return [beat for page in kept for beat in page]
+    renewed = yield from ask_all([wire.heartbeat(queue, page, now_ms) for page in pages])
+    return [beat for page in renewed for beat in page]
 
 
 def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[int]:

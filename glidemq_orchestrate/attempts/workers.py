@@ -113,14 +113,14 @@ def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
         groups = yield from ask(registry.groups(queue))
     except ProtocolError:
         return []  # the queue never had a worker
-    gone: list[LostWorker] = []
+    lost_workers: list[LostWorker] = []
     for group in groups:
         for one in (yield from ask(registry.consumers(queue, group))):
             name, is_silent = one["name"], one["idle"] >= LOST_MS
             is_gone = name.startswith(OURS) and name not in alive
             if one["pending"] and (is_gone or (name.startswith(OF_BROADCASTS) and is_silent)):
-                gone.append(LostWorker(name, one["pending"]))
-    return gone
+                lost_workers.append(LostWorker(name, one["pending"]))
+    return lost_workers
 
 
 def _worker(name: str, text: str) -> WorkerInfo:

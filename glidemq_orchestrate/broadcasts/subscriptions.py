@@ -13,7 +13,7 @@ from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.registry import Group
+from glidemq_orchestrate.registry import ConsumerGroup
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
@@ -45,7 +45,7 @@ class MessageState:
     attempts_failed: int
 
 
-def groups(queue: QueueKeys) -> Op[list[Group]]:
+def groups(queue: QueueKeys) -> Op[list[ConsumerGroup]]:
     """All consumer groups of the stream; none without a stream."""
     try:
         return (yield from ask(registry.group_details(queue)))
@@ -53,7 +53,7 @@ def groups(queue: QueueKeys) -> Op[list[Group]]:
         return []  # nothing was ever added or read
 
 
-def of(found: Sequence[Group]) -> list[Group]:
+def of(found: Sequence[ConsumerGroup]) -> list[ConsumerGroup]:
     """The groups that are subscriptions."""
     return [group for group in found if group.name != GROUP]
 
@@ -67,7 +67,7 @@ def subscriptions(queue: QueueKeys, look_at: int | None) -> Op[list[Subscription
     return sorted(found, key=lambda one: one.name)
 
 
-def undelivered(queue: QueueKeys, group: Group, look_at: int | None) -> Op[int]:
+def undelivered(queue: QueueKeys, group: ConsumerGroup, look_at: int | None) -> Op[int]:
     """How many entries were not delivered to the group: the server's number, or counted."""
     if group.lag is not None:
         return group.lag
@@ -81,15 +81,15 @@ def undelivered(queue: QueueKeys, group: Group, look_at: int | None) -> Op[int]:
     return count
 
 
-def waiting(queue: QueueKeys, found: Sequence[Group], look_at: int | None) -> Op[int]:
+def waiting(queue: QueueKeys, found: Sequence[ConsumerGroup], look_at: int | None) -> Op[int]:
     """How many messages were not delivered to the slowest subscription."""
-    most = 0
+    max_waiting = 0
     for group in of(found):
-        most = max(most, (yield from undelivered(queue, group, look_at)))
-    return most
+        max_waiting = max(max_waiting, (yield from undelivered(queue, group, look_at)))
+    return max_waiting
 
 
-def held(queue: QueueKeys, found: Sequence[Group]) -> Op[int]:
+def held(queue: QueueKeys, found: Sequence[ConsumerGroup]) -> Op[int]:
     """How many entries workers hold; an entry held in several subscriptions counts once."""
     busy = [group for group in found if group.pending]
     if len(busy) <= 1:

@@ -93,7 +93,7 @@ def turn_of(node: NodeStatus) -> int:
     return node.run * _TURNS_OF_RUN + min(max(failed, 0), _TURNS_OF_RUN - 1)
 
 
-class Seen:
+class Reported:
     """The reports so far: state and turn of each node, and the end of the flow if it has ended.
 
     A node with a whole rank, as all submitted nodes have, is identified by its rank. Nodes added later have
@@ -109,7 +109,7 @@ class Seen:
         self._head, self._deltas = "", list[str]()
 
     @classmethod
-    def at(cls, flow_id: str, position: str) -> Seen:
+    def at(cls, flow_id: str, position: str) -> Reported:
         """The reports up to a position.
 
         Raises:

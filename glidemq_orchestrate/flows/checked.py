@@ -205,7 +205,7 @@ class _Encoder:
         options, wire, is_placed = self._of(node.options)
         after = tuple(dict.fromkeys(map(str, node.after)))
         where = f"node {node.name}"
-        own = _ms(f"{where}: queue_timeout", node.queue_timeout)
+        own_timeout_ms = _ms(f"{where}: queue_timeout", node.queue_timeout)
         on_failure = read_policy(node.on_failure, where=where)
         policies = {
             str(name): name.on_failure
@@ -230,7 +230,7 @@ class _Encoder:
             rule=rule if after and (rule is not Rule.ALL_SUCCESS or policies) else None,
             on_failure=None if on_failure is OnFailure.FAIL else on_failure,
             policies=policies,
-            queue_timeout_ms=self._queue_timeout_ms if own is None else own,
+            queue_timeout_ms=self._queue_timeout_ms if own_timeout_ms is None else own_timeout_ms,
         )
 
     def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:

@@ -38,9 +38,9 @@ def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
     """
     rows = yield from read_rows(ref)
     known = {node.name for node in flow.nodes}
-    gone = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
+    removed = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
     found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
-    found |= dict.fromkeys(gone, ("gone",))
+    found |= dict.fromkeys(removed, ("gone",))
     found |= yield from changes(ref, flow, rows, max_=MAX - len(found))
     return dict(list(found.items())[:MAX])
 

@@ -37,8 +37,8 @@ def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call
         data, options, lost, *policies = reply
         if data is None or options is None or lost:
             return None
-        own = {name: text for name, text in zip(fields, policies, strict=True) if text}
-        return Definition(canonical(data), settled_options(options), own)
+        present = {name: text for name, text in zip(fields, policies, strict=True) if text}
+        return Definition(canonical(data), settled_options(options), present)
 
     return command("HMGET", queue.job(job_id), "data", "opts", "gmo:gone", *fields, decode=decode)
 
@@ -108,11 +108,11 @@ def _read_manner(  # noqa: PLR0913, PLR0917  a field each
     timeout: str | None,
     edge: str | None,
 ) -> Manner:
-    own = settled_options(options)
+    present = settled_options(options)
     return Manner(
-        "{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
+        "{}" if not present else json.dumps(present, separators=(",", ":"), ensure_ascii=False),
         max(number(attempts), 1),
-        number(own.get("delay")) if own else 0,
+        number(present.get("delay")) if present else 0,
         number(priority),
         placed == "1",
         rule or "",

@@ -132,9 +132,9 @@ def restart(  # noqa: PLR0913  as the public method
         GenerationTaken: Other callers kept extending it.
     """
     check_generation(generation)
-    asked = generation_record.request_for(request, again)
+    stored_request = generation_record.request_for(request, again)
     for _ in range(MAX_TRIES):
-        if request and (known := (yield from _of_request(ref, asked, clock))):
+        if request and (known := (yield from _of_request(ref, stored_request, clock))):
             return known
         yield from fenced(ref, generation)
         status = yield from _status(ref)
@@ -142,7 +142,7 @@ def restart(  # noqa: PLR0913  as the public method
         if status.state is FlowState.STAGING:  # none of it has run
             return ref
         stored = yield from read_flow(ref, clock)
-        flow = replace(stored.flow, request=asked, owner=owner)
+        flow = replace(stored.flow, request=stored_request, owner=owner)
         if again is not None:
             _check_names(ref, flow, again)
             kept = yield from compared(ref, flow, again)

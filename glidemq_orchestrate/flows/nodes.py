@@ -90,11 +90,11 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
-        wanted = []
+        ranges = []
         for name, row in zip(part, rows, strict=True):
             _, queue, job_id, *_ = node_rows.read_row(row or "") or (0, "", "")  # for a broken row
-            wanted.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
-        read = yield from job_logs.read(wanted, partial(_current, ref))
+            ranges.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
+        read = yield from job_logs.read(ranges, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))
     return found
 

@@ -37,7 +37,7 @@ class Ownership:
     """The ownership of one flow by a client; all of one client share the ``renewals``.
 
     Attributes:
-        given: The stored id of the last generation that got the owner.
+        owned_id: The stored id of the last generation that got the owner.
 
     Raises:
         ConfigurationError: The owner is not an ``Owner``.
@@ -45,7 +45,7 @@ class Ownership:
 
     owner: Owner
     renewals: Renewals
-    given: str = ""
+    owned_id: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.owner, Owner):
@@ -66,12 +66,12 @@ class Ownership:
         owner = replace(self.owner, joins=True) if has_begun else self.owner
         state = yield from backend_of(ref).own(ref, owner, clock)
         self.renewals.done[ref.home.base, self.owner.name] = began
-        self.given = ref.flow_id
+        self.owned_id = ref.flow_id
         return state
 
     def renew_if_due(self, ref: FlowRef, clock: Clock) -> Op[None]:
         """Own the flow, or renew the lease unless it was renewed recently for any flow."""
-        if self.given != ref.flow_id:
+        if self.owned_id != ref.flow_id:
             yield from self.own(ref, clock)
             return
         began = clock.monotonic_ms()

@@ -47,5 +47,5 @@ def policy_text(node: CheckedNode) -> str:
         "queue_timeout": node.queue_timeout_ms,
         "delay": node.delay_ms,
     }
-    given = {name: value for name, value in wire.items() if value}
-    return json.dumps(given) if given else ""
+    stored = {name: value for name, value in wire.items() if value}
+    return json.dumps(stored) if stored else ""

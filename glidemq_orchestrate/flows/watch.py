@@ -20,7 +20,7 @@ from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.flows import deadlines
 from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
-from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
+from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Reported, time_of
 from glidemq_orchestrate.flows.node_status import node_status
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
 from glidemq_orchestrate.flows.rows import read_row
@@ -95,7 +95,7 @@ class Watch:
 
     ref: FlowRef
     clock: Clock
-    seen: Seen
+    seen: Reported
     deadline: int | None
     nodes: Found = field(default_factory=dict)
     by_job: dict[str, str] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def begin(
     Raises:
         ConfigurationError: ``after`` is not a position of this flow.
     """
-    seen = Seen(ref.flow_id) if after is None else Seen.at(ref.flow_id, after)
+    seen = Reported(ref.flow_id) if after is None else Reported.at(ref.flow_id, after)
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     return Watch(ref, clock, seen, deadline, rest_ms=max(rest_ms, 1))
 

@@ -212,7 +212,7 @@ class Cluster:
             raise next((one for one in lost if isinstance(one, OutcomeUnknown)), lost[0])
         return merged
 
-    def _try_elsewhere(self, parts: Sequence[Part], replies: Replies) -> Delivery:
+    def _try_elsewhere(self, parts: Sequence[CallPart], replies: Replies) -> Delivery:
         """Send unsent calls to the current owners of their slots; updates the replies."""
         slots = self._map or (yield from self._look_up())
         again = {}
@@ -221,13 +221,13 @@ class Cluster:
             if isinstance(replies[number], ConnectionFailed) and isinstance(where, int):
                 owner = slots.owner(where)
                 if owner != part.place:
-                    again[number] = Part(owner, part.call)
+                    again[number] = CallPart(owner, part.call)
         later = (yield from self._exchange(list(again.values()))) if again else []
         for number, reply in zip(again, later, strict=True):
             replies[number] = reply
         return replies
 
-    def _exchange(self, parts: Sequence[Part]) -> Delivery:
+    def _exchange(self, parts: Sequence[CallPart]) -> Delivery:
         """Send the parts; send those whose slot has moved once more."""
         replies = yield from self._send(parts)
         moved = [i for i, reply in enumerate(replies) if isinstance(reply, Redirected)]
@@ -251,7 +251,7 @@ class Cluster:
         self._map = None
         self._known = (*(known for known in self._known if known != place), place)
 
-    def _send(self, parts: Sequence[Part]) -> Delivery:
+    def _send(self, parts: Sequence[CallPart]) -> Delivery:
         """Send one parcel per server. A call without a server or without a reply gets an error."""
         numbers: dict[Endpoint, list[int]] = {}
         for number, part in enumerate(parts):
@@ -281,9 +281,9 @@ class Cluster:
         if where == "scan":
             return _scan(call, slots.primaries)
         if where == "all":
-            return Order([Part(place, call) for place in slots.primaries], partial(_strictest, call))
+            return Order([CallPart(place, call) for place in slots.primaries], partial(_strictest, call))
         place = slots.primaries[0] if where == "any" else slots.owner(where)
-        return Order([Part(place, call)], lambda replies: replies[0])
+        return Order([CallPart(place, call)], lambda replies: replies[0])
 
     def _look_up(self) -> Generator[list[Parcel], list[Received], SlotMap]:
         """Ask each known server in turn for the map of slots."""
@@ -309,7 +309,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CallPart:
     """A call for one server; None while no primary serves its slot. ``ask``: the slot is being migrated."""
 
     place: Endpoint | None
@@ -321,7 +321,7 @@ class Part:
 class Order:
     """The parts of one call, and the way to merge their replies into one."""
 
-    parts: list[Part]
+    parts: list[CallPart]
     merge: Callable[[Replies], Any]
 
 
@@ -337,9 +337,9 @@ def _busy(text: str) -> ServerBusy:
     return error
 
 
-def _redirected(part: Part, moved: Redirected) -> Part:
+def _redirected(part: CallPart, moved: Redirected) -> CallPart:
     host = moved.place.host or (part.place.host if part.place else "")
-    return Part(Endpoint(host, moved.place.port), part.call, ask=moved.ask)
+    return CallPart(Endpoint(host, moved.place.port), part.call, ask=moved.ask)
 
 
 def _strictest(call: Call[Any], replies: Replies) -> Any:
@@ -363,7 +363,7 @@ def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
         return [f"0@{index + 1}" if index + 1 < len(primaries) else "0", keys]
 
     words = (call.words[0], cursor, *call.words[2:])
-    return Order([Part(primaries[index], replace(call, words=words))], merge)
+    return Order([CallPart(primaries[index], replace(call, words=words))], merge)
 
 
 def _more_specific(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:

@@ -162,7 +162,7 @@ EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
 _HEAD: Final = re.compile(r"([a-z ]+): ([a-z -]+) > ([a-z -]+)")
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """One transition of a job."""
 
     what: str
@@ -178,13 +178,13 @@ def _rows() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
         yield _HEAD.fullmatch(head).groups(), tuple(" ".join(calls).split())  # type: ignore[union-attr]
 
 
-def steps() -> Iterator[Step]:
+def steps() -> Iterator[Transition]:
     """The table, with a step for each pair of states."""
     stored = [state.value for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)]
     for (what, before, after), calls in _rows():
         sources = stored if before == "any" else before.split()
         for source, target in product(sources, after.split()):
-            yield Step(what, source, target, calls)
+            yield Transition(what, source, target, calls)
 
 
 def leads_to(call: str, source: str) -> set[str]:

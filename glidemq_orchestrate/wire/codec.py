@@ -91,7 +91,7 @@ def _encoded_fast(value: JsonLike) -> bytes | None:
         data: bytes = write(value)
         if not _is_plain(value) or (b"null" in data and read(data) != value):  # NaN becomes null, too
             return None
-    except Exception:  # noqa: BLE001  json reports what is wrong, if anything is
+    except Exception:  # noqa: BLE001  json reports the error, if there is one
         return None
     if _TINY in data or _EXPONENT.search(data):
         return None

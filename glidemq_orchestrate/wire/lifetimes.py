@@ -1,4 +1,4 @@
-"""Every key that the two libraries and the clients make: what it holds, who removes it, and when.
+"""Every key that the two libraries and the clients make: its content, who removes it, and when.
 
 ``docs/keys.md`` is made from this table. One test compares it with a server after a slow week, another
 one with the names of keys in ``lua/``.

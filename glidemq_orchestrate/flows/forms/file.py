@@ -195,12 +195,12 @@ def as_file(value: Any) -> Any:
 def without_defaults(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a dataclass that differ from their defaults."""
     for part in fields(value):
-        given = getattr(value, part.name)
+        content = getattr(value, part.name)
         default = part.default_factory() if part.default_factory is not MISSING else part.default
-        if isinstance(given, timedelta) and isinstance(default, int | float):
+        if isinstance(content, timedelta) and isinstance(default, int | float):
             default = timedelta(seconds=default)
-        if given != default and not (default == () and not given):
-            yield part.name, given
+        if content != default and not (default == () and not content):
+            yield part.name, content
 
 
 class _Schema(GenerateJsonSchema):

@@ -118,8 +118,8 @@ class FlowForms:
         with importing():
             from glidemq_orchestrate.flows.forms import graph as graphs  # noqa: PLC0415  imports pydantic
 
-        given = {"queue": queue, "job": job}
-        nodes = graphs.read(graph, {key: value for key, value in given.items() if value is not None})
+        defaults = {"queue": queue, "job": job}
+        nodes = graphs.read(graph, {key: value for key, value in defaults.items() if value is not None})
         return cls.from_dict({"name": name, "nodes": nodes} | about)
 
     def to_dict(self) -> dict[str, Any]:

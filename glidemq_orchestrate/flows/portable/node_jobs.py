@@ -59,7 +59,7 @@ def result(queue: QueueKeys, job_id: str) -> Call[NodeResult | None]:
     return job_hash.get_some(queue, job_id, fields, decode)
 
 
-def add_node(  # noqa: PLR0913  what a node is made of
+def add_node(  # noqa: PLR0913  the parts of a node
     queue: QueueKeys,
     job_id: str,
     node: CheckedNode,
@@ -148,7 +148,7 @@ def complete(queue: QueueKeys, job_id: str, end: Mapping[JobField, Word]) -> lis
     ]
 
 
-def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
+def end_node(  # noqa: PLR0913, PLR0917  the parts of an end
     queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int
 ) -> Call[int]:
     """End a job, unless a later round has restarted it. Idempotent. An ended job is not changed.

@@ -146,7 +146,7 @@ def _lasting(fields: Mapping[str, str], number: int) -> list[int]:
 
 
 def _goes_on(fields: Mapping[str, str], number: int) -> bool:
-    """Whether a round was noted while the one before it ran."""
+    """Whether a round was noted while the previous one ran."""
     return bool(json.loads(fields.get(f"note:{number}", "{}")).get("goes_on"))
 
 

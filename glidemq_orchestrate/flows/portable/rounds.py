@@ -35,7 +35,7 @@ from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 GIVEN: Final = ("completed", "skipped", "failed")
 
 
-def note(  # noqa: PLR0913  what is noted
+def note(  # noqa: PLR0913  the parts of a note
     ref: FlowRef,
     record: Record,
     what: What | Literal["retry"],

@@ -70,7 +70,7 @@ class Users:
                 ref = yield from submission.find(PREFIX, FLOW)
                 mine = Ownership(owner, renewals, given)
                 yield from mine.renew_if_due(ref, self.scheduler)
-                given = mine.given
+                given = mine.owned_id
                 if (yield from backend.backend_of(ref).status(ref)).state.is_terminal:
                     return
             except (TransportError, FlowNotFound, Superseded):

@@ -15,7 +15,7 @@ import pytest
 
 from glidemq_orchestrate import FlowState, JobState, NodeStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.change import Seen, time_of, turn_of
+from glidemq_orchestrate.flows.change import Reported, time_of, turn_of
 
 WAITING_CHILDREN = JobState.WAITING_CHILDREN
 
@@ -27,19 +27,19 @@ def node(name: str, state: JobState, **kw: Any) -> NodeStatus:
 
 
 def test_nothing_was_reported_at_the_start() -> None:
-    assert Seen("f").state(5, "a") == WAITING_CHILDREN
-    assert Seen("f").state(0.5, "a") == WAITING_CHILDREN
+    assert Reported("f").state(5, "a") == WAITING_CHILDREN
+    assert Reported("f").state(0.5, "a") == WAITING_CHILDREN
 
 
 def test_every_position_holds_what_was_reported_up_to_there_and_no_more() -> None:
-    dice, seen = random.Random(3), Seen("f")
+    dice, seen = random.Random(3), Reported("f")
     ranks = [*range(100), *(rank + 0.000_001 for rank in range(5))]
     expected: dict[float, tuple[str, int]] = {}
     for _ in range(400):
         rank, state, run = dice.choice(ranks), dice.choice(list(JobState)), dice.choice([0, 0, 1, 27, 2**53])
         position = seen.record(rank, told := node(f"n{rank}", state, run=run, failed=dice.randrange(3)))
         expected[rank] = (state, turn_of(told))
-        found = Seen.at("f", position)
+        found = Reported.at("f", position)
         assert {rank: (found.state(rank, f"n{rank}"), found.turn(rank, f"n{rank}")) for rank in ranks} == {
             rank: expected.get(rank, (WAITING_CHILDREN, 0)) for rank in ranks
         }
@@ -48,17 +48,17 @@ def test_every_position_holds_what_was_reported_up_to_there_and_no_more() -> Non
 
 
 def test_a_position_made_after_going_on_holds_what_came_before() -> None:
-    seen = Seen.at("f", Seen("f").record(0, node("a", JobState.ACTIVE)))
-    again = Seen.at("f", seen.record(1, node("b", JobState.COMPLETED)))
+    seen = Reported.at("f", Reported("f").record(0, node("a", JobState.ACTIVE)))
+    again = Reported.at("f", seen.record(1, node("b", JobState.COMPLETED)))
     assert (again.state(0, "a"), again.state(1, "b")) == ("active", "completed")
 
 
 def test_a_node_that_ends_again_or_tries_again_is_not_the_one_that_was_reported() -> None:
-    seen = Seen("f")
+    seen = Reported("f")
     for rank in (0, 0.5):
         for state in (JobState.COMPLETED, JobState.FAILED, JobState.ACTIVE, JobState.WAITING):
             told = node("a", state, run=2, failed=1)
-            for found in (seen, Seen.at("f", seen.record(rank, told))):
+            for found in (seen, Reported.at("f", seen.record(rank, told))):
                 assert found.has(rank, told)
                 assert found.run(rank, "a") == 2
                 assert not found.has(rank, replace(told, run=3, attempts=0))
@@ -71,43 +71,43 @@ def test_a_node_that_ends_again_or_tries_again_is_not_the_one_that_was_reported(
 
 def test_the_same_end_at_another_time_is_another_end() -> None:
     first, second = (datetime(2026, 1, 1, 1, 2, 3, number * 1000, tzinfo=UTC) for number in (1, 2))
-    seen = Seen.at("f", Seen("f").record_end(FlowState.FAILED, first))
+    seen = Reported.at("f", Reported("f").record_end(FlowState.FAILED, first))
     assert seen.has_end(FlowState.FAILED, first)
     assert not seen.has_end(FlowState.FAILED, second)
     assert not seen.has_end(FlowState.COMPLETED, first)
-    assert Seen.at("f", Seen("f").record_end(FlowState.FAILED)).has_end(FlowState.FAILED, second)
+    assert Reported.at("f", Reported("f").record_end(FlowState.FAILED)).has_end(FlowState.FAILED, second)
     seen.record(0, node("a", JobState.WAITING))
     assert not seen.has_end(FlowState.FAILED, first)
 
 
 def test_the_end_is_part_of_it_until_a_node_moves_again() -> None:
-    seen = Seen("f")
+    seen = Reported("f")
     position = seen.record_end(FlowState.FAILED)
-    assert Seen.at("f", position).end == "failed"
-    assert Seen.at("f", seen.record(0, node("a", JobState.WAITING))).end == ""
+    assert Reported.at("f", position).end == "failed"
+    assert Reported.at("f", seen.record(0, node("a", JobState.WAITING))).end == ""
 
 
 def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
-    seen = Seen("f")
+    seen = Reported("f")
     positions = [seen.record(rank, node(f"n{rank}", JobState.COMPLETED)) for rank in range(20_000)]
     assert len(positions[-1]) < 3_000
-    assert Seen.at("f", positions[-1]).state(19_999, "x") == "completed"
+    assert Reported.at("f", positions[-1]).state(19_999, "x") == "completed"
 
 
 def test_a_large_flow_that_ran_again_has_one_too() -> None:
-    seen, dice = Seen("f"), random.Random(4)
+    seen, dice = Reported("f"), random.Random(4)
     for run in range(3):
         for rank in range(0, 100_000, run * run + 1):
             failed = dice.random() < 0.01  # and was retried
             position = seen.record(rank, node(f"n{rank}", JobState.COMPLETED, run=run, failed=failed))
     assert len(position) < 20_000
-    assert Seen.at("f", position).run(99_999 // 5 * 5, "x") == 2
+    assert Reported.at("f", position).run(99_999 // 5 * 5, "x") == 2
 
 
 @pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
 def test_an_invalid_position_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
-        Seen.at("f", wrong)
+        Reported.at("f", wrong)
 
 
 def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
@@ -140,16 +140,16 @@ def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str)
     tracemalloc.start()
     try:
         with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
-            Seen.at("f", wrong)
+            Reported.at("f", wrong)
         assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
     finally:
         tracemalloc.stop()
 
 
 def test_that_of_another_flow_is_refused() -> None:
-    position = Seen("f").record(0, node("a", JobState.ACTIVE))
+    position = Reported("f").record(0, node("a", JobState.ACTIVE))
     with pytest.raises(ConfigurationError, match="belongs to flow f, not to g"):
-        Seen.at("g", position)
+        Reported.at("g", position)
 
 
 def test_a_state_has_the_time_at_which_it_began() -> None:
