@@ -133,7 +133,7 @@ def test_a_step_reads_at_least_what_the_steps_before_it_have_published(
 def test_more_than_are_made_before_a_step_are_made_when_they_are_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(before, "MAX_MADE", 0)
+    monkeypatch.setattr(before, "MAX_VERSIONS_MADE", 0)
     new = publish(context(2_000), str(tmp_path), spark.range(5))
     with coming_after({"clean": new}, spark):
         with pytest.raises(NotPublished):
@@ -444,7 +444,7 @@ class TestWorkers:
         eventually(lambda: redis_client.zcard("glide:{spark}:gmo:published") == 2, timeout=30)
         job_id = queue.add("spark.python", step("looks_away").data)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
-        assert caplog.text.count("was accepted and cannot be made") == 2
+        assert caplog.text.count("was accepted but cannot be made") == 2
         assert "what it had written was removed: run the job again" in caplog.text
 
     def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures

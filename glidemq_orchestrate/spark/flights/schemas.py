@@ -22,8 +22,8 @@ ABSENT: Final = "NA"
 """How the CSV files write an absent value."""
 
 
-def _text(*names: str) -> StructType:
-    return StructType([StructField(name, StringType()) for name in names])
+def _text(names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names.split()])
 
 
 def _table(columns: dict[str, DataType], *, required: tuple[str, ...]) -> StructType:
@@ -31,51 +31,15 @@ def _table(columns: dict[str, DataType], *, required: tuple[str, ...]) -> Struct
 
 
 RAW_FLIGHTS: Final = _text(
-    *(
-        "year",
-        "month",
-        "day",
-        "dep_time",
-        "sched_dep_time",
-        "dep_delay",
-        "arr_time",
-        "sched_arr_time",
-        "arr_delay",
-    ),
-    *(
-        "carrier",
-        "flight",
-        "tailnum",
-        "origin",
-        "dest",
-        "air_time",
-        "distance",
-        "hour",
-        "minute",
-        "time_hour",
-    ),
+    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier flight "
+    "tailnum origin dest air_time distance hour minute time_hour"
 )
 RAW_WEATHER: Final = _text(
-    *(
-        "origin",
-        "year",
-        "month",
-        "day",
-        "hour",
-        "temp",
-        "dewp",
-        "humid",
-        "wind_dir",
-        "wind_speed",
-        "wind_gust",
-    ),
-    *("precip", "pressure", "visib", "time_hour"),
+    "origin year month day hour temp dewp humid wind_dir wind_speed wind_gust precip pressure visib time_hour"
 )
-RAW_PLANES: Final = _text(
-    *("tailnum", "year", "type", "manufacturer", "model", "engines", "seats", "speed", "engine")
-)
-RAW_AIRLINES: Final = _text("carrier", "name")
-RAW_AIRPORTS: Final = _text("faa", "name", "lat", "lon", "alt", "tz", "dst", "tzone")
+RAW_PLANES: Final = _text("tailnum year type manufacturer model engines seats speed engine")
+RAW_AIRLINES: Final = _text("carrier name")
+RAW_AIRPORTS: Final = _text("faa name lat lon alt tz dst tzone")
 
 FLIGHTS: Final = _table(
     {

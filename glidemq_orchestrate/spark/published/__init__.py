@@ -1,1 +1,1 @@
-"""Output of Spark steps that is safe to repeat: versions of tables and folders, one an accepted result."""
+"""Output of Spark steps that is safe to repeat: each accepted result makes one version."""

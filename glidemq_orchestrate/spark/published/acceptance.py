@@ -1,8 +1,9 @@
-"""From an accepted result to the version that readers see: once the server has accepted it, and only then.
+"""Makes the version that readers see, once the server has accepted the result, and never before.
 
-The worker that ran the step makes the version when it hears of the acceptance. Where it could not, as it was
-killed or the store was away, any reader of the result or a later worker does: the server has noted what was
-accepted (see ``catching_up``), and making a version again changes nothing.
+The worker that ran the step makes the version when its result is accepted. If it cannot, because it was
+killed or the
+store was unavailable, any reader of the result or a later worker does: the server has noted what was accepted
+(see ``catching_up``), and making a version again changes nothing.
 """
 
 from __future__ import annotations
@@ -25,38 +26,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger("glidemq_orchestrate.spark")
 
 PAUSES: Final = (0.1, 1.0, 5.0)
-"""Seconds between the tries to make a version."""
+"""Seconds between attempts to make a version."""
 Attempt = tuple[str, str, int]
 """Queue, job and epoch."""
 
 
 Make = Callable[[Sequence[Publication], int | None], Collection[Publication] | None]
-"""Makes versions, as ``make_versions`` does, where a session is."""
-TELL_SECONDS: Final = 3_600.0
-"""So often it is told that a version still cannot be made."""
-MAX_TOLD: Final = 10_000
-_told: Final[dict[Publication, float]] = {}
+"""Makes versions like ``make_versions``, where there is a session."""
+LOG_SECONDS: Final = 3_600.0
+"""How often a version that still cannot be made is logged."""
+MAX_LOGGED: Final = 10_000
+_logged: Final[dict[Publication, float]] = {}
 
 
 def make_versions(
     places: Iterable[Publication], spark: SparkSession | None = None, epoch: int | None = None
 ) -> list[Publication]:
-    """Let what was accepted count; what cannot be made is logged.
+    """Make the versions of accepted publications; errors are logged.
 
-    Returns those about which nothing is left to be done: they count, or what they had written is gone.
+    Returns those that are settled: they count, or their data are gone.
 
     Args:
-        places: What was published.
-        spark: For locations that are not on this machine.
-        epoch: Of the attempt that has just been accepted: about the server's time, by which old attempts
-            there are removed. None when it was long ago: nothing is removed, and one try is enough.
+        places: The publications.
+        spark: A session, for locations that are not on this machine.
+        epoch: The epoch of the attempt that was just accepted: about the server's time, by which old attempts
+            are removed. None if it was accepted long ago: then nothing is removed, and one try is enough.
     """
     settled = list[Publication]()
     for place in places:
         try:
             target = target_of(place.location, spark)
             is_made = _make_at_last(target, place.name, PAUSES if epoch is not None else ())
-        except Exception as exc:  # noqa: BLE001  of the store or the catalog
+        except Exception as exc:  # noqa: BLE001  any class of the store or the catalog
             _complain(place, exc)
             continue
         settled.append(place)
@@ -68,20 +69,20 @@ def make_versions(
 
 
 def _complain(place: Publication, exc: Exception | None) -> None:
-    """Log why a version is not made, once an hour: it is tried much more often."""
-    if time.monotonic() < _told.get(place, -TELL_SECONDS) + TELL_SECONDS:
+    """Log why a version is not made, once an hour, although it is tried much more often."""
+    if time.monotonic() < _logged.get(place, -LOG_SECONDS) + LOG_SECONDS:
         return
-    if len(_told) >= MAX_TOLD:
-        _told.clear()
-    _told[place] = time.monotonic()
+    if len(_logged) >= MAX_LOGGED:
+        _logged.clear()
+    _logged[place] = time.monotonic()
     if exc is None:
-        outlook = "what it had written was removed: run the job again"
+        outlook = "its data were removed. Fix: run the job again"
     elif isinstance(exc, NotPublished | Unrecoverable):
-        outlook = "it is tried again, but somebody has to see to it, or to run the job again"
+        outlook = "trying again. Fix: repair the location, or run the job again"
     else:
-        outlook = "a reader of the result, or a worker, will try again"
+        outlook = "a reader of the result or a worker will try again"
     logger.error(
-        "version %s of %s was accepted and cannot be made; %s",
+        "version %s of %s was accepted but cannot be made; %s",
         place.name,
         place.location,
         outlook,
@@ -91,7 +92,7 @@ def _complain(place: Publication, exc: Exception | None) -> None:
 
 
 class Accepted:
-    """What the steps of this process have published and the server has not accepted yet. Thread-safe.
+    """What the steps of this process have published, until the server has accepted it. Thread-safe.
 
     Attributes:
         make: Makes versions.
@@ -103,17 +104,17 @@ class Accepted:
         self._lock = threading.Lock()
 
     def expect(self, attempt: Attempt, places: Sequence[Publication]) -> None:
-        """An attempt has written all of them."""
+        """Record what an attempt has written."""
         if not places:
             return
         with self._lock:
             for one in list(self._expected):
-                if one[:2] == attempt[:2] and one[2] < attempt[2]:  # it was never reported
+                if one[:2] == attempt[:2] and one[2] < attempt[2]:  # an attempt that was never reported
                     del self._expected[one]
             self._expected[attempt] += places
 
     def take(self, attempt: Attempt) -> list[Publication]:
-        """What an attempt has published, and forget it."""
+        """Remove and return what an attempt has published."""
         with self._lock:
             return self._expected.pop(attempt, [])
 
@@ -132,7 +133,7 @@ def _make_at_last(target: Target, name: str, pauses: Iterable[float]) -> bool:
     for pause in pauses:
         try:
             return target.make(name)
-        except Exception:  # noqa: BLE001  whatever the store raises
+        except Exception:  # noqa: BLE001  any class of the store
             time.sleep(pause)
     return target.make(name)
 

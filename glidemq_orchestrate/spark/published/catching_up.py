@@ -1,7 +1,7 @@
-"""Makes versions for a worker that could not: it reads what the server has noted when it accepted results.
+"""Makes versions that a worker could not make, from the notes that the server took with accepted results.
 
-A note stays until its version stands, or what was written is gone, whatever becomes of the job: then the next
-look removes it, within a minute.
+A note stays until its version exists or its data are gone, even if the job is removed. The next check, within
+a minute, then removes it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ EVERY_SECONDS: Final = 60.0
 
 
 class NotedQueue(Queue):
-    """A queue, and what was noted there of accepted results."""
+    """A queue, and its notes of accepted results."""
 
     def noted(self) -> list[str]:
-        """A line for each publication that may not count yet; see ``Publication.of_line``."""
+        """A line for each publication that may not have its version yet; see ``Publication.of_line``."""
         return self._run(ops.lines(self._keys))
 
     def forget(self, lines: Sequence[str]) -> None:
@@ -37,14 +37,14 @@ class NotedQueue(Queue):
 
 
 class CatchUp:
-    """A thread of a Spark worker. It looks when it starts, and then each minute."""
+    """A thread of a Spark worker that checks the notes when it starts, and then each minute."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, serving: Serving, make: Make) -> None:
-        """Begin."""
+        """Start the thread."""
         self._stopping.clear()
         self._thread = threading.Thread(
             target=self._serve, args=(serving, make), name="glidemq-catch-up", daemon=True
@@ -52,7 +52,7 @@ class CatchUp:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after the publication at hand. Repeatable."""
+        """End after the current publication. Repeatable."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
@@ -67,15 +67,15 @@ class CatchUp:
             while not self._stopping.is_set():
                 for name, queue in queues.items():
                     try:
-                        self._look(queue, make)
+                        self._check(queue, make)
                     except GlideMQError as exc:
-                        logger.warning("published results of queue %s are not looked at: %s", name, exc)
+                        logger.warning("the published results of queue %s cannot be checked: %s", name, exc)
                     except Exception:
-                        logger.exception("published results of queue %s are not looked at", name)
+                        logger.exception("the published results of queue %s cannot be checked", name)
                 self._stopping.wait(EVERY_SECONDS)
 
-    def _look(self, queue: NotedQueue, make: Make) -> None:
-        """Make what is missing of the results that were accepted."""
+    def _check(self, queue: NotedQueue, make: Make) -> None:
+        """Make the missing versions of accepted results."""
         noted = {line: Publication.of_line(line) for line in queue.noted()}
         settled = set(make(places, None) or ()) if (places := [*filter(None, noted.values())]) else set()
         if over := [line for line, place in noted.items() if place in settled]:

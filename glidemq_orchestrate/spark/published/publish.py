@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TIME_ZONE: Final = "timeZone"
-"""The option of Spark's readers and writers."""
+"""An option of Spark's readers and writers."""
 FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet"})
-"""Those that write files, and only where they are told to."""
+"""The formats that write files, and nothing outside the given path."""
 
 
 def publish(  # noqa: PLR0913  what Spark's writer takes
@@ -67,31 +67,31 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
 ) -> dict[str, Json]:
     """Write a table as a new version of a location, which ``read_published`` reads once this job is done.
 
-    Nothing that is there is changed: who reads an earlier version goes on. Call it once for each location
-    of an attempt, and return what it returns, by itself or as a part of the step's result: by that others
-    make the version if this worker dies before it has, and steps that follow read just this one.
+    Existing data are not changed: readers of an earlier version continue. Call this once per location and
+    attempt, and return its result, alone or as part of the step's result: others use it to make the version
+    if this worker dies first, and later steps use it to read exactly this version.
 
     Args:
         ctx: The context of the step.
-        location: A directory or URI of the table, for nothing else; it is made. All workers must reach it.
+        location: A directory or URI for this table only. It is created. All workers must reach it.
         frame: The rows.
-        format: One of Spark's that writes files: ``parquet``, ``orc``, ``json``, ``csv``, ``avro``.
+        format: A file format of Spark: ``parquet``, ``orc``, ``json``, ``csv``, ``avro``.
         partition_by: Columns to partition by.
-        replace: ``all``: the whole table. ``partitions``: only the partitions that the frame has rows of; the
-            others stay (dynamic overwrite), also those that other jobs publish at the same time.
-        options: Of the writer of the format, such as ``header``. They are stored beside the data, and the
+        replace: ``all``: the whole table. ``partitions``: only the partitions of which the frame has rows;
+            the others stay (dynamic overwrite), including those that other jobs publish at the same time.
+        options: Options of the format's writer, such as ``header``. They are stored with the data, and the
             reader gets them too.
 
     Returns:
         ``{"published": {"location", "name", "path", "rows", "columns", "schema_digest"}}``: ``path`` is the
-        folder of this version, ``columns`` are their names, and the digest (SHA-256) changes with any name,
-        type or nullability.
+        folder of this version, ``columns`` are the column names, and the digest (SHA-256) changes with any
+        name, type or nullability.
 
     Raises:
-        LeaseLost: The attempt has lost its job while it wrote; nothing counts.
-        Unrecoverable: An argument is not usable, or the table is partitioned otherwise.
+        LeaseLost: The attempt lost its job while it wrote; nothing counts.
+        Unrecoverable: An argument is invalid, or the table is partitioned differently.
         NotPublished: The context is not that of a job in a worker.
-        Exception: Whatever Spark raises.
+        Exception: What Spark raises.
     """
     columns = list(partition_by)
     if format not in FORMATS:
@@ -120,21 +120,21 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
 
 
 def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) -> dict[str, Json]:
-    """Publish a folder of files of any kind: ``published_path`` finds it once this job is done.
+    """Publish a folder of any files: ``published_path`` returns it once this job is done.
 
-    See ``publish``; it always replaces the whole.
+    See ``publish``; this always replaces everything.
 
     Args:
         ctx: The context of the step.
-        location: A local directory, or a mounted one.
-        write: Called with an empty folder, into which it writes.
+        location: A local or mounted directory.
+        write: Called with an empty folder to write to.
 
     Returns:
         ``{"published": {"location", "name", "path"}}``.
 
     Raises:
         LeaseLost, Unrecoverable, NotPublished: See ``publish``.
-        Exception: Whatever ``write`` raises; then nothing is left.
+        Exception: What ``write`` raises; then nothing is left behind.
     """
     store = store_of(location, None)
     place = Publication(store.location, name_of(ctx))
@@ -152,7 +152,7 @@ def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) 
 def write_counted(
     frame: DataFrame, path: str, of: str, columns: Sequence[str], options: Mapping[str, str]
 ) -> int:
-    """Write the rows to a folder, which must not be there, and return how many they are."""
+    """Write the rows to a folder, which must not exist, and return their number."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -165,10 +165,10 @@ def write_counted(
 
 
 def seal(ctx: Context, store: Store, version: Version, place: Publication) -> None:
-    """Write down what the attempt has written, while the job is still its own.
+    """Record what the attempt has written, while it still owns the job.
 
     Raises:
-        LeaseLost: It is not any more.
+        LeaseLost: It no longer owns the job.
     """
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
@@ -199,9 +199,9 @@ PARQUET: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-"""How Iceberg has times: in microseconds, by one calendar also before 1582."""
+"""The times of Iceberg: in microseconds, with one calendar before 1582 too."""
 MAKING_PAUSES: Final = (0.1, 0.5, 2.0, 2.0)
-"""Seconds, at most, between tries to make a table."""
+"""Maximum seconds between attempts to create a table."""
 
 
 def publish_iceberg(
@@ -212,38 +212,38 @@ def publish_iceberg(
     replace: str = "all",
     partition_by: Sequence[str] = (),
 ) -> dict[str, Json]:
-    """Write rows for a table of Apache Iceberg: one commit of it, once the server has accepted the result.
+    """Write rows for a table of Apache Iceberg: one commit, once the server has accepted the result.
 
-    Spark writes the files, below the location of the table, and pyiceberg commits them, so Spark need not
-    know of Iceberg. Other engines may read and write the table meanwhile. An attempt that is killed, late or
-    not accepted changes nothing in the table. Call it once for each table of an attempt, and return what it
-    returns, by itself or as a part of the step's result: by that others commit if this worker dies before it
-    has, and steps that follow read it.
+    Spark writes the files, below the location of the table, and pyiceberg commits them, so Spark needs no
+    Iceberg library. Other engines may read and write the table at the same time. An attempt that is killed,
+    late or not accepted changes nothing in the table. Call this once per table and attempt, and return its
+    result, alone or as part of the step's result: others use it to commit if this worker dies first, and
+    later steps use it to read.
 
     Args:
         ctx: The context of the step.
         table: ``catalog.namespace.table``; the catalog is one of pyiceberg's configuration
             (``PYICEBERG_CATALOG__<NAME>__URI``, ``.pyiceberg.yaml``), which all Spark workers must have. A
-            table that is not there is made, with the columns of the frame.
-        frame: The rows: columns of the table by name, cast to its types where no value is lost; those that
-            are missing are null.
-        replace: ``all``: the rows of the table. ``partitions``: those of the partitions that the frame has
-            rows of. ``nothing``: the rows are added; then a job that runs again when it had completed (a task
-            that was cleared, a new generation of a flow) adds them again.
-        partition_by: The columns by which a table that is made is partitioned, as they are.
+            missing table is created with the columns of the frame.
+        frame: The rows, with columns of the table by name, cast to its types if no value is lost; missing
+            columns are null.
+        replace: ``all``: all rows of the table. ``partitions``: the partitions of which the frame has rows.
+            ``nothing``: the rows are added; then a job that runs again after it had completed (a cleared
+            task, a new generation of a flow) adds them again.
+        partition_by: The columns that partition a table that is created, unchanged.
 
     Returns:
         ``{"published": {"location", "name", "path", "rows", "columns", "schema_digest"}}``, as ``publish``
         does; ``location`` is ``iceberg:`` and the name of the table.
 
     Raises:
-        LeaseLost: The attempt has lost its job while it wrote; nothing counts.
-        Unrecoverable: An argument is not usable, or the frame does not fit the table.
-        ConfigurationError: pyiceberg is missing, or knows no such catalog.
-        TableChanged: The columns or partitions of the table were changed while the frame was written, so it
-            may not fit any more: the job is to run again.
+        LeaseLost: The attempt lost its job while it wrote; nothing counts.
+        Unrecoverable: An argument is invalid, or the frame does not fit the table.
+        ConfigurationError: pyiceberg or the catalog is missing.
+        TableChanged: The columns or partitions of the table changed while the frame was written, so it may no
+            longer fit: run the job again.
         NotPublished: The context is not that of a job in a worker.
-        Exception: Whatever Spark or the catalog raises.
+        Exception: What Spark or the catalog raises.
     """
     location, name = f"{SCHEME}{table}", name_of(ctx)
     if replace not in REPLACES:
@@ -278,7 +278,7 @@ def publish_iceberg(
 
 
 def _opened(location: str, frame: DataFrame, partition_by: Sequence[str]) -> IcebergTable:
-    """The table; made if it is not there, also when several steps make it at once."""
+    """The table, which is created if it is missing, even if several steps do so at once."""
     for pause in MAKING_PAUSES:
         try:
             return IcebergTable.opened(location, frame.sparkSession)
@@ -287,18 +287,18 @@ def _opened(location: str, frame: DataFrame, partition_by: Sequence[str]) -> Ice
                 _make(location, frame, partition_by)
             except Unrecoverable:
                 raise
-            except Exception:  # noqa: BLE001  of another kind with each catalog, where another step was faster
-                time.sleep(random.uniform(0, pause))  # noqa: S311  so that two do not meet again
+            except Exception:  # noqa: BLE001  each catalog raises another class if another step was faster
+                time.sleep(random.uniform(0, pause))  # noqa: S311  so that two steps do not collide again
     _make(location, frame, partition_by)
     return IcebergTable.opened(location, frame.sparkSession)
 
 
 def _make(location: str, frame: DataFrame, partition_by: Sequence[str]) -> None:
-    """Make the table, with its namespace.
+    """Create the table with its namespace.
 
     Raises:
-        Unrecoverable: The frame has no such columns, or one that Iceberg has no type for.
-        Exception: Whatever the catalog raises.
+        Unrecoverable: The frame lacks a column, or has one without a type in Iceberg.
+        Exception: What the catalog raises.
     """
     if unknown := sorted(set(partition_by) - set(frame.columns)):
         raise Unrecoverable(f"partition_by: the frame has no column {', '.join(unknown)}")

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-MAX_MADE: Final = 1_000
-"""So many versions are made before a step begins: each is a look at a file at least."""
+MAX_VERSIONS_MADE: Final = 1_000
+"""How many versions are made before a step begins: each takes at least one check of a file."""
 _inputs: Final[contextvars.ContextVar[Mapping[str, Json]]] = contextvars.ContextVar(
     "inputs", default=MappingProxyType({})
 )
@@ -48,9 +48,9 @@ _inputs: Final[contextvars.ContextVar[Mapping[str, Json]]] = contextvars.Context
 
 @contextmanager
 def coming_after(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[None]:
-    """Run a block as a step with these results of its dependencies, whose versions are made."""
+    """Make the versions in the results of a step's dependencies, then run a block as this step."""
     places = (place for result in inputs.values() for place in found(result))
-    make_versions(islice(places, MAX_MADE), spark)
+    make_versions(islice(places, MAX_VERSIONS_MADE), spark)
     token = _inputs.set(inputs)
     try:
         yield
@@ -59,7 +59,7 @@ def coming_after(inputs: Mapping[str, Json], spark: SparkSession) -> Iterator[No
 
 
 def published_before(location: str) -> Iterator[Publication]:
-    """What the dependencies of the step that runs here have published at a location."""
+    """What the dependencies of the current step have published at a location."""
     for result in _inputs.get().values():
         yield from (place for place in found(result) if place.location == location)
 
@@ -69,19 +69,19 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
 
     Args:
         spark: The session.
-        source: A location, or ``iceberg:catalog.namespace.table``: what its newest versions hold, at this
-            moment; in a step at least those of the Spark steps before it. Or the result of a step, such as
-            ``ctx.inputs["clean"]``: exactly what that attempt has written, whatever was published since;
-            where its version is missing it is made, as the result was accepted.
+        source: A location, or ``iceberg:catalog.namespace.table``: its current newest versions; in a step at
+            least those of its direct dependencies. Or the result of a step, such as ``ctx.inputs["clean"]``:
+            exactly what that attempt has written, even if more was published since; a missing version is
+            made, because the result was accepted.
 
     Returns:
         The rows, with the columns as they were published. Versions of a partitioned table may have different
-        columns: those that are missing in one are null there. Each version that is needed is a scan of its
-        own, some 50 ms of work: a table that hundreds of versions make up is read faster when it was
-        published as a whole, or is one of Iceberg.
+        columns: those that a version lacks are null there. Each version that is needed takes a scan of its
+        own, some 50 ms. So a table of hundreds of versions reads faster if it is published as a whole, or is
+        a table of Iceberg.
 
     Raises:
-        NotPublished: There is no version, or files were published, or the version was removed.
+        NotPublished: There is no version, the version was removed, or files were published.
     """
     if isinstance(source, str) and is_iceberg(source):
         table = IcebergTable.opened(source, spark)
@@ -101,7 +101,7 @@ def published_path(source: str | Json) -> Path:
     """The folder of files that a step has published with ``publish_files``.
 
     Args:
-        source: A location, for the newest, or the result of a step, for its own.
+        source: A location, for the newest version, or the result of a step, for its own version.
 
     Raises:
         NotPublished: There is none.
@@ -113,7 +113,7 @@ def published_path(source: str | Json) -> Path:
 
 
 def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, Iterator[Version]]:
-    """The versions, the newest first; for a result, its own."""
+    """The versions, newest first; for a result, only its own."""
     if isinstance(source, str):
         target = target_of(source, spark)
         _make_before(target)
@@ -127,7 +127,7 @@ def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, It
 
 
 def _make_before(target: Target) -> None:
-    """Make the versions of the steps that the one which runs here comes after."""
+    """Make the versions of the dependencies of the current step."""
     for place in published_before(target.location):
         target.make(place.name)
 

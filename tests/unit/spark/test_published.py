@@ -203,7 +203,7 @@ class TestAcceptance:
         monkeypatch.setattr(Folder, "make", fails)
         monkeypatch.setattr(acceptance, "PAUSES", ())
         published(tmp_path, "x")
-        assert "was accepted and cannot be made" in caplog.text
+        assert "was accepted but cannot be made" in caplog.text
 
     def test_many_make_the_same_version_at_once(self, tmp_path: Path) -> None:
         result = publish_files(context(), str(tmp_path), write("x"))
