@@ -1,4 +1,4 @@
-"""What our charts have in common: colours, an empty figure, titles of panels. Needs matplotlib."""
+"""The style of the example pipelines' charts: colours, figures, titles of panels. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COOL: Final = "#3b7ea8"
 WARM: Final = "#d9583b"
 LEFT: Final = 0.025
 MIDDLE: Final = 0.53
-"""Where titles begin, as shares of the image: those of panels on the left, and on the right."""
+"""Where the titles of panels on the left and on the right begin, as shares of the image."""
 
 
 def canvas() -> Figure:
@@ -30,7 +30,7 @@ def canvas() -> Figure:
 
 
 def dress(axes: Axes, title: str, subtitle: str) -> None:
-    """Give a panel its titles, above it, and quiet lines and labels."""
+    """Give a panel titles above it, and subdued lines and labels."""
     place = axes.get_position()
     left = LEFT if place.x0 < 0.5 else MIDDLE
     axes.figure.text(left, place.y1 + 0.033, title, fontsize=16, fontweight="bold", color=INK)

@@ -6,8 +6,8 @@ own: see the package ``submit``.
 
 Steps run in threads of session hosts, child processes of the worker that each have a session and its JVM. A
 step that ends its process or JVM does not affect the steps of another. A program that has a Spark session
-when its
-worker starts keeps it: then steps run on that session, in threads of the worker, and there are no hosts.
+when its worker starts keeps it: then steps run on that session, in threads of the worker, and there are no
+hosts.
 """
 
 from __future__ import annotations

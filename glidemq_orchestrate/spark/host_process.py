@@ -1,7 +1,7 @@
-"""A session host: holds one Spark session, and runs the steps that its worker sends.
+"""The process of a session host: holds one Spark session, and runs the steps that its worker sends.
 
-Each has a thread of its own, as libraries keep for a thread what a step sets there, such as the precision of
-``decimal``. A host ends with its worker, also when that is killed, and its JVM ends with it.
+Each step has its own thread, because libraries keep settings of a step per thread, such as the precision of
+``decimal``. A host ends with its worker, even if that is killed, and its JVM ends with it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     engine = engine_for(opening.settings)
     try:
         engine.start()
-    except BaseException as exc:  # noqa: BLE001  whatever it is, the worker reports it
+    except BaseException as exc:  # noqa: BLE001  the worker reports it
         log.stop()
         with suppress(OSError):
             if _is_of_a_killed_jvm(exc):
@@ -58,8 +58,8 @@ def main() -> None:
                 wire.send("raised", message.number, pack(exc))
         engine.stop()
         return
-    # A host ends with its worker, which may still wait for its steps. Not SIG_IGN, which programs that it
-    # executes would inherit; and what is forked gets the defaults back.
+    # A host ends with its worker, which may still wait for its steps. Programs that the host executes would
+    # inherit SIG_IGN; forked children get the default handlers back.
     for number in _SIGNALS:  # after PySpark, which has a handler of its own
         signal.signal(number, lambda *_: None)
     os.register_at_fork(after_in_child=_default_signals)
@@ -69,7 +69,7 @@ def main() -> None:
     with suppress(Exception):
         engine.stop()
         log.stop()
-    os._exit(0)  # threads of steps may still be there: nobody waits for them
+    os._exit(0)  # threads of steps may still run: nothing waits for them
 
 
 def _is_of_a_killed_jvm(exc: BaseException) -> bool:
@@ -86,7 +86,7 @@ class _Host:
         self._steps: dict[int, _Speaker] = {}
 
     def serve(self) -> None:
-        """Until the worker ends the connection."""
+        """Serve until the worker ends the connection."""
         while (message := self._wire.receive()) is not None:
             speaker = self._steps.get(message.number)
             if message.kind == "step":
@@ -116,13 +116,13 @@ class _Host:
             kind, value = "unfit", (str(exc), exc.explanation)
         except SessionGone as exc:
             kind, value = "lost", (str(exc), exc.explanation)
-        except BaseException as exc:  # noqa: BLE001  a step harms its job only
+        except BaseException as exc:  # noqa: BLE001  a step affects its own job only
             kind, value = "raised", pack(exc)
-        if os.getpid() != self._owner:  # a step has forked and let the copy return here
+        if os.getpid() != self._owner:  # a step has forked, and the copy returned here
             os._exit(1)
         speaker.end()
         del self._steps[message.number]
-        self._say(kind, message.number, value)
+        self._send(kind, message.number, value)
 
     def _outcome(self, message: Message, speaker: _Speaker) -> Outcome:
         job, has_flow = message.value
@@ -139,79 +139,79 @@ class _Host:
         try:
             places, epoch = message.value
             settled = make_versions(places, self._engine.session(), epoch)
-        except BaseException as exc:  # noqa: BLE001  whatever the store raises
-            self._say("raised", message.number, pack(exc))
+        except BaseException as exc:  # noqa: BLE001  any class of the store
+            self._send("raised", message.number, pack(exc))
         else:
-            self._say("done", message.number, settled)
+            self._send("done", message.number, settled)
 
     def _probe(self, message: Message) -> None:
-        """Tell whether the session replies; one that does not reply lets the worker wait."""
+        """Report whether the session replies; if it hangs, the worker waits."""
         kind = "done" if self._engine.is_alive() else "lost"
-        self._say(kind, message.number, ("the Spark session has ended", ""))
+        self._send(kind, message.number, ("the Spark session has ended", ""))
 
-    def _say(self, kind: str, number: int, value: Any) -> None:
+    def _send(self, kind: str, number: int, value: Any) -> None:
         with suppress(OSError):  # the worker has ended, and so does this process
             self._wire.send(kind, number, value)
 
 
 class _Speaker(Speaker):
-    """What a step asks of its worker, each answered before it goes on; see ``worker.context.Speaker``."""
+    """The calls of a step to its worker; each waits for its answer. See ``worker.context.Speaker``."""
 
     def __init__(self, wire: Wire, number: int) -> None:
         self.cancelled = Cancelled()
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._wire, self._number, self._owner = wire, number, os.getpid()
-        self._asking, self._is_over, self._asker = threading.Lock(), False, 0
+        self._calling, self._is_over, self._caller = threading.Lock(), False, 0
 
-    def ask(self, method: str, *given: Any) -> None:
-        """Let the worker call a method of its context.
+    def call(self, method: str, *given: Any) -> None:
+        """Make the worker call a method of its context.
 
         Raises:
-            LeaseLost: The step has ended, or this is a copy of its process.
-            RuntimeError: It is called in the middle of itself.
+            LeaseLost: The step has ended, or this is a forked copy of its process.
+            RuntimeError: The call is recursive.
             Exception: What the worker's method raises.
         """
         if os.getpid() != self._owner:
             raise LeaseLost("a process that a step has forked cannot report for it")
-        if self._asker == threading.get_ident():  # a finalizer that logs, say
+        if self._caller == threading.get_ident():  # a finalizer that logs, for example
             raise RuntimeError("a step cannot report while it reports")
-        with self._asking:
+        with self._calling:
             if self._is_over:
                 raise LeaseLost("this attempt has ended")
-            self._asker = threading.get_ident()
+            self._caller = threading.get_ident()
             try:
                 self._wire.send("call", self._number, (method, given))
                 answer = self.answers.get()
             finally:
-                self._asker = 0
+                self._caller = 0
         if answer is not None:
             raise unpack(answer)
 
     def end(self) -> None:
-        """The step has returned; a thread that outlives it is told so."""
-        with self._asking:
+        """Refuse further calls: the step has returned, but a thread may outlive it."""
+        with self._calling:
             self._is_over = True
 
     def progress(self, value: JsonLike) -> None:
-        self.ask("progress", encode(value, where="progress"))
+        self.call("progress", encode(value, where="progress"))
 
     def log(self, line: str) -> None:
-        self.ask("log", str(line))
+        self.call("log", str(line))
 
     def output(self, fields: Mapping[str, str]) -> None:
-        self.ask("output", encode(dict(fields), where="output"))
+        self.call("output", encode(dict(fields), where="output"))
 
     def report_usage(self, usage: Usage) -> None:
-        self.ask("report_usage", usage)
+        self.call("report_usage", usage)
 
     def write_message(self, text: str) -> None:
-        self.ask("write_message", str(text))
+        self.call("write_message", str(text))
 
     def check_owner(self) -> None:
-        self.ask("check_owner")
+        self.call("check_owner")
 
     def note_published(self, lines: Sequence[str]) -> None:
-        self.ask("note_published", list(lines))
+        self.call("note_published", list(lines))
 
     async def check_owner_async(self) -> None:
         await asyncio.to_thread(self.check_owner)
@@ -224,14 +224,14 @@ class _Flow(FlowOfNode):
         self._speaker = speaker
 
     def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        self._speaker.ask("add_nodes", list(nodes), tuple(before))
+        self._speaker.call("add_nodes", list(nodes), tuple(before))
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         await asyncio.to_thread(self.add_nodes, nodes, before=before)
 
 
 class _ToWorker(logging.Handler):
-    """Sends what is logged here to the loggers of the worker."""
+    """Sends log records to the loggers of the worker."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -243,44 +243,44 @@ class _ToWorker(logging.Handler):
 
 
 class _ToQueue(QueueHandler):
-    """Puts records in a queue, as text, and with the whole of an error."""
+    """Puts records in a queue, as text, with the traceback of an error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.process == _OWNER:  # a process that a step has forked has no thread that sends them
+        if record.process == _OWNER:  # a process that a step has forked has no sending thread
             super().emit(record)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """A copy that can travel."""
-        told = logging.makeLogRecord(record.__dict__)
-        told.msg, told.args = record.getMessage(), None
+        """A copy that can be pickled."""
+        copy = logging.makeLogRecord(record.__dict__)
+        copy.msg, copy.args = record.getMessage(), None
         if record.exc_info and not record.exc_text:
-            told.exc_text = logging.Formatter().formatException(record.exc_info)
-        told.exc_info = None
-        return told
+            copy.exc_text = logging.Formatter().formatException(record.exc_info)
+        copy.exc_info = None
+        return copy
 
 
 _OWNER: Final = os.getpid()
 
 
 def _plain(value: object) -> object:
-    """A value that surely arrives, whatever an ``extra`` holds."""
+    """A value that can be pickled, from any ``extra``."""
     return value if value is None or type(value) in (str, int, float, bool) else str(value)
 
 
 class _Log:
-    """Logs to the worker, by a thread: whoever logs may be in the middle of a message to it."""
+    """Logs to the worker in a thread, because the caller may be in the middle of a message to it."""
 
     def __init__(self, wire: Wire, levels: Mapping[str, int]) -> None:
         records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._listener = QueueListener(records, _ToWorker(wire))
         self._listener.start()
         self._handler, self._levels = _ToQueue(records), {"": logging.WARNING, **levels}
-        for name, level in {"py4j": logging.WARNING, **levels}.items():  # it tells of each connection
+        for name, level in {"py4j": logging.WARNING, **levels}.items():  # it logs each connection
             logging.getLogger(name or None).setLevel(level)
         self.restore()
 
     def restore(self) -> None:
-        """Undo what a step has changed for others: the level of the worker counts, and all goes there."""
+        """Undo a step's changes to logging: the worker's level applies, and all records go to it."""
         root = logging.getLogger()
         root.setLevel(self._levels[""])
         logging.disable(logging.NOTSET)
@@ -288,7 +288,7 @@ class _Log:
             root.addHandler(self._handler)
 
     def stop(self) -> None:
-        """Send what is left."""
+        """Send the remaining records."""
         self._listener.stop()
 
 

@@ -1,11 +1,11 @@
-"""Which data a Spark step reads and writes, as far as it is known. Needs no PySpark.
+"""The data sets that a Spark step reads and writes, as far as known. Needs no PySpark.
 
-It stands in the data of the job, or in what the step returns, or in both::
+It is in the data of the job, in the result of the step, or in both::
 
     "lineage": {"inputs": ["s3a://lake/raw/2026-01-01"], "outputs": ["/data/clean"]}
 
-A data set is a path, a URI, or ``{"namespace": ..., "name": ...}``. Whoever shows lineage (OpenLineage in
-Airflow) reads it there.
+A data set is a path, a URI, or ``{"namespace": ..., "name": ...}``. OpenLineage in Airflow reads the
+lineage there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lineage:
         """Read the lineage in the data or the result of a job; an empty one if there is none.
 
         Raises:
-            ValueError: It is not of the form above; the message tells which part.
+            ValueError: It is malformed; the message names the part.
         """
         found = value.get(FIELD) if isinstance(value, dict) else None
         if found is None:
@@ -55,7 +55,7 @@ class Lineage:
 
     @classmethod
     def together(cls, parts: Iterable[Lineage]) -> Lineage:
-        """The lineage of several steps as one: what one of them writes is no input of the whole."""
+        """The lineage of several steps as one: what one of them writes is not an input of the whole."""
         known = list(parts)
         outputs = dict.fromkeys(one for part in known for one in part.outputs)
         inputs = dict.fromkeys(one for part in known for one in part.inputs if one not in outputs)

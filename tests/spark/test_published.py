@@ -445,7 +445,7 @@ class TestWorkers:
         job_id = queue.add("spark.python", step("looks_away").data)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
         assert caplog.text.count("was accepted but cannot be made") == 2
-        assert "what it had written was removed: run the job again" in caplog.text
+        assert "its data were removed. Fix: run the job again" in caplog.text
 
     def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures
         self, spark: SparkSession, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,

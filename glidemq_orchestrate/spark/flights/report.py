@@ -47,8 +47,7 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
     """Write ``report.parquet``: one file, one row per ``section`` and ``key``, columns as ``schemas.DELAYS``.
 
     Sections are ``all`` (one row), ``carrier``, ``route``, ``hour`` and ``weather``, in this order, keys
-    ascending. Shares are 0 to 1, delays in minutes; a mean, quantile or share of no flights is
-    null.
+    ascending. Shares are 0 to 1, delays in minutes; a mean, quantile or share of no flights is null.
     """
     import pyarrow as pa  # noqa: PLC0415  only this step needs it
     import pyarrow.parquet as pq  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Where the steps keep their files, and the source that is unpacked there once."""
+"""Where the steps store their files, and the source data that are unpacked there once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 PREFIX: Final = ".tmp-"
 LOCK: Final = ".lock"
 UNLOCKED_SECONDS: Final = 86_400.0
-"""A temporary directory without a lock stays for so long: its owner may be about to lock it."""
+"""How long a temporary directory without a lock stays: its owner may be about to lock it."""
 
 
 def location_of(ctx: Context) -> Path:
@@ -49,7 +49,7 @@ def location_of(ctx: Context) -> Path:
 def scratch(location: Path) -> Iterator[Path]:
     """Lend a new temporary directory beside the data, so that renames are atomic; removed afterwards.
 
-    One that a killed process has left is removed by the next ``sweep``: nobody holds its lock any more.
+    The next ``sweep`` removes a directory of a killed process, because its lock is free.
     """
     directory, lock = _held(location)
     try:
@@ -60,9 +60,9 @@ def scratch(location: Path) -> Iterator[Path]:
 
 
 def sweep(location: Path) -> None:
-    """Remove temporary directories that nobody holds. Harmless beside other workers. Repeatable."""
+    """Remove temporary directories that nobody holds. Safe beside other workers. Repeatable."""
     for directory in location.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # its owner is there, or another has just removed it
+        with suppress(OSError):  # its owner still runs, or another process has just removed it
             if not (directory / LOCK).exists() and directory.stat().st_mtime > time.time() - UNLOCKED_SECONDS:
                 continue  # it is about to be locked
             with (directory / LOCK).open("a") as lock:
@@ -74,7 +74,7 @@ def _held(location: Path) -> tuple[Path, IO[str]]:
     """A new directory, and the file by whose lock it is held."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=location))
-        with suppress(FileNotFoundError):  # a sweep has removed it before it was held
+        with suppress(FileNotFoundError):  # a sweep removed it before it was locked
             lock = (directory / LOCK).open("x", encoding="utf-8")
             with suppress(OSError):  # a file system without locks: then it is swept after a day
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -84,7 +84,7 @@ def _held(location: Path) -> tuple[Path, IO[str]]:
 
 
 def publish_once(finished: Path, target: Path) -> None:
-    """Move a finished directory to a fixed path, unless another attempt was faster; then that one is kept."""
+    """Move a finished directory to a fixed path, unless another attempt was faster; then that one stays."""
     try:
         finished.rename(target)
     except OSError:

@@ -144,9 +144,8 @@ def delays(flights: DataFrame, section: str, *, key: Column, label: Column) -> D
 
     ``flights`` counts rows, ``cancelled`` those that never left, ``departed`` and ``arrived`` those with a
     departure or arrival delay; means, quantiles and shares are taken over the latter two, and are null where
-    there is none. Negative delays (early) count as they are. ``p50`` and ``p90`` are exact
-    quantiles with linear interpolation between neighbours. ``..._late_share`` is the share, 0 to 1, of more
-    than 15 minutes.
+    there is none. Negative delays (early) count as they are. ``p50`` and ``p90`` are exact quantiles with
+    linear interpolation between neighbours. ``..._late_share`` is the share, 0 to 1, of more than 15 minutes.
     """
     metrics = [fn.count(fn.lit(1)).alias("flights"), fn.count_if("cancelled").alias("cancelled")]
     for done, delay in (("departed", "departure_delay"), ("arrived", "arrival_delay")):

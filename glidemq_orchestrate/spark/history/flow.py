@@ -20,13 +20,13 @@ OPTIONS: Final = JobOptions(attempts=3, timeout=timedelta(minutes=30))
 def build(location: str, *, queue: str = "spark", days: int = 30) -> FlowSpec:
     """The pipeline: ``collect``, then the four tables of ``TABLES`` side by side, then ``report``.
 
-    ``collect`` adds what has ended since it last ran to the table ``nodes``, so it may run as often as one
-    likes; run it more often than flows are retained. A repeat adds nothing twice.
+    ``collect`` adds what has ended since its last run to the table ``nodes``. It may run at any interval that
+    is shorter than the retention of flows. A repeat adds nothing twice.
 
     Args:
         location: Directory that every worker of the queue can read and write; the same for each run.
         queue: Queue of all nodes, served by a worker of ``glidemq_orchestrate.spark``.
-        days: So many days of the past are collected the first time, and reported each time: 1 to 3,650.
+        days: How many past days the first run collects and each run reports: 1 to 3,650.
 
     Raises:
         InvalidFlow: The days are not as above.

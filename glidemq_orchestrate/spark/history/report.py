@@ -32,10 +32,10 @@ def summary(tables: Tables) -> dict[str, Json]:
     """A few numbers: ``nodes``, ``failed``, ``retried``, ``run_total_s``, and the worst of each table.
 
     ``nodes`` ran and ended, or failed without having run; ``failed`` failed for good by themselves
-    (``transforms.timed``). ``slowest_step`` is that with the largest run time in all, ``slowest_node`` the
-    node that ran longest, ``commonest_cause`` the cause of the most retries and failures, ``longest_flow``
-    the flow that took longest, with the node on its critical path that took most of it. Null where there is
-    none. Seconds have one decimal.
+    (``transforms.timed``). ``slowest_step`` has the largest total run time, ``slowest_node`` the node that
+    ran longest, ``commonest_cause`` the cause of the most retries and failures, ``longest_flow`` the flow
+    that took longest, with the node on its critical path that took most of it. Null where there is none.
+    Seconds have one decimal.
     """
     rows, path = tables["durations"], tables["path"]
     steps = _by_step(rows)
@@ -75,8 +75,8 @@ def write_chart(tables: Tables, days: int, path: Path) -> None:
     figure.text(
         0.025, 0.962, f"{nodes:,} nodes ended", fontsize=24, fontweight="bold", color=INK, va="center"
     )
-    told = f"in the flows of the last {days} days; {failed:,} failed for good"
-    figure.text(LEFT, 0.925, told, fontsize=13, color=QUIET, va="center")
+    subtitle = f"in the flows of the last {days} days; {failed:,} failed for good"
+    figure.text(LEFT, 0.925, subtitle, fontsize=13, color=QUIET, va="center")
     figure.savefig(path)
 
 
@@ -139,7 +139,7 @@ def _draw_retries(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _by_step(rows: Sequence[Row]) -> list[tuple[str, tuple[float, float, float]]]:
-    """Steps with their run time in all, and the p90 of waiting and running on their worst day."""
+    """Steps with their total run time, and the p90 of waiting and running on their worst day."""
     found: dict[str, tuple[float, float, float]] = {}
     for row in rows:
         total, wait, run = found.get(row["step"], (0.0, 0.0, 0.0))
@@ -149,10 +149,10 @@ def _by_step(rows: Sequence[Row]) -> list[tuple[str, tuple[float, float, float]]
     return sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
 
 
-def _rows(axes: Axes, labels: Sequence[str], most: int) -> None:
-    """Name the bars from the bottom to the top; a few are no thicker than many."""
+def _rows(axes: Axes, labels: Sequence[str], max_bars: int) -> None:
+    """Label the bars from bottom to top; few bars are as thick as many."""
     axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - most - 0.6, len(labels) - 0.4)
+    axes.set_ylim(len(labels) - max_bars - 0.6, len(labels) - 0.4)
 
 
 def _label(text: str) -> str:

@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 NODES: Final = "nodes"
 OVERLAP: Final = timedelta(hours=1)
-"""Flows that ended so long before the last that is known are read again: an end may be written late."""
+"""How far before the last known end flows are read again: an end may be written late."""
 
 
 def collect(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
-    """Add the nodes of the flows that have ended since the last time to the table ``nodes``.
+    """Add the nodes of the flows that have ended since the last run to the table ``nodes``.
 
     Its columns are ``transforms.COLUMNS``, ``collected_at`` and ``day``, by which it is partitioned. A flow
     that was read before counts once a day, as it is now (``transforms.newest``); one of an earlier
     generation stays.
 
     Returns:
-        ``flows`` and ``nodes`` that were read, the time ``since`` which, and the version of the table.
+        The numbers of ``flows`` and ``nodes`` that were read, the time ``since`` which, and the table's
+        version.
     """
     location, now = f"{_location(ctx)}/{NODES}", datetime.now(UTC)
     known = _published(spark, location)
@@ -118,7 +119,7 @@ def _published(spark: SparkSession, location: str) -> DataFrame | None:
 
 
 def _last(known: DataFrame | None) -> datetime | None:
-    """When the last flow that is known ended, by UTC."""
+    """The UTC time when the last known flow ended."""
     row = None if known is None else known.agg(fn.unix_micros(fn.max("flow_finished_at"))).first()
     if row is None or row[0] is None:
         return None

@@ -26,7 +26,7 @@ MAX_CAUSES: Final = 100
 CAUSE_CHARACTERS: Final = 200
 CANCELLED: Final = "cancelled: "
 UPSTREAM: Final = r"^upstream \w+: "
-"""How the reason of a node begins that was cancelled, or that ended without having run as others did."""
+"""How the reasons of nodes begin that were cancelled, or that ended because of others without running."""
 PATH_SCHEMA: Final = (
     "flow_id string, generation int, flow_name string, day date, flow_s double, place int, node string, "
     "queue string, begins_s double, wait_s double, run_s double"
@@ -70,7 +70,7 @@ def timed(nodes: DataFrame) -> DataFrame:
 
 
 def _last_before(ended: DataFrame, nodes: DataFrame) -> DataFrame:
-    """When the last node before each ended, as ``_last``, of those of which is not known when they joined."""
+    """When the last dependency of each node ended, as ``_last``, for nodes without ``queued_at``."""
     edges = ended.where("queued_at is null").select(*KEY, fn.explode("after").alias("_before"))
     ends = nodes.select(
         "flow_id", "generation", fn.col("node").alias("_before"), fn.col("finished_at").alias("_end")
@@ -121,9 +121,9 @@ def retries(times: DataFrame) -> DataFrame:
     line = fn.split_part(fn.col("failed_reason"), fn.lit("\n"), fn.lit(1))
     plain = fn.regexp_replace(line, r"\b0x[0-9a-fA-F]+\b|\d+", "N")
     is_cause = (fn.trim(plain) != "") & ~_follows() & (fn.col("state") != "skipped")
-    told = fn.when(is_cause, fn.substring(plain, 1, CAUSE_CHARACTERS))
+    cause = fn.when(is_cause, fn.substring(plain, 1, CAUSE_CHARACTERS))
     again = times.where("attempts > 1 or has_failed").withColumn(
-        "cause", fn.coalesce(told, fn.lit("(no reason is kept)"))
+        "cause", fn.coalesce(cause, fn.lit("(no reason is kept)"))
     )
     counted = again.groupBy("queue", "step", "cause").agg(
         fn.count("*").alias("nodes"),
@@ -171,7 +171,7 @@ def _critical_path(nodes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _follows() -> Column:
-    """Whether a node ended because of others, or as it or its flow was stopped: its reason says no cause."""
+    """Whether a node ended because of others, or because it or its flow was stopped."""
     reason = fn.coalesce("failed_reason", fn.lit(""))
     return reason.startswith(CANCELLED) | (reason.rlike(UPSTREAM) & fn.isnull("started_at"))
 

@@ -1,9 +1,8 @@
 """Makes the version that readers see, once the server has accepted the result, and never before.
 
 The worker that ran the step makes the version when its result is accepted. If it cannot, because it was
-killed or the
-store was unavailable, any reader of the result or a later worker does: the server has noted what was accepted
-(see ``catching_up``), and making a version again changes nothing.
+killed or the store was unavailable, any reader of the result or a later worker does: the server has noted
+what was accepted (see ``catching_up``), and making a version again changes nothing.
 """
 
 from __future__ import annotations

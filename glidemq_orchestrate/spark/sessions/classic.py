@@ -1,8 +1,7 @@
 """The engine for every master that Spark's own driver talks to: ``local``, ``spark://``, YARN, Kubernetes.
 
 A process runs several steps in parallel, in threads of one JVM. Spark's job properties belong to the thread,
-so
-each step sets its own: a scheduler pool and a tag. Afterwards the thread has its earlier properties again,
+so each step sets its own: a scheduler pool and a tag. Afterwards the thread has its earlier properties again,
 because it may return to a pool.
 """
 

@@ -1,10 +1,9 @@
 """The engine for Spark Connect: ``sc://host:15002``, where the driver is a server that many clients share.
 
 A client that is killed leaves its query running on the server. So each step has a session whose id is derived
-from
-its job: the next attempt of the job finds the session of the one before, ends what runs there, and closes it.
-From then on the server refuses a process that was stopped and wakes up. The server closes idle sessions,
-after an hour by default, so the session of a running step is called regularly.
+from its job: the next attempt of the job finds the session of the one before, ends what runs there, and
+closes it. From then on the server refuses a process that was stopped and wakes up. The server closes idle
+sessions, after an hour by default, so the session of a running step is called regularly.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -238,13 +237,8 @@ def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
                     with suppress(Exception):
                         ctx.progress(dict(read))
 
-    watcher = threading.Thread(target=watch, name=f"watch-{ctx.job_id}", daemon=True)
-    watcher.start()
-    try:
+    with _beside(watch, done, f"watch-{ctx.job_id}"):
         yield
-    finally:
-        done.set()
-        watcher.join(_END_SECONDS)  # PySpark may be retrying while the server is away
 
 
 @contextmanager
@@ -257,13 +251,20 @@ def _kept_alive(spark: SparkSession) -> Iterator[None]:
             with suppress(Exception):  # the step gets the same error
                 spark.conf.get(USED, "")
 
-    caller = threading.Thread(target=call, name="connect-session", daemon=True)
-    caller.start()
+    with _beside(call, done, "connect-session"):
+        yield
+
+
+@contextmanager
+def _beside(run: Callable[[], None], done: threading.Event, name: str) -> Iterator[None]:
+    """Run a function in a thread beside the block; ``done`` is set at the end of the block."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        caller.join(_END_SECONDS)  # PySpark may be retrying while the server is away
+        thread.join(_END_SECONDS)  # PySpark may be retrying while the server is away
 
 
 def _timeout(spark: SparkSession) -> float:

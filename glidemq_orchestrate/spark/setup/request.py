@@ -1,9 +1,8 @@
 """What a job may choose beside its code: the session, its settings, and the name of a user. Pure.
 
 ``conf`` in the payload of a step may hold settings of a session, such as ``spark.driver.memory``, beside
-settings
-of Spark SQL for the step alone: the step then runs in a session that has them. ``"session": "own"`` requests
-one that no other step has used or will use.
+settings of Spark SQL for the step alone: the step then runs in a session that has them. ``"session": "own"``
+requests one that no other step has used or will use.
 
 Settings can name files, classes and commands. So a payload may set only those of ``RESOURCES``, and those
 that the worker's ``GLIDEMQ_SPARK_STEP_CONF`` allows: names and patterns, separated by commas, such as
@@ -12,9 +11,8 @@ that the worker's ``GLIDEMQ_SPARK_STEP_CONF`` allows: names and patterns, separa
 The identity of a step is the settings ``spark.glidemq.queue``, ``job``, ``node``, ``flow``, ``attempt`` and
 ``user``, as far as the job has them. Spark's pages and its event log show them: the Spark jobs of a step have
 them as properties, its SQL queries as settings, and a driver of its own as settings of its application.
-``user`` comes
-from the payload and serves reports and accounting: it is not verified, and Spark and the file systems do not
-use it.
+``user`` comes from the payload and serves reports and accounting: it is not verified, and Spark and the file
+systems do not use it.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TestLines:
         writer.close()
         assert reader.has_new()
         told, *kept = [line.text for line in reader.new()]
-        assert told == b"about 1 MiB of lines before the next one were not kept"
+        assert told == b"about 1 MiB of lines before the next one were dropped"
         assert kept == [b"%09d" % number for number in (98, 99)]
         assert not reader.has_new()
         assert list(LineReader(tmp_path).new()) == []
@@ -106,7 +106,7 @@ class TestFolders:
 
     def test_a_folder_that_is_open_to_others_is_refused(self) -> None:
         driver_folder.home().chmod(0o755)
-        with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
+        with pytest.raises(ConfigurationError, match="is not a private folder of this user"):
             driver_folder.home()
 
     def test_a_link_in_its_place_is_refused(self, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ class TestFolders:
         home.rmdir()
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         home.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
+        with pytest.raises(ConfigurationError, match="is not a private folder of this user"):
             driver_folder.home()
 
     @pytest.mark.parametrize(("text", "seconds"), [("", 120.0), ("0", 0.0), ("7.5", 7.5)])

@@ -1,9 +1,9 @@
-"""The columns of a table whose partitions are replaced one by one: each version fits those that are there.
+"""The columns of a table whose partitions are replaced separately: each version must fit the existing ones.
 
-Readers see partitions of several versions side by side, so a column has one type in all of them. It may grow
-without loss (``int`` to ``bigint``); anything else is refused while it is written, as every reader would meet
-it. Names are those of the table, whatever their case in a frame: Spark takes them for the same, and folders
-of partitions do not.
+Readers see partitions of several versions side by side, so a column has one type in all of them. It may widen
+without loss (``int`` to ``bigint``); any other change is refused while it is written, because it would break
+every reader. Names get the case that they have in the table: Spark ignores case, but folders of partitions do
+not.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _GROWS: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
-"""Types of which each holds all values of those before it."""
+"""Types that each hold all values of the types before them."""
 
 
 def fitted(frame: DataFrame, columns: Sequence[str], store: Store) -> tuple[DataFrame, list[str]]:
-    """A frame and its partition columns, with the names and types of the table; as they are for a new one.
+    """A frame and its partition columns, with the names and types of the table; unchanged for a new table.
 
     Raises:
-        Unrecoverable: The table is partitioned otherwise, or has a column of another type.
+        Unrecoverable: The table is partitioned differently, or has a column of another type.
     """
     there = next((version for version in versions(store) if version.columns is not None), None)
     if there is None or there.columns is None:
@@ -74,14 +74,14 @@ def wider(one: DataType, other: DataType) -> DataType | None:
 
 
 def _is_same(one: DataType, other: DataType) -> bool:
-    """Whether two types hold the same values, whether or not these may be null."""
+    """Whether two types hold the same values, ignoring nullability."""
     return one.simpleString().casefold() == other.simpleString().casefold()
 
 
 def _types(store: Store, names: Sequence[str]) -> Iterator[tuple[str, tuple[str, DataType]]]:
-    """The columns of the table among these, by their names without case: the name and the type there.
+    """The columns of the table among these, by their case-folded names: the name and the type there.
 
-    Each is that of the newest version which has it.
+    Each comes from the newest version that has it.
     """
     left = {name.casefold() for name in names}
     for version in versions(store):

@@ -1,4 +1,4 @@
-"""A location whose versions are files beside the data: see the module ``version``."""
+"""A location whose versions are files beside the data; see the module ``version``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glidemq_orchestrate.spark.published.locations.version import (
 )
 
 _HALF: Final = re.compile(r"[._](\d{1,16})-[0-9a-f]{12}\.json\.[0-9a-f]+")
-"""A file of a version while it is written; see ``Store.create``."""
+"""The temporary file of a version that is being written; see ``Store.create``."""
 
 
 class Folder:
@@ -58,7 +58,7 @@ class Folder:
 
 
 def remove_half_written(store: Store, grace: timedelta, now_ms: int) -> None:
-    """Remove the temporary files of versions that a kill has left."""
+    """Remove temporary files of versions that a kill has left behind."""
     for name in store.names(VERSIONS):
         found = _HALF.fullmatch(name)
         if found is not None and is_older(int(found[1]), grace, now_ms):

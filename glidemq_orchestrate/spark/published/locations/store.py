@@ -1,4 +1,4 @@
-"""Where published data lie: a folder of this machine, or whatever Hadoop's file systems reach."""
+"""Storage of published data: a folder of this machine, or any file system of Hadoop."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class Store(Protocol):
     location: str
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing if there is none."""
+        """The names in a folder; none if it does not exist."""
 
     def folders(self, folder: str) -> list[str]:
         """The folders in a folder."""
 
     def read(self, path: str) -> str | None:
-        """The text of a file; None if there is none."""
+        """The text of a file; None if it does not exist."""
 
     def create(self, path: str, text: str) -> None:
-        """Write a file, as a whole or not at all. One that is there stays; its folder is made."""
+        """Write a file atomically, and create its folder. An existing file stays."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with what is in it, if it is there."""
+        """Remove a file, or a folder with its contents, if it exists."""
 
 
 def store_of(location: str, spark: SparkSession | None) -> Store:
     """The store of a location: a path or a URI.
 
     Raises:
-        Unrecoverable: It cannot be one, or cannot be reached without a Spark session.
+        Unrecoverable: It is invalid, or cannot be reached without a Spark session.
     """
     if not isinstance(location, str) or not location:
         raise Unrecoverable("the location of a table must be a directory or URI")
@@ -61,22 +61,22 @@ def store_of(location: str, spark: SparkSession | None) -> Store:
 
 
 def is_local(location: str) -> bool:
-    """Whether a location is on this machine, or mounted: it can be reached without Spark."""
+    """Whether a location is local or mounted, so that it can be reached without Spark."""
     return urlsplit(location).scheme in {"", "file"}
 
 
 def refuse_pattern(location: str) -> None:
-    """Refuse a location that Spark would not read as it stands.
+    """Refuse a location that Spark would read as a pattern.
 
     Raises:
-        Unrecoverable: It has characters of a pattern.
+        Unrecoverable: It has such characters.
     """
     if odd := sorted(_GLOB & set(location)):
         raise Unrecoverable(f"location {location}: Spark reads {' '.join(odd)} in a path as a pattern")
 
 
 class LocalStore:
-    """A folder of this machine, or one that is mounted."""
+    """A local or mounted folder."""
 
     def __init__(self, folder: Path) -> None:
         self.location, self._folder = str(folder), folder
@@ -100,7 +100,7 @@ class LocalStore:
             return None
 
     def create(self, path: str, text: str) -> None:
-        """See ``Store.create``; a kill leaves at most a temporary file, which nobody reads."""
+        """See ``Store.create``; a kill leaves at most a temporary file, which is never read."""
         target = self._folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -124,7 +124,7 @@ class LocalStore:
 
 
 class HadoopStore:
-    """What a URI names, by the file system that Spark itself uses, with the settings of its session."""
+    """The target of a URI, through the file system that Spark itself uses, with its settings."""
 
     def __init__(self, location: str, spark: SparkSession) -> None:
         self.location = location
@@ -153,7 +153,7 @@ class HadoopStore:
         return text
 
     def create(self, path: str, text: str) -> None:
-        """See ``Store.create``: object stores show a file when it is complete, others when it is renamed."""
+        """See ``Store.create``: a file appears complete on object stores, and after a rename on others."""
         target = self._path(path)
         if self._system.exists(target):
             return
@@ -167,9 +167,9 @@ class HadoopStore:
         why: Exception | None = None
         try:
             is_there = self._system.rename(temporary, target)
-        except Exception as exc:  # noqa: BLE001  an error of Java, of a class of the file system's own
+        except Exception as exc:  # noqa: BLE001  a Java error of any class
             is_there, why = False, exc
-        if not is_there:  # another was faster, with the same text
+        if not is_there:  # another process was faster, with the same text
             self._system.delete(temporary, False)
             if not self._system.exists(target):
                 raise OSError(f"{self.location}/{path} cannot be written: renaming is refused") from why

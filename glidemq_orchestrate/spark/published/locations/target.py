@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """A location, and how an attempt comes to count there.
+    """A location, and how the attempts there come to count.
 
     Attributes:
-        location: As it stands in results.
+        location: Its name in results.
         store: Where attempts write.
     """
 
@@ -33,21 +33,21 @@ class Target(Protocol):
         """See the class."""
 
     def make(self, name: str) -> bool:
-        """Let an attempt count whose result was accepted. Repeatable; False if what it wrote is not there.
+        """Make an accepted attempt count. Repeatable; false if its data are gone.
 
         Raises:
-            Exception: Whatever the store or the catalog raises.
+            Exception: What the store or the catalog raises.
         """
 
     def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
-        """Remove what no reader will ask for, and return how many folders that were; see ``tidy``."""
+        """Remove what no reader will need, and return the number of removed folders; see ``tidy``."""
 
 
 def target_of(location: str, spark: SparkSession | None) -> Target:
     """The target of a location: a path, a URI, or ``iceberg:catalog.namespace.table``.
 
     Raises:
-        Unrecoverable: It cannot be one, or cannot be reached without a Spark session.
+        Unrecoverable: It is invalid, or cannot be reached without a Spark session.
     """
     if is_iceberg(location):
         return IcebergTable.opened(location, spark)
@@ -69,28 +69,27 @@ def tidy(
     replaced: timedelta | None = None,
     spark: SparkSession | None = None,
 ) -> int:
-    """Remove what attempts have left at a location that never counted, and old versions if that is asked for.
+    """Remove the data of attempts that never counted, and optionally old versions.
 
     A worker does this without ``replaced`` after a publication, at most once an hour. Repeatable; a kill
-    leaves only what the next call removes.
-
-    Here ages are counted by the clock of this machine, there by the server's.
+    leaves only what the next call removes. Ages are measured by the clock of this machine; a worker uses the
+    server's.
 
     Args:
-        location: As for ``publish``, or ``iceberg:catalog.namespace.table``: there only attempts that are in
-            no snapshot are removed.
-        grace: Attempts without a version stay for so long after they began: they may still be running, or
-            be accepted and wait for their version.
-        replaced: Remove the versions that later ones have replaced wholly, and that began so long ago. Steps
-            and programs that read them by the results of their jobs find them no more. None: they stay.
+        location: As for ``publish``, or ``iceberg:catalog.namespace.table``: there only attempts in no
+            snapshot are removed.
+        grace: How long after its begin an attempt without a version stays: it may still run, or be accepted
+            and wait for its version.
+        replaced: Remove versions of at least this age that later ones have replaced completely. Steps and
+            programs that read them by the results of their jobs no longer find them. None: they stay.
         spark: A session, for locations that are not local directories.
 
     Returns:
-        The number of folders that were removed.
+        The number of removed folders.
 
     Raises:
         Unrecoverable: The location needs a session.
-        Exception: Whatever the store raises.
+        Exception: What the store raises.
     """
     return target_of(location, spark).tidy(grace, replaced, int(time.time() * 1000))
 
@@ -100,7 +99,7 @@ def tidy_now_and_then(target: Target, now_ms: int) -> None:
 
     Args:
         target: The location.
-        now_ms: A time of the server that is not in the future: the clock of this machine may be wrong.
+        now_ms: A time of the server that is not in the future; the clock of this machine may be wrong.
     """
     now = time.monotonic()
     with _lock:

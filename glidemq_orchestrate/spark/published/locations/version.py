@@ -11,6 +11,7 @@ that began in the same millisecond. An attempt without a file in ``versions`` is
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -25,24 +26,24 @@ from glidemq_orchestrate.worker.handlers.context import Context
 
 ATTEMPTS: Final = "attempts"
 VERSIONS: Final = "versions"
-MANIFEST: Final = "_version.json"  # Spark reads no file whose name begins so
+MANIFEST: Final = "_version.json"  # Spark ignores files whose names begin with an underscore
 FILES: Final = "files"
-"""The format of a folder of any files."""
+"""The format of a folder of arbitrary files."""
 FIELD: Final = "published"
 _NAME: Final = re.compile(r"(\d{1,16})-([0-9a-f]{12})")
-_DEEP: Final = 4
+_MAX_DEPTH: Final = 4
 _SUFFIX: Final = ".json"
 
 
 class NotPublished(Exception):
-    """There is no version of this, or not of this kind."""
+    """There is no such version, or it is of another kind."""
 
 
 def name_of(ctx: Context) -> str:
     """The name of what an attempt publishes.
 
     Raises:
-        NotPublished: The attempt has no number: it is not run by a worker.
+        NotPublished: The attempt has no epoch, because no worker runs it.
     """
     if ctx.epoch <= 0:
         raise NotPublished("only a job that a worker runs can publish: this context has no epoch")
@@ -51,7 +52,7 @@ def name_of(ctx: Context) -> str:
 
 
 def epoch_of(name: str) -> int | None:
-    """The number in the name of an attempt; None if it is not the name of one."""
+    """The epoch in the name of an attempt; None if it is not such a name."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -61,16 +62,16 @@ class Version:
     """What one attempt has published.
 
     Attributes:
-        name: Of the attempt; see ``name_of``.
-        format: Of Spark's data sources, or ``files``.
+        name: The name of the attempt; see ``name_of``.
+        format: A format of Spark's data sources, or ``files``.
         schema: Spark's JSON of the columns; None for files.
-        partitions: The folders of the partitions, ``day=2026-01-01/hour=3``; None when it has none.
-        options: Those of the writer, which the reader gets too.
-        replaces_all: Whether it replaces every earlier version, or only their partitions of the same names.
-        adds: Whether it replaces nothing: its rows come to those that are there (tables of Iceberg).
-        partition_by: The columns of the partitions; None where it was not written down.
-        table: The id of the table of Iceberg that it is for, with ``files``, how many it has written; empty
-            for others.
+        partitions: The folders of the partitions, such as ``day=2026-01-01/hour=3``; None without partitions.
+        options: Options of the writer, which the reader gets too.
+        replaces_all: Whether it replaces all earlier versions, or only their partitions of the same names.
+        adds: Whether it replaces nothing: its rows are added to the existing ones (tables of Iceberg).
+        partition_by: The columns of the partitions; None if they were not stored.
+        table: The id of its table of Iceberg; else empty.
+        files: The number of files that it has written to a table of Iceberg.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Version:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns of the partitions, by the names of these where need be; None: not known."""
+        """The columns of the partitions, read from their folders if necessary; None if unknown."""
         if self.partition_by is not None or self.partitions == ():
             return self.partition_by
         parts = self.partitions[0].split("/") if self.partitions else []
@@ -94,26 +95,19 @@ class Version:
 
     @property
     def epoch(self) -> int:
-        """The number of the attempt."""
+        """The epoch of the attempt."""
         return epoch_of(self.name) or 0
 
     def text(self) -> str:
         """The text of its file."""
-        parts = None if self.partitions is None else list(self.partitions)
-        fields = {
-            "name": self.name, "format": self.format, "schema": self.schema, "partitions": parts,
-            "replaces_all": self.replaces_all, "options": dict(self.options), "adds": self.adds,
-            "partition_by": None if self.partition_by is None else list(self.partition_by),
-            "table": self.table, "files": self.files,
-        }  # fmt: skip
-        return json.dumps(fields, separators=(",", ":"))
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Read the text of such a file.
+        """Read the text of the file of a version.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is malformed.
         """
         fields: Any = json.loads(text)
         try:
@@ -138,16 +132,16 @@ class Version:
 
 
 def newest_first(names: Iterable[str]) -> list[str]:
-    """The names of attempts, those with the largest number first; other names are left out."""
+    """The names of attempts, those with the largest epoch first; other names are omitted."""
     found = [(epoch, name) for name in names if (epoch := epoch_of(name)) is not None]
     return [name for _, name in sorted(found, reverse=True)]
 
 
 def visible(versions: Iterable[Version]) -> Iterator[tuple[Version, tuple[str, ...] | None]]:
-    """What readers see: versions with those of their partitions that no later one has replaced.
+    """What readers see: versions, each with the partitions that no later one has replaced.
 
     Args:
-        versions: The newest first; none is asked for after the last that is needed.
+        versions: The newest first; it is consumed only as far as needed.
     """
     replaced: set[str] = set()
     for version in versions:
@@ -164,7 +158,7 @@ def visible(versions: Iterable[Version]) -> Iterator[tuple[Version, tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a step returns of what it has published: where it is, and which attempt."""
+    """A reference to what a step has published: the location and the attempt."""
 
     location: str
     name: str
@@ -176,12 +170,12 @@ class Publication:
 
     @property
     def line(self) -> str:
-        """A line of text that names it; ``of_line`` reads it."""
+        """A line of text that ``of_line`` reads."""
         return json.dumps([self.name, self.location])
 
     @classmethod
     def of_line(cls, line: str) -> Self | None:
-        """What a line names; None if it is of no form that is known here."""
+        """The publication in a line; None if the line has an unknown form."""
         try:
             name, location = json.loads(line)
         except (ValueError, TypeError):
@@ -190,13 +184,13 @@ class Publication:
         return cls(location, name) if is_one else None
 
     def result(self, **more: Json) -> dict[str, Json]:
-        """The part of a result; ``found`` finds it."""
+        """The part of a step's result that ``found`` finds."""
         here: dict[str, Json] = {"location": self.location, "name": self.name, "path": self.path}
         return {FIELD: {**here, **more}}
 
 
-def found(result: Json, depth: int = _DEEP) -> Iterator[Publication]:
-    """The publications in the result of a step, also within other objects and lists."""
+def found(result: Json, depth: int = _MAX_DEPTH) -> Iterator[Publication]:
+    """The publications in the result of a step, including nested objects and lists."""
     if isinstance(result, dict):
         fields = result.get(FIELD)
         if isinstance(fields, dict):
@@ -220,7 +214,7 @@ class Files(Protocol):
 
 
 def file_of(name: str) -> str:
-    """The file by which an attempt counts."""
+    """The file that makes an attempt count."""
     return f"{VERSIONS}/{name}{_SUFFIX}"
 
 
@@ -230,14 +224,14 @@ def counting(store: Files) -> list[str]:
 
 
 def versions(store: Files) -> Iterator[Version]:
-    """What counts, the newest first; each is read when it is asked for."""
+    """The versions that count, the newest first; each is read on demand."""
     for name in counting(store):
         if (text := store.read(file_of(name))) is not None:
             yield Version.read(text)
 
 
 def uncounted(store: Files, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
-    """The attempts that are not known to count and began longer ago than the grace."""
+    """The attempts that are not known to count, and are older than the grace."""
     return [
         name
         for name in newest_first(store.names(ATTEMPTS))
@@ -246,5 +240,5 @@ def uncounted(store: Files, known: set[str], grace: timedelta, now_ms: int) -> l
 
 
 def is_older(epoch: int, than: timedelta, now_ms: int) -> bool:
-    """Whether an attempt began so long before a time."""
+    """Whether an attempt began longer before a time than this."""
     return now_ms - epoch > than.total_seconds() * 1000

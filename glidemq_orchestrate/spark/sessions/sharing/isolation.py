@@ -2,10 +2,9 @@
 
 Spark has one cache for all sessions of a context. It identifies tables by their plans, so a step would
 uncache what another has cached too, read rows that another has cached, and refresh or clear what others use.
-Spark has no
-public way to create another cache: the state that the sessions of a context share is copied by reflection,
-without its cache and its global views. Everything else is the same: the catalog, streams, the pages of the
-UI.
+Spark has no public way to create another cache: the state that the sessions of a context share is copied by
+reflection, without its cache and its global views. Everything else is the same: the catalog, streams, the
+pages of the UI.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The folder of a driver: by it its keeper, its worker and, after a kill, the next worker find each other.
+"""The folder of a driver, where its keeper, its worker and, after a kill, the next worker find each other.
 
-Each driver has one, below a folder of this user on this machine; its name is the tag of the job and the epoch
+Each driver has one, below a folder of this user on this machine. Its name is the tag of the job and the epoch
 of the attempt that has started it. Files in it:
 
-* ``worker``: locked by the worker that follows the driver, ``keeper``: by its keeper. A lock ends with its
-  process, however that ends.
-* ``program``: the digest of what runs: a job that asks for something else now does not take it over.
+* ``worker``: locked by the worker that follows the driver; ``keeper``: locked by its keeper. A lock always
+  ends with its process.
+* ``program``: the digest of what runs: a job whose program has changed does not take the driver over.
 * ``lines.N``, ``seen``: see ``lines``.
 * ``result.json``: what the program has written there.
-* ``ended``: its exit code, when it and all that it has started have ended. It appears as a whole.
+* ``ended``: its exit code, once it and everything that it has started have ended; written atomically.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE_SECONDS: Final = 120.0
 MAX_PATIENCE: Final = 86_400.0
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _BUSY_SECONDS: Final = 1.0
-"""The keeper looks who holds the lock of the worker by taking it for a moment."""
+"""The keeper takes the lock of the worker for a moment to check whether it is held."""
 _YOUNG_SECONDS: Final = 60.0
 
 
@@ -50,7 +50,7 @@ class DriverFolder:
 
     @classmethod
     def made(cls, name: str, program: str) -> Self:
-        """A new one, held for its worker; what was there under this name is gone."""
+        """Make a folder, locked for its worker; an earlier one of this name is removed."""
         path = home() / name
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(mode=0o700)
@@ -61,9 +61,9 @@ class DriverFolder:
 
     @classmethod
     def taken_over(cls, name: str, program: str) -> Self | None:
-        """The one of this name, held from now on; None if its driver cannot be taken over.
+        """Lock the folder of this name; None if its driver cannot be taken over.
 
-        That is when it runs something else, another worker holds it, or its keeper has ended.
+        It cannot if it runs another program, another worker holds it, or its keeper has ended.
         """
         folder = cls(home() / name)
         if folder.program != program or not folder.hold("worker"):
@@ -80,7 +80,7 @@ class DriverFolder:
 
     @property
     def program(self) -> str | None:
-        """The digest of what runs; None if there is no such folder."""
+        """The digest of what runs; None if the folder does not exist."""
         with suppress(OSError):
             return (self.path / "program").read_text()
         return None
@@ -92,13 +92,13 @@ class DriverFolder:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs, or when it was never known."""
+        """The exit code; None while the driver runs, or if it is unknown."""
         with suppress(OSError, ValueError):
             return int((self.path / "ended").read_text())
         return None
 
     def end(self, code: int) -> None:
-        """Tell the exit code."""
+        """Store the exit code."""
         with suppress(OSError):  # a worker has removed the folder
             other = self.path / "ended.new"
             other.write_text(str(code))
@@ -108,7 +108,7 @@ class DriverFolder:
         """Take a lock until ``release``, or until this process has ended.
 
         Returns:
-            False if another holds it, or the folder is gone.
+            False if another process holds it, or the folder is gone.
         """
         until = time.monotonic() + _BUSY_SECONDS
         with suppress(FileNotFoundError):
@@ -119,7 +119,7 @@ class DriverFolder:
         return who in self._held
 
     def is_held(self, who: str) -> bool:
-        """Whether a process holds a lock; also while another one looks."""
+        """Whether a process holds a lock; may also be true while another process checks it."""
         with suppress(FileNotFoundError):
             if (lock := self._locked(who)) is None:
                 return True
@@ -127,12 +127,12 @@ class DriverFolder:
         return False
 
     def release(self) -> None:
-        """Give back what this object holds. Repeatable."""
+        """Release the locks of this object. Repeatable."""
         while self._held:
             os.close(self._held.popitem()[1])
 
     def remove(self) -> None:
-        """Remove it, and give back what this object holds. Repeatable."""
+        """Remove the folder, and release the locks of this object. Repeatable."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
@@ -150,18 +150,20 @@ def home() -> Path:
     """The folder of this user on this machine.
 
     Raises:
-        ConfigurationError: Its place is another user's, or open to others.
+        ConfigurationError: The path belongs to another user, or others can access it.
     """
     path = Path(tempfile.gettempdir(), f"glidemq-drivers-{os.geteuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise ConfigurationError(f"{path} is not a folder of this user alone: remove it, or set TMPDIR")
+        raise ConfigurationError(
+            f"{path} is not a private folder of this user. Fix: remove it, or set TMPDIR"
+        )
     return path
 
 
 def machine() -> str:
-    """What tells this machine from others: workers with the same can take over each other's drivers."""
+    """The id of this machine: workers with the same id can take over each other's drivers."""
     path = home() / "machine"
     if not path.exists():
         other = path.with_name(f".machine.{secrets.token_hex(4)}")
@@ -173,7 +175,7 @@ def machine() -> str:
 
 
 def sweep() -> None:
-    """Remove the folders that no process needs any more. Harmless beside other workers. Repeatable."""
+    """Remove the folders that no process needs. Safe beside other workers. Repeatable."""
     for folder in map(DriverFolder, _folders()):
         with suppress(OSError):
             is_young = time.time() - folder.path.stat().st_mtime < _YOUNG_SECONDS
@@ -193,10 +195,10 @@ def _folders() -> Iterator[Path]:
 
 
 def patience(environment: Mapping[str, str] | None = None) -> float:
-    """How many seconds a driver runs on without a worker: ``GLIDEMQ_SPARK_DRIVER_PATIENCE``, else 120.
+    """How many seconds a driver continues without a worker: ``GLIDEMQ_SPARK_DRIVER_PATIENCE``, default 120.
 
     Raises:
-        ConfigurationError: It is no number of seconds from 0 to a day.
+        ConfigurationError: It is not a number of seconds from 0 to a day.
     """
     text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE_SECONDS
     try:

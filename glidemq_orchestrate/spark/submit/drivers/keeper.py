@@ -1,9 +1,9 @@
-"""The keeper of a driver: a process that starts it and stays with it, also when the worker is killed.
+"""The keeper of a driver: a process that starts it and stays with it, even if the worker is killed.
 
-While a worker holds the folder of the driver, it goes on. When none has held it for ``patience`` seconds the
-keeper ends it, so that no driver is left behind. It reads what the driver writes, which so waits for nobody.
-When the driver has ended, the keeper ends what it has started, and waits as long for a worker that
-takes its exit code. If the keeper itself is killed, its guard ends the driver.
+The driver runs while a worker holds its folder. When no worker has held it for ``patience`` seconds, the
+keeper ends the driver, so that none is left behind. The keeper reads the output of the driver, so the driver
+never blocks on it. When the driver has ended, the keeper ends everything that it has started, and waits
+equally long for a worker that takes the exit code. If the keeper itself is killed, its guard ends the driver.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder
 from glidemq_orchestrate.spark.submit.drivers.lines import Writer
 
 TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
-"""The tag of a job's drivers, the same for each attempt: everything that they start has it."""
+"""The tag of a job's drivers, the same for each attempt: all their child processes inherit it."""
 MARK_VARIABLE: Final = "GLIDEMQ_SPARK_DRIVER"
-"""The name of the folder of one driver: by it an attempt finds what belongs to that, and nothing else."""
+"""The name of the folder of one driver: it marks the processes of this driver, and no others."""
 RESULT_VARIABLE: Final = "GLIDEMQ_RESULT"
 GRACE_SECONDS: Final = 10.0
-"""How long a driver that is told to end may take before it is killed."""
-LOOK_SECONDS: Final = 0.25
+"""How long a driver may take to end before it is killed."""
+POLL_SECONDS: Final = 0.25
 NOT_STARTED: Final = 126
-"""The exit code of what cannot be started, as a shell has it."""
+"""The exit code of a shell for a program that cannot be started."""
 MAX_BYTES: Final = 1 << 16
-"""Of a line; a longer one is cut into several."""
+"""Maximum length of a line; a longer one is split."""
 
 
 def main() -> None:
-    """Keep one driver; the standard input tells which."""
+    """Keep the driver that the standard input describes."""
     Keeper(json.loads(sys.stdin.read())).run()
 
 
@@ -48,8 +48,8 @@ class Keeper:
     """Keeps one driver.
 
     Args:
-        order: ``folder``; ``patience`` in seconds; the ``command`` before and the ``arguments`` after the
-            file with its settings ``conf``.
+        order: ``folder``; ``patience`` in seconds; ``conf``, its settings; the ``command`` before and the
+            ``arguments`` after the file with the settings.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -60,10 +60,10 @@ class Keeper:
         self._conf: Mapping[str, str] = order["conf"]
 
     def run(self) -> None:
-        """Until the driver has ended and its worker knows, or until no worker came."""
+        """Run until the driver has ended and its worker has the exit code, or until no worker came."""
         if not self._folder.hold("keeper"):
             return
-        # What is started from here on is no driver, and not ended as one.
+        # Processes that are started from here on do not belong to the driver, and are not ended with it.
         environment = {**os.environ, RESULT_VARIABLE: str(self._folder.result)}
         for name in (TAG_VARIABLE, MARK_VARIABLE):
             os.environ.pop(name, None)
@@ -77,7 +77,7 @@ class Keeper:
         self._folder.remove()
 
     def _kept(self, environment: Mapping[str, str]) -> int | None:
-        """The exit code of the driver; None if it was ended because no worker came. It runs no more."""
+        """Run the driver to its end; returns its exit code, or None if no worker came."""
         scratch = Scratch(self._conf)
         lines = Writer(self._folder.path)
         process: subprocess.Popen[bytes] | None = None
@@ -99,7 +99,7 @@ class Keeper:
             ended = process
             if not self._has_worker_until(lambda: ended.poll() is not None):
                 return None
-        except (OSError, ValueError) as exc:  # such as a NUL character
+        except (OSError, ValueError) as exc:  # a NUL character, for example
             why = exc.strerror if isinstance(exc, OSError) else f"{exc} in its arguments"
             lines.write(f"spark-submit cannot be started: {why}".encode(), is_log=True)
             return NOT_STARTED
@@ -112,7 +112,7 @@ class Keeper:
         return process.wait()
 
     def _has_worker_until(self, is_over: Callable[[], bool]) -> bool:
-        """Wait for something; whether it came before the patience was over, and the folder is there."""
+        """Wait for a condition; false if no worker came within the patience, or the folder was removed."""
         seen = time.monotonic()
         while not is_over():
             if not self._folder.path.exists():
@@ -121,11 +121,11 @@ class Keeper:
                 seen = time.monotonic()
             elif time.monotonic() - seen > self._patience and self._folder.hold("worker"):
                 return False  # from here on no worker takes it over
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return True
 
     def _end(self, process: subprocess.Popen[bytes] | None) -> None:
-        """End the driver and all that it has started."""
+        """End the driver and everything that it has started."""
         is_running = process is not None and process.poll() is None
         end_marked(next(iter(lifeline.mark)), "1", process.pid if process and is_running else None)
         if process is not None:
@@ -134,9 +134,9 @@ class Keeper:
 
 
 def end_marked(variable: str, value: str, pid: int | None = None) -> bool:
-    """End every process on this machine that has this in its environment; whether there was one.
+    """End every process on this machine with this variable in its environment; returns whether there was one.
 
-    Also the process ``pid`` and what it has started, where environments cannot be read.
+    Also ends the process ``pid`` and its children where environments cannot be read.
     """
     mark, spared, table = f"{variable}={value}".encode(), {0, 1, os.getpid()}, guard.processes()
     roots = (

@@ -1,8 +1,8 @@
-"""What a driver writes, in files of its folder: its keeper writes them, a worker reads and removes them.
+"""The output of a driver, in files of its folder: the keeper writes them, a worker reads and removes them.
 
-A file ends at about ``FILE_BYTES``; of those that nobody reads the newest ``MAX_FILES`` are kept. Each line
-begins with a letter: ``L`` for one of the log (standard error), ``O`` for one of the output. How far a worker
-has read is in the file ``seen``, at most ``NOTE_SECONDS`` old: after a kill, so much is read again.
+A file ends at about ``FILE_BYTES``; of unread files the newest ``MAX_FILES`` are kept. Each line begins with
+a letter: ``L`` for the log (standard error), ``O`` for the output. The file ``seen`` stores how far a worker
+has read; it is at most ``NOTE_SECONDS`` old, so after a kill up to that much is read again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ class Writer:
         self._file: IO[bytes] = _path(folder, 0).open("xb", buffering=0)
 
     def write(self, text: bytes, *, is_log: bool) -> None:
-        """Write a line; a disk that is full loses it."""
+        """Write a line; it is lost if the disk is full."""
         line = b"%c%s\n" % (b"L" if is_log else b"O", text)
-        with self._lock, suppress(OSError, ValueError):  # the file of before is closed, and there is no next
+        with (
+            self._lock,
+            suppress(OSError, ValueError),
+        ):  # the previous file is closed, and there is no next one
             self._size += self._file.write(line) or 0
             if self._size >= FILE_BYTES:
                 self._next()
@@ -56,7 +59,7 @@ class Writer:
 
 
 class LineReader:
-    """Reads them, from where the last reader was."""
+    """Reads the lines, from where the last reader stopped."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,22 +70,22 @@ class LineReader:
         self._noted = time.monotonic()
 
     def earlier(self) -> Iterator[Line]:
-        """Those of the last file before the ones that are still to be read, and what was read of this one."""
+        """The lines that were read before: the previous file, and the read part of the current one."""
         for number, end in ((self._number - 1, -1), (self._number, self._at)):
             with suppress(OSError), _path(self._folder, number).open("rb") as file:
                 yield from _lines(file.read(end))
 
     def has_new(self) -> bool:
-        """Whether there is something that this has not read."""
+        """Whether there is unread output."""
         with suppress(FileNotFoundError):
             if _path(self._folder, self._number).stat().st_size > self._at:
                 return True
         return self._following() is not None
 
     def new(self) -> Iterator[Line]:
-        """The whole lines that have come since; one tells of those before it that were not kept."""
+        """The new complete lines; a line in between reports how much was dropped."""
         while True:
-            following = self._following()  # before this one is read: then it is complete
+            following = self._following()  # checked first: then the current file is complete
             data = self._read()
             self._at += (end := data.rfind(b"\n") + 1)
             yield from _lines(data[:end])
@@ -90,13 +93,13 @@ class LineReader:
                 break
             if lost := following - self._number - 1:
                 size = max(1, lost * FILE_BYTES >> 20)
-                yield Line(b"about %d MiB of lines before the next one were not kept" % size, False)
+                yield Line(b"about %d MiB of lines before the next one were dropped" % size, False)
             self._forward(following)
         if time.monotonic() - self._noted >= NOTE_SECONDS:
             self.note()
 
     def note(self) -> None:
-        """Write down how far this has read, for the next reader."""
+        """Store how far this has read, for the next reader."""
         self._noted = time.monotonic()
         with suppress(OSError):
             other = self._folder / "seen.new"
@@ -108,16 +111,16 @@ class LineReader:
             with _path(self._folder, self._number).open("rb") as file:
                 file.seek(self._at)
                 return file.read()
-        except FileNotFoundError:  # there were more than are kept
+        except FileNotFoundError:  # the file was dropped
             return b""
 
     def _following(self) -> int | None:
-        """The number of the next file that is there."""
+        """The number of the next existing file."""
         there = (int(path.name.removeprefix(_PREFIX)) for path in self._folder.glob(f"{_PREFIX}*"))
         return min((number for number in there if number > self._number), default=None)
 
     def _forward(self, number: int) -> None:
-        """Begin the next file; the one before this one is needed no more."""
+        """Begin the next file, and remove the one before the current one."""
         _path(self._folder, self._number - 1).unlink(missing_ok=True)
         self._number, self._at = number, 0
         self.note()

@@ -1,4 +1,4 @@
-"""What an accepted attempt changes in a table, as the summary of its snapshot tells it. Pure."""
+"""The change that an accepted attempt makes to a table, as stored in the summary of its snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Change:
     """One attempt.
 
     Attributes:
-        name: Of the attempt; see ``version.name_of``.
-        replaces: ``all`` that was there, ``partitions``: that of the same partitions, or ``nothing``.
-        partitions: The folders that it has written; None when the table has no partitions.
-        spared: Partitions that it does not replace, as later attempts have.
+        name: The name of the attempt; see ``version.name_of``.
+        replaces: ``all`` rows, those of the same ``partitions``, or ``nothing``.
+        partitions: The folders that it has written; None if the table has no partitions.
+        spared: Partitions that it does not replace, because later attempts have.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Change:
 
     @classmethod
     def of(cls, version: Version) -> Self:
-        """That of what an attempt has written."""
+        """The change of a version."""
         replaces = "nothing" if version.adds else "all" if version.replaces_all else "partitions"
         return cls(version.name, replaces, version.partitions)
 
     @property
     def epoch(self) -> int:
-        """The number of the attempt."""
+        """The epoch of the attempt."""
         return epoch_of(self.name) or 0
 
     def summary(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ class Change:
 
     @classmethod
     def read(cls, summary: Mapping[str, str]) -> Self | None:
-        """The change that made a snapshot; None if it was none of ours."""
+        """The change that made a snapshot; None if another program made it."""
         name = summary.get(ATTEMPT, "")
         if epoch_of(name) is None:
             return None
@@ -56,9 +56,9 @@ class Change:
         return cls(name, summary.get(REPLACES, "all"), None if parts is None else tuple(json.loads(parts)))
 
     def left(self, done: Iterable[Change]) -> Change | None:
-        """What is still to be done of it after others, of which those with a larger number came later.
+        """The part of it that remains after others; those with a larger epoch came later.
 
-        None when later ones have replaced all of it.
+        None if later ones have replaced all of it.
         """
         replaced = set[str]()
         for other in done:
@@ -75,7 +75,7 @@ class Change:
         return Change(self.name, self.replaces, parts) if parts else None
 
     def restored(self, done: Iterable[Change]) -> list[Change]:
-        """What is removed with what this replaces, though it came later: changes that only added rows."""
+        """Later changes that only added rows, which this one removes with the rows that it replaces."""
         known = list(done)
         adders = [one for one in known if one.epoch > self.epoch and one.replaces == "nothing"]
         lefts = [left for one in adders if (left := one.left(known)) is not None]

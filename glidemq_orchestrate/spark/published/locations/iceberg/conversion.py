@@ -18,7 +18,7 @@ def spark_schema(table: Table) -> StructType:
     """The columns of a table.
 
     Raises:
-        Unrecoverable: Spark has no such type.
+        Unrecoverable: Spark has no type for a column.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -30,17 +30,17 @@ def spark_schema(table: Table) -> StructType:
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """The columns of a frame, for a table that is to be made; each may be null there.
+    """The columns of a frame, for a new table; all of them are nullable.
 
     Raises:
-        Unrecoverable: Arrow has no such type.
+        Unrecoverable: Arrow has no type for a column.
     """
     import pyarrow as pa  # noqa: PLC0415  of an extra
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
-        takes_zone = "timezone" in signature(to_arrow_schema).parameters  # else UTC is what it takes
+        takes_zone = "timezone" in signature(to_arrow_schema).parameters  # otherwise it assumes UTC
         zone: dict[str, Any] = {"timezone": "UTC"} if takes_zone else {}
         found = to_arrow_schema(frame.schema, **zone)
     except (PySparkException, TypeError) as exc:
@@ -52,7 +52,7 @@ def fitted_rows(frame: DataFrame, table: Table) -> DataFrame:
     """The frame with the columns of a table, in their order and with their types.
 
     Raises:
-        Unrecoverable: It has others, or lacks one that must have a value.
+        Unrecoverable: It has other columns, or lacks a required one.
     """
     from pyspark.errors import AnalysisException
 
@@ -71,8 +71,9 @@ def fitted_rows(frame: DataFrame, table: Table) -> DataFrame:
 def current_rows(spark: SparkSession, table: Table) -> DataFrame:
     """The rows of the newest snapshot.
 
-    Spark reads the Parquet files by itself where each is just rows; where others have deleted rows without
-    rewriting their files, or changed columns, pyiceberg reads them, and all pass through this process.
+    Spark itself reads the Parquet files if they contain just rows. If other programs have deleted rows
+    without rewriting the files, or changed columns, pyiceberg reads them, and all rows pass through this
+    process.
     """
     from pyspark import __version__
 
@@ -90,6 +91,6 @@ def current_rows(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def for_spark(location: str) -> str:
-    """A location of a catalog as Spark calls it: the file system of Hadoop for S3 is ``s3a``."""
+    """A catalog's location in Spark's form: the scheme of Hadoop's file system for S3 is ``s3a``."""
     scheme, separator, rest = location.partition("://")
     return f"s3a://{rest}" if separator and scheme in {"s3", "s3n"} else location

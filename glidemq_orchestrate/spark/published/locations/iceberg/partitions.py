@@ -29,7 +29,7 @@ _PYTHON: Final = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A field of the partitioning: a column as it is (``unit`` is empty), or the year, ... of a time."""
+    """A field of the partitioning: an unchanged column (``unit`` is empty), or a time's year, month, ..."""
 
     column: str
     unit: str
@@ -45,7 +45,7 @@ def parts_of(table: Table) -> list[Part]:
     """The partitioning of a table.
 
     Raises:
-        Unrecoverable: It is one that files cannot be written for here.
+        Unrecoverable: Files for it cannot be written here.
     """
     schema, parts = table.schema(), list[Part]()
     for field in table.spec().fields:
@@ -67,7 +67,7 @@ def split(frame: DataFrame, parts: Iterable[Part]) -> DataFrame:
     """The frame with a column for each folder name.
 
     Raises:
-        Unrecoverable: Times would be told in another zone than that of Iceberg.
+        Unrecoverable: The session's time zone is not that of Iceberg.
     """
     from pyspark.sql.functions import col, concat, date_format, lit, when
 
@@ -118,7 +118,7 @@ def _terms(folder: str, known: Mapping[str, Part]) -> list[BooleanExpression]:
 
 
 def _span(part: Part, text: str) -> tuple[str, str]:
-    """The first moment of a year, ..., and that of the next one."""
+    """The first moment of a year, month, ..., and that of the next one."""
     begin = datetime.strptime(text, _PYTHON[part.unit])  # noqa: DTZ007  the zone is added below
     days = {"hour": timedelta(hours=1), "day": timedelta(days=1)}.get(part.unit)
     if days is not None:

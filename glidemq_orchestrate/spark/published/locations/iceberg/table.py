@@ -1,15 +1,15 @@
-"""An accepted attempt becomes one commit of a table of Iceberg, once, whoever makes it.
+"""Makes an accepted attempt exactly one commit of a table of Iceberg, even if several processes try.
 
 What a kill leaves behind, and who repairs it:
 
-- before the result is accepted: a folder of files that are in no snapshot, which ``tidy`` removes;
+- before the result is accepted: a folder of files in no snapshot, which ``tidy`` removes;
 - after it, before the commit: the server has noted the attempt. A Spark worker of the queue commits it within
-  a minute or when it starts, and so does whoever reads by the result;
+  a minute or when it starts, and so does any reader of the result;
 - after the commit, before the file in ``versions``: the commit has set a property of the table with the name
-  of the attempt, by which the next one sees that it is done. Snapshots expire, and their times are those of
-  whoever commits; properties stay. A commit removes those of attempts that have a file in ``versions``.
+  of the attempt, so the next process finds it. Snapshots expire, and their times come from the committing
+  process; properties stay. A commit removes the properties of attempts that have a file in ``versions``.
 
-Of two who commit at the same time the catalog refuses one, which then finds what the other has done.
+Of two concurrent commits the catalog refuses one; its process then finds the other commit.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 SCHEME: Final = "iceberg:"
 MAX_TRIES: Final = 20
-"""So often others may be faster with a commit before one gives up."""
+"""How many conflicting commits of others are tolerated."""
 PAUSE_SECONDS: Final = 0.5
 COMMITTED: Final = "glidemq.committed."
-"""What begins the property of a table that names an attempt which it has."""
+"""The prefix of a table property with the name of a committed attempt."""
 MAX_FORGOTTEN: Final = 100
-"""So many of these properties a commit looks at, to remove them."""
+"""How many of these properties a commit checks for removal."""
 
 
 class TableChanged(Exception):
-    """The columns or partitions of a table were changed, or it was made anew, while a step wrote for it."""
+    """The columns or partitions of a table changed, or it was created again, while a step wrote to it."""
 
 
 def is_iceberg(location: str) -> bool:
@@ -70,7 +70,7 @@ def catalog_of(location: str) -> tuple[Catalog, tuple[str, ...]]:
 
     Raises:
         Unrecoverable: It names no table.
-        ConfigurationError: pyiceberg is missing, or knows no such catalog.
+        ConfigurationError: pyiceberg or the catalog is missing.
     """
     name, *table = location.removeprefix(SCHEME).split(".")
     if not all([name, *table]) or len(table) < 2:
@@ -80,10 +80,10 @@ def catalog_of(location: str) -> tuple[Catalog, tuple[str, ...]]:
 
 @functools.cache
 def loaded(name: str) -> Catalog:
-    """A catalog of pyiceberg's configuration, which it reads once in a process.
+    """A catalog of pyiceberg's configuration, which is read once per process.
 
     Raises:
-        ConfigurationError: pyiceberg is missing, or knows no such catalog.
+        ConfigurationError: pyiceberg or the catalog is missing.
     """
     try:
         with importing():
@@ -105,7 +105,7 @@ class IcebergTable:
     """See ``Target``.
 
     Attributes:
-        table: As it was when it was opened, or last looked at.
+        table: Its metadata when it was opened or last refreshed.
     """
 
     def __init__(self, location: str, table: Table, store: Store) -> None:
@@ -113,7 +113,7 @@ class IcebergTable:
 
     @classmethod
     def opened(cls, location: str, spark: SparkSession | None) -> Self:
-        """A table that is there.
+        """Open an existing table.
 
         Raises:
             Unrecoverable, ConfigurationError: It cannot be reached; see ``catalog_of`` and ``store_of``.
@@ -130,14 +130,14 @@ class IcebergTable:
 
     @property
     def id(self) -> str:
-        """What tells the table from another of its name."""
+        """The id of the table, which a new table of the same name does not have."""
         return str(self.table.metadata.table_uuid)
 
     def check_unchanged(self) -> None:
-        """Look at the table again.
+        """Refresh the table.
 
         Raises:
-            TableChanged: Files that were written for it as it was may not fit any more.
+            TableChanged: Files that were written for its earlier state may no longer fit.
         """
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -162,18 +162,18 @@ class IcebergTable:
         for _ in range(MAX_TRIES):
             if self._commit(version):
                 break
-            time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two do not meet again
+            time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two processes do not collide again
             self.table = self.table.refresh()
         else:
-            raise OSError(f"{self.location}: others were faster with {MAX_TRIES} commits in a row")
+            raise OSError(f"{self.location}: {MAX_TRIES} commits in a row conflicted with those of others")
         self.store.create(path, text)
         return True
 
     def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
-        """See ``Target.tidy``; only attempts that are in no snapshot. The rest is Iceberg's maintenance."""
+        """See ``Target.tidy``; only attempts in no snapshot. The rest is Iceberg's own maintenance."""
         if replaced is not None:
             raise Unrecoverable(
-                f"{self.location}: old rows of a table of Iceberg go with its snapshots: expire these"
+                f"{self.location}: old rows of a table of Iceberg end with its snapshots. Fix: expire these"
             )
         names = uncounted(self.store, set(counting(self.store)), grace, now_ms)
         if not names:
@@ -191,7 +191,7 @@ class IcebergTable:
         return is_noted or any(change.name == name for change in self._in_snapshots())
 
     def _commit(self, version: Version) -> bool:
-        """Commit what is to be done of an attempt, if anything is; False if another was faster."""
+        """Commit the remaining part of an attempt, if any; false if another process was faster."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
@@ -206,11 +206,11 @@ class IcebergTable:
         files = [file for one in (left, *left.restored(changes)) for file in self.files(one)]
         if left.replaces == "nothing" and not files:
             return True
-        # pyiceberg would commit again by itself, without a look at what the other has done.
+        # pyiceberg would retry the commit by itself, without checking what the other commit has done.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         try:
             with table.transaction() as changing, warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that nothing was there to be replaced
+                warnings.simplefilter("ignore", UserWarning)  # that nothing was replaced
                 self._replace(changing, left)
                 if files:
                     changing.add_files(files, snapshot_properties=left.summary())
@@ -246,12 +246,12 @@ class IcebergTable:
         ]
 
     def _forgotten(self) -> list[str]:
-        """The properties of attempts that have a file by which they count."""
+        """The properties of attempts that have a file in ``versions``."""
         noted = [name for name in self.table.properties if name.startswith(COMMITTED)][:MAX_FORGOTTEN]
         return [name for name in noted if self.store.read(file_of(name.removeprefix(COMMITTED))) is not None]
 
     def _changes(self, change: Change) -> Sequence[Change]:
-        """The changes that snapshots tell of; where some have expired, also the later ones that count."""
+        """The changes in the snapshots; if some have expired, also the later attempts that count."""
         found = list(self._in_snapshots())
         if self._is_whole():
             return found
@@ -265,13 +265,13 @@ class IcebergTable:
         return found
 
     def _in_snapshots(self) -> Sequence[Change]:
-        """The changes that the snapshots tell of."""
+        """The changes in the snapshots."""
         summaries = [snapshot.summary for snapshot in self.table.snapshots()]
         read = [Change.read(summary.additional_properties) for summary in summaries if summary is not None]
         return [change for change in read if change is not None]
 
     def _is_whole(self) -> bool:
-        """Whether every snapshot that the table has had is there; tables of the first format number none."""
+        """Whether the table still has all its snapshots; those of format 1 have no numbers."""
         snapshots = self.table.snapshots()
         if not snapshots:
             return not getattr(self.table.metadata, "last_sequence_number", 0)
