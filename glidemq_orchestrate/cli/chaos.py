@@ -21,6 +21,7 @@ from rich.text import Text
 
 from glidemq_orchestrate.cli.shell import (
     AllowImport,
+    Apps,
     AsJson,
     console,
     errors,
@@ -52,10 +53,7 @@ def chaos() -> None:
 @reports_errors
 def run(
     file: Annotated[str, typer.Argument(metavar="FLOW", help=FLOW_HELP)],
-    app: Annotated[
-        list[str],
-        typer.Option(help="Module with handlers, as package.module or package.module:name. Repeatable."),
-    ],
+    app: Apps,
     arguments: Arguments = None,
     runs: Annotated[int, typer.Option(help="Number of runs of the flow.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the strikes: the same seed gives the same strikes.")] = 1,

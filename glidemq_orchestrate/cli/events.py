@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, print_text, reports_errors
+from glidemq_orchestrate.cli.shell import Prefix, QueueOption, Url, print_text, reports_errors
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 
 @reports_errors
 def events(
-    queue: Annotated[str, typer.Option("--queue", "-q", help="Name of the queue.")],
+    queue: QueueOption,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     start: Annotated[

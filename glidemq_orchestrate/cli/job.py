@@ -14,6 +14,7 @@ from rich.text import Text
 from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
+    QueueName,
     Url,
     as_json_value,
     console,
@@ -32,7 +33,6 @@ LOG_LINES: Final = 100
 
 job_app = typer.Typer(name="job", help="Show and manage single jobs.", no_args_is_help=True)
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB_ID", help="Id of the job.")]
 
 

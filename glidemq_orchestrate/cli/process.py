@@ -15,6 +15,7 @@ import typer
 
 from glidemq_orchestrate.cli.shell import (
     AllowImport,
+    Apps,
     Level,
     LogLevel,
     Prefix,
@@ -91,12 +92,7 @@ class JsonLines(logging.Formatter):
 
 @reports_errors
 def worker(
-    app_names: Annotated[
-        list[str],
-        typer.Option(
-            "--app", help="Module with handlers, as package.module or package.module:name. Repeatable."
-        ),
-    ],
+    app_names: Apps,
     queue: Annotated[list[str], typer.Option(help="Queue to serve. Repeatable.")],
     url: Url = None,
     concurrency: Annotated[

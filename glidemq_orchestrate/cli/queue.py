@@ -14,6 +14,7 @@ from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
+    QueueName,
     Url,
     console,
     print_json,
@@ -31,7 +32,6 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 SHOWN = [state for state in JobState if state not in HIDDEN]

@@ -8,21 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_json, print_text, reports_errors
+from glidemq_orchestrate.cli.shell import (
+    AsJson,
+    Prefix,
+    QueueOption,
+    Url,
+    print_json,
+    print_text,
+    reports_errors,
+)
 from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
 from glidemq_orchestrate.errors import SchedulerNotFound
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
 
-Queue = Annotated[str, typer.Option("--queue", "-q", help="Name of the queue.")]
 Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 
 
 @scheduler_app.command("list")
 @reports_errors
 def scheduler_list(
-    queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+    queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
     """List the schedulers of a queue, including finished ones and those of Node clients."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
@@ -39,7 +46,7 @@ def scheduler_list(
 @scheduler_app.command("show")
 @reports_errors
 def scheduler_show(
-    name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+    name: Name, queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
     """Show a scheduler. Exit code 1 if it does not exist."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
@@ -54,7 +61,7 @@ def scheduler_show(
 @scheduler_app.command("remove")
 @reports_errors
 def scheduler_remove(
-    name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+    name: Name, queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
     """Remove a scheduler; the jobs that it added are kept. Exit code 1 if it does not exist."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:

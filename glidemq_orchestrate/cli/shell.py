@@ -59,6 +59,12 @@ AllowImport = Annotated[
         "default: the packages of --app."
     ),
 ]
+Apps = Annotated[
+    list[str],
+    typer.Option("--app", help="Module with handlers, as package.module or package.module:name. Repeatable."),
+]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+QueueOption = Annotated[str, typer.Option("--queue", "-q", help="Name of the queue.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
