@@ -80,9 +80,9 @@ class VerdictLog:
             return
         self._known_as_large.add((attempt.queue, attempt.name))
         text = (
-            "queue %s: results of %s are large (%s characters). They are stored in the job and in its event, "
-            "and few such events are kept. Fix: write them to a file, table or object store, and return "
-            "where they are"
+            "queue %s: results of %s are large (%s characters). They are in the job and in its event, and "
+            "few such events are kept. Fix: write them to a file, table or object store, and return their "
+            "location"
         )
         logger.warning(text, attempt.queue, attempt.name, f"{size:,}", extra=about("large_result", attempt))
 
