@@ -29,8 +29,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001  as typer calls it
-    if wanted:
+def _show_version(is_set: bool) -> None:  # noqa: FBT001  as typer calls it
+    if is_set:
         typer.echo(f"glidemq-orchestrate {__version__}")
         raise typer.Exit
 

@@ -34,13 +34,13 @@ def changed_line(what: str, names: Sequence[str]) -> str:
     return f"{what}: {', '.join(names[:NAMED])}{more}"
 
 
-def short(value: Any, most: int | None) -> str:
-    """A value as the text of a cell, cut to ``most`` characters."""
+def short(value: Any, limit: int | None) -> str:
+    """A value as the text of a cell, cut to ``limit`` characters."""
     text = value if isinstance(value, str) else None
     if isinstance(value, datetime):
         text = value.astimezone().isoformat(sep=" ", timespec="milliseconds")
     if text is None:
         text = json.dumps(value, default=as_json_value, ensure_ascii=False)
-    if most is None or len(text) <= most:
+    if limit is None or len(text) <= limit:
         return text
-    return f"{text[:most]} … ({len(text):,} characters; --full shows all)"
+    return f"{text[:limit]} … ({len(text):,} characters; --full shows all)"

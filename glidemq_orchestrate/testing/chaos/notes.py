@@ -9,11 +9,11 @@ from glidemq_orchestrate.testing.chaos.checker import Book, marks
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 
 
-def notes(book: Book, calm: Entry, functions: Sequence[str], wanted: int) -> list[str]:
+def notes(book: Book, calm: Entry, functions: Sequence[str], planned: int) -> list[str]:
     """Notes about abandoned runs, marks that do not count, functions never called, and unmarked effects."""
     made = []
-    if (played := len(book.played)) < wanted:
-        made.append(f"stopped after {played} of {wanted} runs: the others were not completed")
+    if (played := len(book.played)) < planned:
+        made.append(f"stopped after {played} of {planned} runs: the others were not completed")
     made += [
         f"{count} marks of {name} were made outside a handler, and do not count. Fix: pass ctx=ctx; "
         "functions in effects do not count in batch handlers"

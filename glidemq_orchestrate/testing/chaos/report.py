@@ -38,7 +38,7 @@ class FindingKind(StrEnum):
 ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.EFFECT_REPEATED: "give the effect a key that is the same in every attempt, such as "
     "ctx.flow_id and ctx.node, and let the target refuse the second; then mark it with effect() "
-    "where the target says that it is new",
+    "where the target has accepted it as new",
     FindingKind.STALE_EFFECT: "check ctx.cancelled right before the effect, and let the target refuse the "
     "second of two effects with the same key",
     FindingKind.KEY_CHANGES: "derive the key from ctx.flow_id and ctx.node: a repeat cannot be recognized by "

@@ -202,10 +202,10 @@ class Feed:
         if self._singly and not others and self._loop.time() >= self._singly_at:
             return self._prepare([self._singly.popleft()], 0)
         if has_begun or self._is_worth_a_call(wanted, others):
-            most = MAX_OUTCOMES
-            if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
-                most = MAX_NODES
-            outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
+            limit = MAX_OUTCOMES
+            if any(outcome.attempt.flow_id for outcome in self._outbox[:limit]):
+                limit = MAX_NODES
+            outcomes, self._outbox = self._outbox[:limit], self._outbox[limit:]
             return self._prepare(outcomes, wanted)
         return None
 

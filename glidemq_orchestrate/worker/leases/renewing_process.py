@@ -40,7 +40,7 @@ def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # meant for the worker, which ends this process
     settings, signs = _first_line(owner)
-    heard, patience = time.monotonic(), _patience(signs, patience)
+    renewed_at, patience = time.monotonic(), _patience(signs, patience)
     renewal, is_over = None, False
     if is_hurried:
         renewal = _renewal(settings, owner)
@@ -50,14 +50,14 @@ def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None
         if select.select([0], [], [], min(patience / 2, 1.0))[0]:
             if not (signs := os.read(0, MAX_BYTES)):
                 return
-            heard, patience = time.monotonic(), _patience(signs, patience)
+            renewed_at, patience = time.monotonic(), _patience(signs, patience)
             if renewal is not None:
                 renewal.rest(is_over)
             elif patience < HURRIED_SECONDS:
                 renewal = _renewal(settings, owner)
             is_over = False
             continue
-        silent = time.monotonic() - heard
+        silent = time.monotonic() - renewed_at
         if silent < patience or is_over or is_stopped(owner):
             continue
         renewal = renewal or _renewal(settings, owner)
@@ -105,11 +105,11 @@ def _renewal(settings: bytes, owner: int) -> Renewal:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
-    given = json.loads(settings)
-    sys.path[:] = given.pop("path")
+    fields = json.loads(settings)
+    sys.path[:] = fields.pop("path")
     from glidemq_orchestrate.worker.leases.renewal import Renewal  # noqa: PLC0415
 
-    return Renewal(**given)
+    return Renewal(**fields)
 
 
 if __name__ == "__main__":
