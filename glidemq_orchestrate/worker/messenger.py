@@ -40,7 +40,7 @@ FLUSH_SECONDS: Final = 5.0
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
-class Message(NamedTuple):
+class Report(NamedTuple):
     """One message, sent by a call or an operation. A newer one of the same kind, if any, replaces it."""
 
     call: Call[Any] | None = None
@@ -53,12 +53,12 @@ class Outbox:
     """The unsent messages of one attempt. Thread-safe."""
 
     def __init__(self) -> None:
-        self._unsent: deque[Message] = deque()
+        self._unsent: deque[Report] = deque()
         self._room = threading.Condition()
         self.dropped = 0
         self.is_closed = False
 
-    def add(self, message: Message, *, may_wait: bool) -> bool:
+    def add(self, message: Report, *, may_wait: bool) -> bool:
         """Add a message. Returns whether a sender must be started: nothing was waiting before.
 
         Raises:
@@ -124,12 +124,12 @@ class Messenger:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
         queue = self.queues[attempt.queue]
         if kind == "log":
-            self.post(attempt, Message(attempt_calls.add_log(attempt, queue, text)))
+            self.post(attempt, Report(attempt_calls.add_log(attempt, queue, text)))
         else:
             call = attempt_calls.progress(attempt, queue, text, self.clock.now_ms())
-            self.post(attempt, Message(call, kind="progress"))
+            self.post(attempt, Report(call, kind="progress"))
 
-    def post(self, attempt: Attempt, message: Message) -> None:
+    def post(self, attempt: Attempt, message: Report) -> None:
         """Put a message into the outbox of its attempt, from any thread.
 
         Raises:
@@ -216,12 +216,12 @@ class AttemptSpeaker(Speaker):
     def output(self, fields: Mapping[str, str]) -> None:
         check_output(fields)
         call = attempt_calls.add_output(self._attempt, self._queue, fields)
-        self._messenger.post(self._attempt, Message(call, may_be_dropped=False))
+        self._messenger.post(self._attempt, Report(call, may_be_dropped=False))
 
     def report_usage(self, used: Usage) -> None:
         proof = attempt_calls.proof(self._attempt)
         op = usage.report(self._queue, self._attempt.job_id, used, self._messenger.clock, proof)
-        self._messenger.post(self._attempt, Message(op=op, kind="usage"))
+        self._messenger.post(self._attempt, Report(op=op, kind="usage"))
 
     def write_message(self, text: str) -> None:
         self._messenger.written.write(self._attempt, text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.unfenced import Unfenced
 
 CLOCKS_MS: Final = 500
@@ -20,8 +20,8 @@ NS_IN_MS: Final = 1_000_000
 class Book:
     """The ledger of a round, by what is asked of it."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        by_kind: dict[str, list[Entry]] = defaultdict(list)
+    def __init__(self, entries: Sequence[LedgerEntry]) -> None:
+        by_kind: dict[str, list[LedgerEntry]] = defaultdict(list)
         for entry in entries:
             by_kind[entry["kind"]].append(entry)
         self.begins = {entry["run"]: entry for entry in by_kind["begin"]}
@@ -101,5 +101,5 @@ class Book:
             found += [job_id] if len(set(epochs)) < len(epochs) else []
         return found
 
-    def _is_forgotten(self, entry: Entry) -> bool:
+    def _is_forgotten(self, entry: LedgerEntry) -> bool:
         return bool(self.emptied) and entry["at"] < self.emptied[-1]

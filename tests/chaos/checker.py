@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 
 from glidemq_orchestrate import FlowProducer, FlowStatus, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from tests.chaos.book import Book
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
@@ -63,7 +63,7 @@ class Checker:
         self,
         url: str,
         plan: Plan,
-        entries: Sequence[Entry],
+        entries: Sequence[LedgerEntry],
         *,
         may_lose: bool = False,
         keeps_leases: bool = True,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from glidemq_orchestrate.lifeline.guard import processes
-from glidemq_orchestrate.testing.chaos.ledger import Entry, LedgerReader
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry, LedgerReader
 
 GRACE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 1.0
@@ -29,7 +29,7 @@ class Children:
 
     def __init__(self, path: Path) -> None:
         self._reader = LedgerReader(path)
-        self._known: dict[Key, Entry] = {}
+        self._known: dict[Key, LedgerEntry] = {}
         self._orphans: dict[Key, float] = {}
         self._next, self._doomed = 0.0, 0
         self.killed = 0
@@ -65,7 +65,7 @@ class Children:
                 yield f"process {key[0]} of a {alive[key]['what']} outlives one of {alive[key]['above']}"
                 del self._known[key]
 
-    def _read(self) -> dict[Key, Entry]:
+    def _read(self) -> dict[Key, LedgerEntry]:
         new = [entry for entry in self._reader.new() if entry["kind"] == "child"]
         found = {(entry["child"], entry["started"]): entry for entry in new}
         self._known |= found
@@ -76,7 +76,7 @@ class Children:
             os.kill(key[0], signal.SIGKILL)
             self.killed += 1
 
-    def _alive(self) -> dict[Key, Entry]:
+    def _alive(self) -> dict[Key, LedgerEntry]:
         self._read()
         table = processes()
         self._known = {

@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_orchestrate import Schedulers
 from glidemq_orchestrate.lifeline.guard import processes
-from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry
 from tests.chaos.book import NS_IN_MS, Book
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
@@ -24,7 +24,7 @@ from tests.chaos.size import Size
 from tests.chaos.unfenced import RETURNED, Unfenced
 from tests.processes import spawned
 
-Entries = list[Entry]
+Entries = list[LedgerEntry]
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,12 @@ def of_kind(entries: Entries, kind: str) -> Entries:
     return [entry for entry in entries if entry["kind"] == kind]
 
 
-def by_node(begin: Entry) -> Entry:
+def by_node(begin: LedgerEntry) -> LedgerEntry:
     """The begin of a run of a Node worker, which has no number."""
     return {name: value for name, value in begin.items() if name != "epoch"}
 
 
-def accepted_with_inputs(entries: Entries) -> tuple[Entry, Entry]:
+def accepted_with_inputs(entries: Entries) -> tuple[LedgerEntry, LedgerEntry]:
     """A node that got a result and has completed, and the begin of the run that made that result."""
     steered = {entry["flow"] for entry in of_kind(entries, "steered")}
     completed = {entry["run"] for entry in of_kind(entries, "completed") if entry["flow"] not in steered}
@@ -124,7 +124,7 @@ def activated_twice_by_one_number(entries: Entries) -> None:
 
 
 def test_a_run_that_has_waited_for_its_job_is_not_taken_for_an_earlier_one() -> None:
-    def begin(run: str, asked_ms: int, begun_ms: int) -> Entry:
+    def begin(run: str, asked_ms: int, begun_ms: int) -> LedgerEntry:
         about = {"kind": "begin", "queue": "etl", "job": "j", "run": run, "slot": None}
         return about | {"activated": asked_ms, "at": begun_ms * NS_IN_MS}
 
@@ -286,7 +286,7 @@ def test_a_node_that_runs_again_though_its_result_should_be_carried_over(played:
 def test_a_generation_that_is_lost(played: Round) -> None:
     flow = next(flow for flow in played.world.plan.flows if flow.action == "none")
     plan = replace(played.world.plan, flows=(replace(flow, action="restart"),), by_id={})
-    steered = Entry(kind="steered", flow=flow.flow_id, state="running", at=0)
+    steered = LedgerEntry(kind="steered", flow=flow.flow_id, state="running", at=0)
     assert any(
         "generation 1 was begun" in problem for problem in problems(played, [*played.entries, steered], plan)
     )
@@ -295,7 +295,7 @@ def test_a_generation_that_is_lost(played: Round) -> None:
 def test_a_node_that_ran_although_it_was_skipped_by_hand(played: Round) -> None:
     flow = next(flow for flow in played.world.plan.flows if flow.action == "none" and len(flow.by_hand) > 1)
     plan = replace(played.world.plan, flows=(replace(flow, action="skip"),), by_id={})
-    steered = Entry(kind="steered", flow=flow.flow_id, state="skipped", at=0)
+    steered = LedgerEntry(kind="steered", flow=flow.flow_id, state="skipped", at=0)
     assert any("allowed: ['skipped']" in one for one in problems(played, [*played.entries, steered], plan))
     refused = steered | {"state": "refused"}
     assert not any("allowed:" in one for one in problems(played, [*played.entries, refused], plan))

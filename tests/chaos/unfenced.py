@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 
 Job = tuple[str, str]
 """The queue and the id of a job."""
@@ -44,7 +44,7 @@ class Unfenced:
             to others has no begin) and after it (``reported``).
     """
 
-    def __init__(self, begins: Iterable[Entry], reports: Sequence[Entry]) -> None:
+    def __init__(self, begins: Iterable[LedgerEntry], reports: Sequence[LedgerEntry]) -> None:
         replies = {entry["run"]: entry for entry in reports if entry["kind"] == "reported"}
         self._since: dict[Job, int] = {}
         self._ends: dict[Job, set[str]] = defaultdict(set)
@@ -59,7 +59,7 @@ class Unfenced:
             if _was_taken(entry):
                 self._note(entry)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: LedgerEntry) -> None:
         self._since[_job(entry)] = min(entry["at"], self._since.get(_job(entry), entry["at"]))
 
     def __contains__(self, job: Job) -> bool:
@@ -75,10 +75,10 @@ class Unfenced:
         return frozenset(self._ends[job]) if job in self._ends else frozenset()
 
 
-def _was_taken(entry: Entry) -> bool:
+def _was_taken(entry: LedgerEntry) -> bool:
     """Whether a Node worker had begun a job that was not waiting."""
     return bool(entry.get("was", "waiting") != "waiting")
 
 
-def _job(entry: Entry) -> Job:
+def _job(entry: LedgerEntry) -> Job:
     return entry["queue"], entry["job"]

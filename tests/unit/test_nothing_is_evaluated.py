@@ -86,7 +86,7 @@ REVIEWED: Final = {
     f"{CORE}/worker/execution/processes.py: import concurrent": "starts processes from threads of its own",
     f"{CORE}/worker/execution/processes.py: import multiprocessing": "starts the processes of handlers",
     f"{CORE}/worker/execution/processes.py: import pickle": "packs a handler, and JSON, for its child",
-    f"{CORE}/worker/execution/child.py: import pickle": "unpacks what its own parent sent",
+    f"{CORE}/worker/execution/handler_process.py: import pickle": "unpacks what its own parent sent",
     f"{CORE}/worker/execution/packed_errors.py: import pickle": "packs the exceptions of its own child",
     f"{CORE}/worker/execution/packed_errors.py: def __reduce__": "packs an exception without its constructor",
     f"{CORE}/errors.py: def __reduce__": "keeps an error in copies that a user makes",

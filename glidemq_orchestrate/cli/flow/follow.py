@@ -36,7 +36,7 @@ MAX_NAMED: Final = 3
 QUIET_SECONDS: Final = 10.0
 
 
-class Outage:
+class OutagePatience:
     """Tolerates an unreachable server for up to a minute: it may be restarting."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def end_with(flow: Flow) -> NoReturn:
 
 
 def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
-    outage = Outage()
+    outage = OutagePatience()
     while True:
         pause: float = STEP_SECONDS
         try:
@@ -155,7 +155,7 @@ def print_changes(flow: Flow, *, after: str | None, as_json: bool, timeout: floa
 
 
 def _batches(flow: Flow, after: str | None, deadline: float) -> Iterator[Sequence[NodeChange | FlowChange]]:
-    outage = Outage()
+    outage = OutagePatience()
     while True:
         left = None if deadline == math.inf else timedelta(seconds=max(deadline - time.monotonic(), 0))
         try:

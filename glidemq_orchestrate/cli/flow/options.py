@@ -49,8 +49,10 @@ Error = Annotated[
     str,
     typer.Option(metavar="TEXT", help="Select nodes that failed with a reason that matches this pattern."),
 ]
-Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code is that of its end.")]
-Watch = Annotated[bool, typer.Option(help="Show the flow live while waiting, in a terminal.")]
+WaitForEnd = Annotated[
+    bool, typer.Option(help="Wait until the flow has ended; the exit code is that of its end.")
+]
+WatchLive = Annotated[bool, typer.Option(help="Show the flow live while waiting, in a terminal.")]
 Owned = Annotated[
     str | None,
     typer.Option(
@@ -67,7 +69,7 @@ Lease = Annotated[
         help="With --owner: consider the owner dead after this long without a renewal; default: 300.",
     ),
 ]
-Keep = Annotated[
+KeepFlow = Annotated[
     bool,
     typer.Option(
         "--keep", help="With --owner: let the flow continue without owners, instead of cancelling it."

@@ -17,8 +17,8 @@ from glidemq_orchestrate.cli.flow.options import (
     Pattern,
     State,
     Timeout,
-    Wait,
-    Watch,
+    WaitForEnd,
+    WatchLive,
 )
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_text, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
@@ -31,8 +31,8 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 def retry(
     flow_id: FlowIdArgument,
     url: Url = None,
-    wait: Wait = True,
-    watch: Watch = True,
+    wait: WaitForEnd = True,
+    watch: WatchLive = True,
     timeout: Timeout = None,
     generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
@@ -69,8 +69,8 @@ def restart(
         ),
     ] = None,
     url: Url = None,
-    wait: Wait = True,
-    watch: Watch = True,
+    wait: WaitForEnd = True,
+    watch: WatchLive = True,
     timeout: Timeout = None,
     idempotency_key: IdempotencyKey = "",
     generation: Generation = None,
@@ -99,8 +99,8 @@ def rerun(
     only: Annotated[
         bool, typer.Option("--only", help="Run only these nodes, without their dependents.")
     ] = False,
-    wait: Wait = True,
-    watch: Watch = True,
+    wait: WaitForEnd = True,
+    watch: WatchLive = True,
     timeout: Timeout = None,
     idempotency_key: Annotated[
         str,

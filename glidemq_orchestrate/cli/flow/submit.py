@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
-from glidemq_orchestrate.cli.flow.options import IdempotencyKey, Keep, Lease, Owned, Timeout, Wait, Watch
+from glidemq_orchestrate.cli.flow.options import (
+    IdempotencyKey,
+    KeepFlow,
+    Lease,
+    Owned,
+    Timeout,
+    WaitForEnd,
+    WatchLive,
+)
 from glidemq_orchestrate.cli.flow.plan import print_plan
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
@@ -27,8 +35,8 @@ def submit(
         str | None,
         typer.Option("--id", help="Id of the flow; if it exists, attach to it. Default: a new id."),
     ] = None,
-    wait: Wait = True,
-    watch: Watch = True,
+    wait: WaitForEnd = True,
+    watch: WatchLive = True,
     timeout: Timeout = None,
     retry_failed: Annotated[
         bool,
@@ -42,7 +50,7 @@ def submit(
     idempotency_key: IdempotencyKey = "",
     owner: Owned = None,
     lease: Lease = None,
-    keep: Keep = False,
+    keep: KeepFlow = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what --retry-failed would run and keep, and why.")
     ] = False,

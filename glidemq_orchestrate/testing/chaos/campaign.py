@@ -22,7 +22,7 @@ from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
 from glidemq_orchestrate.foundation.named import check_named
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.testing.chaos.notes import notes
 from glidemq_orchestrate.testing.chaos.report import ChaosReport
 from glidemq_orchestrate.testing.chaos.setup import Setup
@@ -155,7 +155,7 @@ class Campaign:
         self._stopped = threading.Event()
         self._strikes: Mapping[str, int] = {}
 
-    def play_calm(self, setup: Setup, flow_id: str, *, may_fail: bool) -> Entry:
+    def play_calm(self, setup: Setup, flow_id: str, *, may_fail: bool) -> LedgerEntry:
         """Run the flow without strikes; returns how it ended.
 
         Raises:
@@ -192,7 +192,7 @@ class Campaign:
 
     def _play_all(
         self, ids: dict[int, str], at_once: int, watch: Callable[[], None] = lambda: None
-    ) -> list[Entry]:
+    ) -> list[LedgerEntry]:
         """Run the flow under these ids; returns the runs that have ended, all unless stopped."""
         with ThreadPoolExecutor(at_once) as pool:
             played = [pool.submit(self._play, number, flow_id) for number, flow_id in ids.items()]
@@ -209,7 +209,9 @@ class Campaign:
         self._stopped.set()
         pool.shutdown(cancel_futures=True)
 
-    def _tend(self, played: Sequence[Future[Entry]], watch: Callable[[], None]) -> list[Future[Entry]]:
+    def _tend(
+        self, played: Sequence[Future[LedgerEntry]], watch: Callable[[], None]
+    ) -> list[Future[LedgerEntry]]:
         """Tend the stage until the runs have ended; returns those that have not, once stopped."""
         while left := [each for each in played if not each.done()]:
             if self._is_stopped():
@@ -223,7 +225,7 @@ class Campaign:
         self._stage.tend()
         return []
 
-    def _play(self, number: int, flow_id: str) -> Entry:
+    def _play(self, number: int, flow_id: str) -> LedgerEntry:
         """Run the flow once, in a thread; returns how it ended."""
         begun = time.monotonic()
         until = begun + self._timeout + self._strikes.get(flow_id, 0) * self._stage.pause_seconds
@@ -276,7 +278,7 @@ class Campaign:
         return "returned False" if found is False else ""
 
 
-def _entry(number: int, flow_id: str, state: str, seconds: float) -> Entry:
+def _entry(number: int, flow_id: str, state: str, seconds: float) -> LedgerEntry:
     return {
         "number": number, "flow": flow_id, "state": str(state), "seconds": seconds, "ended": False,
         "nodes": {}, "check": "",
@@ -299,7 +301,7 @@ def _suspended(nodes: Sequence[str]) -> str:
     return f"; suspended: {named}, and nobody sends a signal here" if nodes else ""
 
 
-def _failed(book: Book, calm: Entry) -> str:
+def _failed(book: Book, calm: LedgerEntry) -> str:
     """The first node that failed on its own, as text; empty without one."""
     ends = calm["nodes"]
     for name, (state, after) in ends.items():

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 from glidemq_orchestrate.testing.chaos.report import Finding, FindingKind, StepReport
 from glidemq_orchestrate.testing.chaos.strikes import Calm
 
 
 @dataclass(slots=True)
-class Run:
+class HandlerRun:
     """One run of a handler."""
 
-    begin: Entry
-    end: Entry | None = None
-    effects: list[Entry] = field(default_factory=list)
+    begin: LedgerEntry
+    end: LedgerEntry | None = None
+    effects: list[LedgerEntry] = field(default_factory=list)
 
     @property
     def returned(self) -> Mapping[str, str] | None:
@@ -34,23 +34,23 @@ class Book:
         ended_workers: The exit code of each worker that was not killed, and the runs under way in it.
     """
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self.runs: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-        self.strikes: list[Entry] = []
+    def __init__(self, entries: Sequence[LedgerEntry]) -> None:
+        self.runs: dict[str, dict[str, list[HandlerRun]]] = defaultdict(lambda: defaultdict(list))
+        self.strikes: list[LedgerEntry] = []
         self.calls: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.unknown: Counter[str] = Counter()
         self.accepted: Counter[tuple[str, str]] = Counter()
-        self.played: list[Entry] = []
-        self.ended_workers: list[tuple[int, list[Run]]] = []
-        self._by_token: dict[str, Run] = {}
-        self._newest: dict[tuple[int, str], Run] = {}
+        self.played: list[LedgerEntry] = []
+        self.ended_workers: list[tuple[int, list[HandlerRun]]] = []
+        self._by_token: dict[str, HandlerRun] = {}
+        self._newest: dict[tuple[int, str], HandlerRun] = {}
         for entry in sorted(entries, key=lambda entry: int(entry["at"])):
             self._add(entry)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: LedgerEntry) -> None:
         kind = entry["kind"]
         if kind == "begin" and entry["flow"]:
-            run = Run(entry)
+            run = HandlerRun(entry)
             self.runs[entry["flow"]][entry["node"]].append(run)
             self._by_token[entry["run"]] = self._newest[entry["pid"], entry["job"]] = run
         elif kind == "end" and entry["run"] in self._by_token:
@@ -71,7 +71,7 @@ class Book:
             open_runs = (run for (pid, _), run in self._newest.items() if pid == entry["worker"])
             self.ended_workers.append((entry["code"], [run for run in open_runs if run.end is None]))
 
-    def suspects(self) -> list[tuple[int, Run | None]]:
+    def suspects(self) -> list[tuple[int, HandlerRun | None]]:
         """The exit code of each worker that was not killed, and the run that may have ended it.
 
         Of several runs, this is one of the step whose runs were most often under way when a worker ended.
@@ -79,13 +79,13 @@ class Book:
         amid = Counter(_step(run) for _, runs in self.ended_workers for run in runs)
         all_runs = Counter(_step(run) for run in self._by_token.values())
 
-        def share(run: Run) -> float:
+        def share(run: HandlerRun) -> float:
             return amid[_step(run)] / all_runs[_step(run)]
 
         return [(code, max(runs, key=share, default=None)) for code, runs in self.ended_workers]
 
 
-def _step(run: Run) -> str:
+def _step(run: HandlerRun) -> str:
     return str(run.begin["name"])
 
 
@@ -101,7 +101,7 @@ def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
     }
 
 
-def findings(book: Book, calm: Entry, may_differ: Sequence[str] = ()) -> list[Finding]:
+def findings(book: Book, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> list[Finding]:
     """The problems: the first of each kind, step and detail, with the number of runs that had it.
 
     ``may_differ``: paths in results that may differ between attempts.
@@ -156,9 +156,9 @@ def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
 
 def _of_run(
     book: Book,
-    played: Entry,
-    calm: Entry,
-    suspects: Sequence[tuple[int, Run | None]],
+    played: LedgerEntry,
+    calm: LedgerEntry,
+    suspects: Sequence[tuple[int, HandlerRun | None]],
     may_differ: Sequence[str],
 ) -> Iterator[Finding]:
     flow, number = played["flow"], played["number"]
@@ -181,7 +181,7 @@ def _of_run(
         yield Finding(FindingKind.CHECK_FAILED, "", "", played["check"], number)
 
 
-def _effects(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+def _effects(runs: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
     """Effects of two attempts, and effects that the older of two attempts had last."""
     marks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for attempt, run in enumerate(runs):
@@ -194,7 +194,7 @@ def _effects(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
             yield FindingKind.STALE_EFFECT, _mark(name, key)
 
 
-def _keys(runs: Sequence[Run], undisturbed: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+def _keys(runs: Sequence[HandlerRun], undisturbed: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
     """Effects with more keys than without strikes, by more than one attempt."""
     known = marks(undisturbed)
     for name, keys in marks(runs).items():
@@ -203,7 +203,7 @@ def _keys(runs: Sequence[Run], undisturbed: Sequence[Run]) -> Iterator[tuple[Fin
             yield FindingKind.KEY_CHANGES, name
 
 
-def marks(runs: Sequence[Run]) -> Mapping[str, set[str]]:
+def marks(runs: Sequence[HandlerRun]) -> Mapping[str, set[str]]:
     """The keys of the effects of these attempts, by name."""
     found: dict[str, set[str]] = defaultdict(set)
     for run in runs:
@@ -212,7 +212,7 @@ def marks(runs: Sequence[Run]) -> Mapping[str, set[str]]:
     return found
 
 
-def _results(runs: Sequence[Run], may_differ: Sequence[str]) -> Iterator[tuple[FindingKind, str]]:
+def _results(runs: Sequence[HandlerRun], may_differ: Sequence[str]) -> Iterator[tuple[FindingKind, str]]:
     """Results that differ between two attempts: the path of the first difference."""
     returned = [_compared(run.returned, may_differ) for run in runs if run.returned is not None]
     for other in returned[1:]:
@@ -234,7 +234,9 @@ def _compared(returned: Mapping[str, str], may_differ: Sequence[str]) -> Mapping
     }
 
 
-def _promises(book: Book, flow: str, node: str, runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+def _promises(
+    book: Book, flow: str, node: str, runs: Sequence[HandlerRun]
+) -> Iterator[tuple[FindingKind, str]]:
     if book.accepted[flow, node] > 1:
         yield FindingKind.PROMISE_BROKEN, "two results of the node were accepted"
     tokens = Counter(run.begin["run"] for run in runs)
@@ -242,7 +244,7 @@ def _promises(book: Book, flow: str, node: str, runs: Sequence[Run]) -> Iterator
         yield FindingKind.PROMISE_BROKEN, "one attempt of the node ran twice"
 
 
-def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
+def _missing(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
     """Functions that a node calls without strikes, but in no attempt of this run, although it completed."""
     for name, (state, _) in played["nodes"].items():
         wanted = book.calls.get((calm["flow"], name), Counter())
@@ -252,7 +254,7 @@ def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
                 yield Finding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
 
 
-def _ends(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
+def _ends(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
     """Nodes that ended differently than without strikes, while their dependencies did not."""
     if not played["ended"]:
         strikes = sum(strike["flow"] == played["flow"] for strike in book.strikes)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-Entry = dict[str, Any]
+LedgerEntry = dict[str, Any]
 
 
 class Ledger:
@@ -47,7 +47,7 @@ class LedgerReader:
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
 
-    def new(self) -> Iterator[Entry]:
+    def new(self) -> Iterator[LedgerEntry]:
         """The entries since the last call."""
         if not self._path.exists():
             return
@@ -61,9 +61,9 @@ class LedgerReader:
                     yield entry
 
 
-def _read(line: bytes) -> Entry | None:
+def _read(line: bytes) -> LedgerEntry | None:
     """The entry in a line; None if the line is empty or incomplete."""
     with suppress(ValueError):
-        entry: Entry = json.loads(line)
+        entry: LedgerEntry = json.loads(line)
         return entry
     return None

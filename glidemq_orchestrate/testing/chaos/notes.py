@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from glidemq_orchestrate.testing.chaos.checker import Book, marks
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
 
 
-def notes(book: Book, calm: Entry, functions: Sequence[str], planned: int) -> list[str]:
+def notes(book: Book, calm: LedgerEntry, functions: Sequence[str], planned: int) -> list[str]:
     """Notes about abandoned runs, marks that do not count, functions never called, and unmarked effects."""
     made = []
     if (played := len(book.played)) < planned:

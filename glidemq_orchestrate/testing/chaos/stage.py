@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger, LedgerReader
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry, LedgerReader
 from glidemq_orchestrate.testing.chaos.setup import VARIABLE, Setup, ledger_of, struck_of
 from glidemq_orchestrate.testing.chaos.strikes import Act
 from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
@@ -53,7 +53,7 @@ class Stage:
         self.surprises: list[int] = []
         self.ledger = Ledger(ledger_of(folder), "harness")
         self._reader = LedgerReader(ledger_of(folder))
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
         self.strikes = 0
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class Stage:
         lifeline.watch(process.pid)
         return process
 
-    def _strike(self, entry: Entry) -> None:
+    def _strike(self, entry: LedgerEntry) -> None:
         if entry["act"] == Act.KILL:
             self._struck.update(entry["pids"])
         elif entry["act"] == Act.PAUSE:

@@ -10,7 +10,7 @@ from typing import Any
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.execution.contexts import portable
 from glidemq_orchestrate.worker.execution.processes import Processes
-from glidemq_orchestrate.worker.execution.threads import Ended, Threads, call_async
+from glidemq_orchestrate.worker.execution.threads import CallResult, Threads, call_async
 from glidemq_orchestrate.worker.handlers.execution import Execution
 from glidemq_orchestrate.worker.handlers.handler import Registered
 
@@ -67,7 +67,7 @@ def _in_thread(execution: Execution, registered: Registered, given: Any) -> Any:
         execution.used = time.thread_time() - began
 
 
-async def _value(call: Awaitable[Ended]) -> Any:
+async def _value(call: Awaitable[CallResult]) -> Any:
     """Return the value, or raise the error in a form that a coroutine can raise."""
     ended = await call
     if ended.error is None:

@@ -1,7 +1,7 @@
 """Handlers in separate processes, which a timeout or a cancel kills, with all processes that they started.
 
 Each process has its own socket to the worker and shares nothing with the others, so it can be killed at any
-moment without effect on them. See ``child`` for the frames.
+moment without effect on them. See ``handler_process`` for the frames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.wire.codec import JsonLike
-from glidemq_orchestrate.worker.execution import child, packed_errors
+from glidemq_orchestrate.worker.execution import handler_process as child
+from glidemq_orchestrate.worker.execution import packed_errors
 
 TRIES: Final = 3
 MAX_THREADS: Final = 8
@@ -32,7 +33,7 @@ END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
 
-Send = Callable[[str, str, str], Awaitable[None]]
+Forward = Callable[[str, str, str], Awaitable[None]]
 """Called with a token, ``progress``, ``log``, ``message`` or ``check``, and a text; awaited each time."""
 
 _SENT: Final = {child.PROGRESS: "progress", child.LOG: "log", child.MESSAGE: "message"}
@@ -53,7 +54,7 @@ class Processes:
         send: Receives the messages of the handlers.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Forward) -> None:
         self._send = send
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()

@@ -25,25 +25,25 @@ class ThreadsUnavailable(Exception):
     """The interpreter is shutting down and starts no more threads: the job must be given back."""
 
 
-class Ended(NamedTuple):
+class CallResult(NamedTuple):
     """The result of a call: a value, or the exception that it raised."""
 
     value: Any = None
     error: BaseException | None = None
 
 
-async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> Ended:
+async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> CallResult:
     """Await a coroutine function of user code.
 
     Raises:
         asyncio.CancelledError: This call was cancelled, or something that the function awaited was.
     """
     try:
-        return Ended(await function(*given))
+        return CallResult(await function(*given))
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as exc:  # noqa: BLE001  it affects its own job only
-        return Ended(error=exc)
+        return CallResult(error=exc)
 
 
 class Threads:
@@ -70,7 +70,7 @@ class Threads:
         *given: Any,
         stop: Callable[[], object] = lambda: None,
         grace: float = 0.0,
-    ) -> Ended:
+    ) -> CallResult:
         """Run a function in a thread, with the context variables of the caller.
 
         Args:
@@ -84,14 +84,14 @@ class Threads:
             asyncio.CancelledError: The call was cancelled; the function continues.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Ended] = loop.create_future()
+        future: asyncio.Future[CallResult] = loop.create_future()
         about = contextvars.copy_context()
 
         def work() -> None:
             try:
-                ended = Ended(about.run(function, *given))
+                ended = CallResult(about.run(function, *given))
             except BaseException as exc:  # noqa: BLE001  it affects its own job only
-                ended = Ended(error=exc)
+                ended = CallResult(error=exc)
             with contextlib.suppress(RuntimeError):  # the loop has ended: the function outlived its worker
                 loop.call_soon_threadsafe(self._resolve, future, ended)
 
@@ -128,7 +128,7 @@ class Threads:
         for _ in range(free):
             self._work.put(None)
 
-    def _resolve(self, future: asyncio.Future[Ended], ended: Ended) -> None:
+    def _resolve(self, future: asyncio.Future[CallResult], ended: CallResult) -> None:
         if future.done():
             self.overstayed -= 1
             self.when_one_returns()

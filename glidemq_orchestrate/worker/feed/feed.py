@@ -37,8 +37,8 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution.outcomes import refuse
 from glidemq_orchestrate.worker.feed.listener import Listener
 from glidemq_orchestrate.worker.feed.receipts import Receipts
+from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.log import FailureLog
-from glidemq_orchestrate.worker.slots import Slots
 from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -117,7 +117,7 @@ class Feed:
         run: Run,
         worker_id: str,
         keys: QueueKeys,
-        slots: Slots,
+        slots: JobSlots,
         runner: Runner,
         clock: Clock,
         limit: tuple[int, int],

@@ -14,7 +14,7 @@ REST_SECONDS: Final = 0.25
 """After giving jobs back, a worker leaves them to others for this long."""
 
 
-class Overdue:
+class OverdueJobs:
     """Gives back the jobs that have waited too long.
 
     Args:

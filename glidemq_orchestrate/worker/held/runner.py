@@ -22,12 +22,12 @@ from glidemq_orchestrate.worker.execution.threads import ThreadsUnavailable
 from glidemq_orchestrate.worker.handlers.execution import Execution
 from glidemq_orchestrate.worker.held.batches import Batches
 from glidemq_orchestrate.worker.held.job_events import JobEvents
-from glidemq_orchestrate.worker.held.overdue import ASIDE_SECONDS, REST_SECONDS, WAITING_SECONDS, Overdue
+from glidemq_orchestrate.worker.held.overdue import ASIDE_SECONDS, REST_SECONDS, WAITING_SECONDS, OverdueJobs
 from glidemq_orchestrate.worker.held.suspects import Suspects
 from glidemq_orchestrate.worker.held.unreported_starts import UnreportedStarts
+from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.leases.watchdog import RunningHandler
 from glidemq_orchestrate.worker.log import VerdictLog, about
-from glidemq_orchestrate.worker.slots import Slots
 from glidemq_orchestrate.worker.tasks import JobTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -51,7 +51,7 @@ class JobRunner:
     def __init__(  # noqa: PLR0913  what a runner needs of its worker
         self,
         executor: Executor,
-        slots: Slots,
+        slots: JobSlots,
         *,
         report: Callable[[Outcome], None],
         wake: Callable[[], None],
@@ -69,8 +69,8 @@ class JobRunner:
         self._running: dict[tuple[str, str], Execution] = {}
         self._tasks: dict[asyncio.Task[None], Execution] = {}
         self._seconds: dict[tuple[str, str], float] = {}
-        self._overdue = Overdue(WAITING_SECONDS, self._waiting, self._give_back)
-        self._overdue_aside = Overdue(ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_aside)
+        self._overdue = OverdueJobs(WAITING_SECONDS, self._waiting, self._give_back)
+        self._overdue_aside = OverdueJobs(ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_aside)
         self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
         self._log, self._events = VerdictLog(), JobEvents(executor.middleware)
         self._loop = asyncio.get_running_loop()

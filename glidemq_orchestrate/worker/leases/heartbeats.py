@@ -13,8 +13,8 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.leases.renewer import Renewer
-from glidemq_orchestrate.worker.slots import Slots
 
 MAX_BEAT_SECONDS: Final = 1.0
 
@@ -38,7 +38,7 @@ class Heartbeats:
         self,
         run: Run,
         queues: Iterable[str],
-        slots: Slots,
+        slots: JobSlots,
         renewer: Renewer,
         lock_seconds: float,
         clock: Clock,

@@ -32,7 +32,7 @@ from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_subscription
 from glidemq_orchestrate.worker.execution.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse
-from glidemq_orchestrate.worker.execution.threads import Ended, call_async
+from glidemq_orchestrate.worker.execution.threads import CallResult, call_async
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
 from glidemq_orchestrate.worker.handlers.handler import Handler
 from glidemq_orchestrate.worker.held.suspects import Suspects
@@ -277,12 +277,12 @@ class BroadcastWorker(HandlerService):
                 ended = await self._call(attempt, context)
         except TimeoutError:
             context.cancelled.set()
-            ended = Ended(error=TimeoutError(f"still running after {limit}"))
+            ended = CallResult(error=TimeoutError(f"still running after {limit}"))
         if ended.error is not None:
             return outcome_of_error(attempt, ended.error, chance)
         return outcome_of_value(attempt, ended.value, chance)
 
-    async def _call(self, attempt: Attempt, context: Context) -> Ended:
+    async def _call(self, attempt: Attempt, context: Context) -> CallResult:
         def handle() -> Any:
             self._threads_of[attempt.entry_id] = threading.get_native_id()
             return self._handler(context)

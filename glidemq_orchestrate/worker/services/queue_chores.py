@@ -18,9 +18,9 @@ from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.feed.feed import NEVER, Feed
 from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.leases.heartbeats import Heartbeats
 from glidemq_orchestrate.worker.log import log_lost_workers
-from glidemq_orchestrate.worker.slots import Slots
 
 MIN_MS: Final = 20
 
@@ -63,7 +63,7 @@ class QueueChores:
     worker_id: str
     keys: QueueKeys
     handlers: Handlers
-    slots: Slots
+    slots: JobSlots
     heartbeats: Heartbeats
     tending: Tending
     clock: Clock

@@ -45,6 +45,7 @@ from glidemq_orchestrate.worker.handlers.allowed_imports import check_packages
 from glidemq_orchestrate.worker.handlers.handler import H, Handlers, Serving
 from glidemq_orchestrate.worker.handlers.middleware import Middleware, check_middleware
 from glidemq_orchestrate.worker.held.runner import JobRunner
+from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.leases.heartbeats import Heartbeats
 from glidemq_orchestrate.worker.messenger import Messenger
 from glidemq_orchestrate.worker.middleware.budget import Budget
@@ -54,7 +55,6 @@ from glidemq_orchestrate.worker.middleware.tokens import TokenLimit, Tokens
 from glidemq_orchestrate.worker.middleware.tracing import Tracing
 from glidemq_orchestrate.worker.services.handler_service import HandlerService
 from glidemq_orchestrate.worker.services.queue_chores import QueueChores
-from glidemq_orchestrate.worker.slots import Slots
 
 __all__ = ["Worker"]
 
@@ -135,7 +135,7 @@ class Worker(HandlerService):
                     f"{what} must be of the type {kind.__name__}, got {described(value)}"
                 )
         self.handlers = handlers or Handlers()
-        self._slots = Slots(concurrency, prefetch)
+        self._slots = JobSlots(concurrency, prefetch)
         self._token_limit = token_limit
         self._middleware = check_middleware(middleware)
         self._allow_import = check_packages(allow_import)

@@ -381,7 +381,7 @@ class TestHandlers:
     def test_unsent_messages_are_bounded(self) -> None:
         outbox = messages.Outbox()
         for _ in range(messages.MAX_UNSENT + 5):
-            outbox.add(messages.Message(call=object()), may_wait=False)  # type: ignore[arg-type]
+            outbox.add(messages.Report(call=object()), may_wait=False)  # type: ignore[arg-type]
         assert outbox.close() == messages.MAX_UNSENT + 5
 
 

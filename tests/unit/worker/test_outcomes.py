@@ -14,7 +14,7 @@ from glidemq_orchestrate.foundation.names import MAX_REASON
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, unknown_handler
-from glidemq_orchestrate.worker.slots import MAX_AHEAD, Slots
+from glidemq_orchestrate.worker.job_slots import MAX_AHEAD, JobSlots
 from glidemq_orchestrate.worker.tasks import reconnect_delays
 
 BACKOFF = Backoff("exponential", timedelta(milliseconds=100), jitter=0.5)
@@ -36,7 +36,7 @@ def fields_of(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def test_a_worker_asks_for_as_much_as_it_has_room_for() -> None:
-    slots = Slots(3, prefetch=0)
+    slots = JobSlots(3, prefetch=0)
     assert slots.room() == 3
     slots.take(attempt("1"))
     slots.take(attempt("2"))
@@ -46,12 +46,12 @@ def test_a_worker_asks_for_as_much_as_it_has_room_for() -> None:
 
 
 def test_a_stopping_worker_takes_nothing() -> None:
-    slots = Slots(3, stopping=True)
+    slots = JobSlots(3, stopping=True)
     assert slots.room() == 0
 
 
 def test_a_worker_holds_more_short_jobs_than_it_runs_and_no_long_ones() -> None:
-    slots = Slots(10)
+    slots = JobSlots(10)
     assert slots.ahead() == 0, "nothing is known yet"
     for _ in range(200):
         slots.ran(0.000_1)
@@ -62,11 +62,11 @@ def test_a_worker_holds_more_short_jobs_than_it_runs_and_no_long_ones() -> None:
     for _ in range(200):
         slots.ran(5)
     assert slots.ahead() == 0
-    assert Slots(10, prefetch=7).ahead() == 7
+    assert JobSlots(10, prefetch=7).ahead() == 7
 
 
 def test_jobs_of_two_queues_with_one_id_are_two_jobs() -> None:
-    slots = Slots(3)
+    slots = JobSlots(3)
     one, other = attempt("1", "a"), attempt("1", "b")
     slots.take(one)
     slots.take(other)
@@ -75,7 +75,7 @@ def test_jobs_of_two_queues_with_one_id_are_two_jobs() -> None:
 
 
 def test_the_end_of_an_older_attempt_leaves_the_newer_one() -> None:
-    slots = Slots(3)
+    slots = JobSlots(3)
     older = attempt()
     newer = attempt(token="new")
     slots.take(older)

@@ -15,7 +15,7 @@ MAX_AHEAD: Final = 128
 
 
 @dataclass(slots=True)
-class Slots:
+class JobSlots:
     """How many jobs a worker may hold, and which it holds.
 
     ``concurrency`` jobs run at the same time. If jobs are short the worker holds more, so that the next one
