@@ -368,6 +368,28 @@ def test_a_flow_that_somebody_else_began_is_not_cancelled(
     assert not gate.is_set()
 
 
+def test_a_generation_that_a_person_has_begun_is_followed_and_not_cancelled(
+    url: str, instance: dg.DagsterInstance, gate: threading.Event, waits: threading.Event
+) -> None:
+    with FlowProducer(url) as producer:
+
+        def restarted() -> bool:
+            if not waits.is_set():
+                return False
+            producer.get("mine").restart(request="a click")
+            time.sleep(2)
+            return True
+
+        thread = interrupt_when(restarted)
+        lines = run_interrupted(GlideMQResource(url=url), instance)
+        thread.join(30)
+        assert any("which this task waits for now" in line for line in lines)
+        assert any("somebody else has begun flow mine" in line for line in lines)
+        assert [one.state for one in producer.get("mine").history()] == ["cancelled", "running"]
+        assert not gate.is_set()
+        producer.get("mine").cancel()
+
+
 class TestChanged:
     """Re-executions from failure of flows that are not what they were."""
 

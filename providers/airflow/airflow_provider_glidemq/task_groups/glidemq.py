@@ -13,10 +13,11 @@ from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.ownership import DAY
+from airflow_provider_glidemq.task_groups.attributes import attributes, defaults_of, rule_of
 from airflow_provider_glidemq.task_groups.flow import LAUNCH
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
-from airflow_provider_glidemq.task_groups.reading import GroupReader, attributes, defaults_of, rule_of
+from airflow_provider_glidemq.task_groups.reading import GroupReader
 from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 

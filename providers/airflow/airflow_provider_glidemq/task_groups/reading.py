@@ -19,6 +19,7 @@ from airflow_provider_glidemq.decorators.glidemq import (
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.operators.job import GlideMQOperator
 from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
+from airflow_provider_glidemq.task_groups.attributes import check_attributes, given, rule_of
 from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
 from airflow_provider_glidemq.task_groups.options import carried_over, options_of
 from airflow_provider_glidemq.templates import is_template
@@ -32,37 +33,7 @@ if TYPE_CHECKING:
 
 SPARK_QUEUE: Final = "spark"  # of GlideMQSparkOperator
 RETURN_VALUE: Final = "return_value"
-_ABSENT: Final = object()
 _OF_TASK: Final = frozenset({"ti", "task_instance", "task", "task_instance_key_str", "map_index_template"})
-# What changes how or when a task runs and has no counterpart in a flow: the attribute, the value that means
-# nothing, and the reason.
-_ON_LAUNCH: Final = "a flow begins as a whole; give it to the task launch instead: launch_args={...}"
-_REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
-    ("depends_on_past", False, _ON_LAUNCH),
-    ("wait_for_downstream", False, _ON_LAUNCH),
-    ("is_setup", False, "a flow has no set-up tasks: put it before the group"),
-    ("is_teardown", False, "a flow has no teardown tasks: put it after the group"),
-    ("pool_slots", 1, "a job takes one place of a pool"),
-    ("retry_policy", None, "retries are attempts of the job: let the handler raise Unrecoverable"),
-    ("run_as_user", None, "it runs as the user of the glide-mq worker"),
-    ("executor", None, "no executor runs it"),
-    ("executor_config", {}, "no executor runs it"),
-    ("map_index_template", None, "all its nodes are one task"),
-    ("on_execute_callback", [], "no process of Airflow executes it"),
-    ("on_retry_callback", [], "its retries are attempts of the job, which Airflow does not see"),
-    ("pre_execute", None, "no process of Airflow executes it"),
-    ("post_execute", None, "no process of Airflow executes it"),
-    ("cancel_on_kill", True, "give it to the group"),
-    ("on_existing", None, "it would be that of the whole flow"),
-    ("flow_id", None, "the group has one flow"),
-    ("retention", None, "it would be that of the whole flow"),
-    ("show_logs", False, "give it to the group"),
-    ("callbacks", (), "they are told of whole flows"),
-)
-# What default_args may have all the same: nothing of it is about what the task does, and launch has it too.
-_LEFT_OUT: Final = frozenset(
-    {"executor", "executor_config", "map_index_template", "on_execute_callback", "on_retry_callback"}
-)
 _FUNCTIONS: Final = (
     _PythonDecoratedOperator,
     PythonOperator,
@@ -70,7 +41,6 @@ _FUNCTIONS: Final = (
     _GlideMQSparkDecoratedOperator,
 )
 _PLAIN: Final = _FUNCTIONS[:2]
-_HOOKS: Final = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
 
 
 class GroupReader:
@@ -153,7 +123,7 @@ class GroupReader:
 
     def _read(self, operator: Operator) -> dict[str, Any]:
         try:
-            _check_attributes(operator)
+            check_attributes(operator)
             self._check_connection(operator)
             task = self._described(operator)
             for leaf in _leaves(task):
@@ -166,10 +136,10 @@ class GroupReader:
         return {"name": self._names[operator.task_id], **task, "after": after, "rule": rule.value}
 
     def _check_connection(self, operator: Operator) -> None:
-        given = _given(operator, "glidemq_conn_id")
-        if given not in (None, DEFAULT_CONN_ID, self._conn_id):
+        conn_id = given(operator, "glidemq_conn_id")
+        if conn_id not in (None, DEFAULT_CONN_ID, self._conn_id):
             raise ConfigurationError(
-                f"glidemq_conn_id {given!r}: a group has one connection; give it to the group"
+                f"glidemq_conn_id {conn_id!r}: a group has one connection; give it to the group"
             )
 
     def _rule(self, operator: Operator) -> Rule:
@@ -204,12 +174,12 @@ class GroupReader:
     # -- jobs ------------------------------------------------------------------------------------------------
 
     def _job(self, operator: Operator) -> dict[str, Any]:
-        data = _given(operator, "data")
+        data = given(operator, "data")
         found: dict[str, Any] = {
-            "queue": _given(operator, "queue_name"),
-            "job": _given(operator, "job"),
+            "queue": given(operator, "queue_name"),
+            "job": given(operator, "job"),
             "data": self._without_inputs(data),
-            "options": options_of(_given(operator, "options"), carried_over(operator, self._pools)),
+            "options": options_of(given(operator, "options"), carried_over(operator, self._pools)),
         }
         if isinstance(operator, MappedOperator):
             expand = self._expansion(operator, FIELDS)
@@ -242,17 +212,17 @@ class GroupReader:
 
     def _function(self, operator: Operator) -> dict[str, Any]:
         is_spark = operator.operator_class is _GlideMQSparkDecoratedOperator
-        queue = _given(operator, "queue_name") or (SPARK_QUEUE if is_spark else None)
+        queue = given(operator, "queue_name") or (SPARK_QUEUE if is_spark else None)
         if operator.operator_class in _PLAIN:
             queue = self._queue
-            if _given(operator, "templates_dict"):
+            if given(operator, "templates_dict"):
                 raise ConfigurationError("templates_dict is part of Airflow's context: use op_kwargs")
         if queue is None:
             raise ConfigurationError(
                 "a function needs the queue of workers that run it: GlideMQTaskGroup(..., queue_name='etl')"
             )
-        named = NamedFunction.of(_given(operator, "python_callable"), is_spark=is_spark)
-        args, kwargs = list(_given(operator, "op_args") or ()), dict(_given(operator, "op_kwargs") or {})
+        named = NamedFunction.of(given(operator, "python_callable"), is_spark=is_spark)
+        args, kwargs = list(given(operator, "op_args") or ()), dict(given(operator, "op_kwargs") or {})
         if not isinstance(operator, MappedOperator):
             named.check_context(args, kwargs)
             return self._call(operator, queue, named.job, named.path, named.arguments(args, kwargs))
@@ -268,10 +238,10 @@ class GroupReader:
         return {**self._call(operator, queue, named.job, named.path, kwargs), "expand": expand}
 
     def _step(self, operator: Operator) -> dict[str, Any]:
-        path, arguments = _given(operator, "application"), _given(operator, "arguments")
+        path, arguments = given(operator, "application"), given(operator, "arguments")
         if not (arguments is None or isinstance(arguments, Mapping)):
             raise ConfigurationError("arguments must be a dict; its values may be results of other tasks")
-        queue = _given(operator, "queue_name") or SPARK_QUEUE
+        queue = given(operator, "queue_name") or SPARK_QUEUE
         found = self._call(operator, queue, SPARK_JOB, path, arguments or {})
         if isinstance(operator, MappedOperator):
             found["expand"] = _over_dicts(self._expansion(operator, ARGUMENTS), "arguments")
@@ -286,16 +256,15 @@ class GroupReader:
         if inputs:
             data["inputs"] = inputs
         for name in ("location", "conf"):
-            if (value := _given(operator, name)) is not None:
+            if (value := given(operator, name)) is not None:
                 data[name] = value
-        options = options_of(_given(operator, "options"), carried_over(operator, self._pools))
+        options = options_of(given(operator, "options"), carried_over(operator, self._pools))
         return {"queue": queue, "job": job, "data": data, "options": options}
 
     # -- what is given ---------------------------------------------------------------------------------------
 
     def _expansion(self, operator: MappedOperator, into: str) -> dict[str, Any]:
-        given = getattr(operator, "op_kwargs_expand_input", operator.expand_input)
-        over = given.value
+        over = getattr(operator, "op_kwargs_expand_input", operator.expand_input).value
         inputs: list[dict[str, Any]] = []
         over = self._with_inputs({"over": over}, [], inputs)["over"]
         for one in inputs:
@@ -358,58 +327,6 @@ def _names(over: Any) -> set[str]:
         return set(over)
     listed = over if isinstance(over, list | tuple) else ()
     return {name for item in listed if isinstance(item, Mapping) for name in item}
-
-
-def rule_of(operator: Operator) -> str:
-    """The trigger rule of a task."""
-    return str(getattr(operator.trigger_rule, "value", operator.trigger_rule))
-
-
-def attributes(operator: Operator, names: Sequence[str]) -> dict[str, Any]:
-    """Those of these parameters of a task that are set, also of one that was expanded."""
-    found = {name: getattr(operator, name, _ABSENT) for name in names}
-    if isinstance(operator, MappedOperator):
-        found = {name: operator.partial_kwargs.get(name, value) for name, value in found.items()}
-    return {name: value for name, value in found.items() if value is not _ABSENT}
-
-
-def _given(operator: Operator, name: str) -> Any:
-    """A parameter of a task, also of one that was expanded."""
-    if isinstance(operator, MappedOperator):
-        of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
-        return of_function or operator.partial_kwargs.get(name, defaults_of(operator).get(name))
-    return getattr(operator, name, None)
-
-
-def is_default(operator: Operator, name: str, value: Any) -> bool:
-    """Whether default_args give a parameter this value: nobody has given it to the task itself."""
-    given = defaults_of(operator).get(name, _ABSENT)
-    return given is not _ABSENT and value in (given, [given])
-
-
-def defaults_of(operator: Operator) -> dict[str, Any]:
-    """The default_args of its DAG and groups, the inner ones last."""
-    found: list[Mapping[str, Any]] = []
-    group = operator.task_group
-    while group is not None:
-        found.append(group.default_args)
-        group = group.parent_group
-    merged: dict[str, Any] = dict(operator.dag.default_args if operator.dag else {})
-    for one in reversed(found):
-        merged |= one
-    return merged
-
-
-def _check_attributes(operator: Operator) -> None:
-    for name, neutral, reason in _REFUSED:
-        value = getattr(operator, _HOOKS.get(name, name), _ABSENT)
-        if value is _ABSENT and isinstance(operator, MappedOperator):
-            value = operator.partial_kwargs.get(name, neutral)
-        if value is _ABSENT or value == neutral or not value:
-            continue
-        if name in _LEFT_OUT and is_default(operator, name, value):
-            continue
-        raise ConfigurationError(f"{name} cannot be carried over: {reason}")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

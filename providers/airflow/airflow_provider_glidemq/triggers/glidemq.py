@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.ownership import owner_of, seconds_of
+from airflow_provider_glidemq.ownership import owner_of
 from airflow_provider_glidemq.triggers.progress import Quiet, Reporter, Telling
+from airflow_provider_glidemq.triggers.renewal import Renewal
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
 from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
@@ -94,7 +94,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.show_progress = show_progress
         self.callbacks = callbacks
         self.is_masked = is_masked
-        self._renewed: tuple[int, float] | None = None
+        self._renewal = Renewal(lease)
         self._logged = (-1, 0.0)
         self._reported: tuple[int, Reporter] | None = None
 
@@ -156,7 +156,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         try:
             while True:
                 pauses = [quiet.seconds_left or 1.0]
-                pauses += [] if self.owner is None else [seconds_of(self.lease) / runs.RENEWALS]
+                pauses += [] if self.owner is None else [self._renewal.pause]
                 pauses += [reporter.seconds_left] if reporter is not None else []
                 status = await subscription.wait(min(pauses, default=None))
                 if status is not None:
@@ -172,7 +172,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 if status is not None:
                     ended_nodes = status.total - status.open
                 await quiet.look(client, flow, ended_nodes)
-                await self._renew(client, flow)
+                if self.owner is not None:
+                    await self._renewal.renew_if_due(client, flow)
         finally:
             events.unsubscribe(subscription)
             await told.end()
@@ -193,17 +194,6 @@ class GlideMQFlowTrigger(WaitingTrigger):
             reports = NodeReports(self.show_logs)
             self._reported = generation, Reporter(reports, self.logging_interval, self.log)
         return self._reported[1]
-
-    async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
-        """Keep the flow wanted: a call each third of the lease."""
-        if self.owner is None:
-            return
-        pause = seconds_of(self.lease) / runs.RENEWALS
-        now = asyncio.get_running_loop().time()
-        if self._renewed is None or self._renewed[0] != flow.generation or now - self._renewed[1] >= pause:
-            with suppress(Superseded):  # the next look tells
-                await client.renew(flow)
-            self._renewed = (flow.generation, now)
 
     async def _find(self, client: SharedClient) -> AsyncFlow:
         owner = owner_of(self.owner, self.lease)

@@ -23,14 +23,13 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge, again_in_group
+from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.masked import WITHHELD
-from airflow_provider_glidemq.node_reports import NodeReports, in_block
-from airflow_provider_glidemq.ownership import DAY, name_of, owner_of, seconds_of
+from airflow_provider_glidemq.node_reports import NodeReports
+from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
 from airflow_provider_glidemq.patience import patience_for
-from airflow_provider_glidemq.results import check_size, longest_map
 from airflow_provider_glidemq.task_groups.ends import (
     Seen,
     end_of,
@@ -39,36 +38,33 @@ from airflow_provider_glidemq.task_groups.ends import (
     progress,
     to_start_over,
 )
-from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import to_its_end
+from airflow_provider_glidemq.triggers.node_end import EndedEarly, NodeEnd
 from airflow_provider_glidemq.triggers.progress import Quiet, Reporter
-from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, TaskKey
+from airflow_provider_glidemq.triggers.renewal import Renewal
+from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, NotLaunched, TaskKey
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
-from glidemq_orchestrate.runs import RENEWALS, NotOwned, check_owned, in_text
+from glidemq_orchestrate.runs import NotOwned, check_owned, in_text
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.group_task import GroupTask
     from airflow_provider_glidemq.triggers.nodes import TaskNodes
     from airflow_provider_glidemq.triggers.shared import SharedClient
-    from glidemq_orchestrate import AsyncFlow, NodeStatus
+    from glidemq_orchestrate import NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
 WATCH_SECONDS: Final = 1.0  # from look to look while jobs of the queue end
-LOG_LINES: Final = 100
-LOGS_SHOWN: Final = 3  # of an expanded task: of the first nodes that failed
+_ARGUMENTS: Final = (
+    "node", "launch", "glidemq_conn_id", "is_expanded", "nodes_before", "group", "ends_task",
+    "resumes_failed", "pushes", "is_needed", "is_mapped_over", "cancel_on_kill", "poll_interval",
+    "logging_interval", "lease", "show_logs", "not_before", "place", "attempt",
+)  # fmt: skip
 _ENDS: Final = {
     "completed": TaskSuccessEvent,
     "skipped": TaskSkippedEvent,
 }
-
-
-class _Ended(Exception):
-    """The task ends without nodes that have ended."""
-
-    def __init__(self, status: str, reason: str) -> None:
-        self.status, self.reason = status, reason
 
 
 class GlideMQNodeTrigger(BaseTrigger):
@@ -146,36 +142,13 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.place = None if place is None else list(place)
         self.attempt = attempt
         self._logged = ("", 0.0)
-        self._renewed: tuple[int, float] | None = None
+        self._renewal = Renewal(lease)
         self._is_masked = False
         self._has_run_before = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which a triggerer recreates the trigger."""
-        return (
-            TRIGGER,
-            {
-                "node": self.node,
-                "launch": self.launch,
-                "glidemq_conn_id": self.glidemq_conn_id,
-                "is_expanded": self.is_expanded,
-                "nodes_before": self.nodes_before,
-                "group": self.group,
-                "ends_task": self.ends_task,
-                "resumes_failed": self.resumes_failed,
-                "pushes": self.pushes,
-                "is_needed": self.is_needed,
-                "is_mapped_over": self.is_mapped_over,
-                "cancel_on_kill": self.cancel_on_kill,
-                "poll_interval": self.poll_interval,
-                "logging_interval": self.logging_interval,
-                "lease": self.lease,
-                "show_logs": self.show_logs,
-                "not_before": self.not_before,
-                "place": self.place,
-                "attempt": self.attempt,
-            },
-        )
+        return TRIGGER, {name: getattr(self, name) for name in _ARGUMENTS}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
@@ -215,7 +188,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                 await asyncio.sleep(pause)
             except NotLaunched as exc:
                 return self._event("failed", str(exc))
-            except _Ended as exc:
+            except EndedEarly as exc:
                 return self._event(exc.status, exc.reason)
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
@@ -234,10 +207,10 @@ class GlideMQNodeTrigger(BaseTrigger):
         launched = await task.launched()
         self._is_masked = launched.get("is_masked", False)
         if self.node in launched["skipped"]:
-            raise _Ended("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
+            raise EndedEarly("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
         flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lease))
         if flow is None or flow.generation < launched["generation"]:
-            raise _Ended(
+            raise EndedEarly(
                 "failed", f"flow {launched['flow_id']} is no longer on the server: clear {self.launch}"
             )
         made = (await module("nodes")).TaskNodes
@@ -252,7 +225,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         quiet, reporter = Quiet(self.log, is_masked=self._is_masked), self._reporter()
         try:
             while not nodes.is_over:
-                pauses = [quiet.seconds_left or 1.0, seconds_of(self.lease) / RENEWALS]
+                pauses = [quiet.seconds_left or 1.0, self._renewal.pause]
                 pauses += [max(reporter.seconds_left, 1.0)] if reporter is not None else []
                 status = await subscription.wait(min(pauses))
                 if status is not None:
@@ -264,7 +237,8 @@ class GlideMQNodeTrigger(BaseTrigger):
                 if reporter is not None:
                     reporter.names = [node.name for node in nodes.shown]
                     await reporter.look(client, flow, is_last=nodes.is_over)
-                await self._renew(client, flow)
+                if self.cancel_on_kill:
+                    await self._renewal.renew_if_due(client, flow)
         finally:
             events.unsubscribe(subscription)
 
@@ -321,73 +295,21 @@ class GlideMQNodeTrigger(BaseTrigger):
         state, reason = end_of(shown)
         if self._is_masked and reason:
             reason = WITHHELD % (flow.id, self.node)
-        await self._log_end(client, flow, shown)
+        made = NodeEnd(self.node, self.is_expanded, self.is_mapped_over, self.pushes, self.log)
+        if not self._is_masked:
+            await made.log_lines(client, flow, shown, is_shown=self.show_logs)
+        if not self.is_expanded and shown[0].seconds is not None:
+            self.log.info("%s ran for %.3f s (attempts: %d)", self.node, shown[0].seconds, shown[0].attempts)
         names = [node.name for node in shown if node.state is JobState.COMPLETED]
         if state is JobState.COMPLETED and self.ends_task and self.pushes != "none":
             try:
-                await self._push(client, task, flow, names)
+                await made.push(client, task, flow, names)
             except GlideMQResultTooLarge as exc:
                 if self.is_needed:
                     return self._event("failed", str(exc))
                 self.log.warning("The result stays in the flow: %s", exc)
         read = [] if self.ends_task else names  # by the worker; else the result is pushed
         return {**self._event(state.value, reason), "flow_id": flow.id, "nodes": read}
-
-    async def _push(
-        self, client: SharedClient, task: GroupTask, flow: AsyncFlow, names: Sequence[str]
-    ) -> None:
-        """Store the result as an XCom of the task; a repeat stores the same."""
-        results = await client.ask(flow.results(names))
-        advice = " Or set do_xcom_push=False on the task, if no task outside of the group needs it."
-        check_size(flow.id, results, advice)
-        value = ordered(results) if self.is_expanded else results.get(self.node)
-        if self.pushes == "keys" and isinstance(value, dict):
-            for key, part in value.items():
-                await task.push(key, part)
-        if value is not None:
-            length = self._length(value) if self.is_mapped_over else None
-            await task.push(RETURN_VALUE, value, length=length)
-
-    def _length(self, value: Any) -> int:
-        """How many tasks are made of a result that a task outside is expanded over."""
-        if not isinstance(value, dict | list):
-            raise _Ended(
-                "failed", f"{self.node} returned {type(value).__name__}, and a task is expanded over it"
-            )
-        if len(value) > (most := longest_map()):
-            raise _Ended(
-                "failed",
-                f"{self.node} returned {len(value):,} items, and a task is expanded over them: "
-                f"[core] max_map_length allows {most:,}. Expand inside the group, or return fewer",
-            )
-        return len(value)
-
-    async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
-        """What the node has logged, or the first nodes that failed; never fails."""
-        failed = [node for node in nodes if node.state is JobState.FAILED]
-        if not self._is_masked and (failed or not self.show_logs):
-            await self._log_lines(client, flow, nodes, failed)
-        if not self.is_expanded and nodes[0].seconds is not None:
-            self.log.info("%s ran for %.3f s (attempts: %d)", self.node, nodes[0].seconds, nodes[0].attempts)
-
-    async def _log_lines(
-        self,
-        client: SharedClient,
-        flow: AsyncFlow,
-        nodes: Sequence[NodeStatus],
-        failed: Sequence[NodeStatus],
-    ) -> None:
-        shown = [node.name for node in (failed[:LOGS_SHOWN] if self.is_expanded else nodes)]
-        with suppress(GlideMQError):
-            found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
-            for name, logs in found.items():
-                if logs.lines:
-                    self.log.info("%s had logged:\n%s", name, in_block(logs.lines))
-        for node in failed[:LOGS_SHOWN]:
-            reason = in_text(node.reason)
-            self.log.error("%s failed: %s (attempts: %d)", node.name, reason, node.attempts)
-        if failed:
-            self.log.error("%s", again_in_group(flow.id))
 
     def _log_progress(self, nodes: TaskNodes) -> None:
         if not self.is_expanded:
@@ -397,17 +319,6 @@ class GlideMQNodeTrigger(BaseTrigger):
         if line != text and (nodes.is_over or now - at >= self.logging_interval):
             self._logged = (line, now)
             self.log.info(line)
-
-    async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
-        """Keep the flow wanted: a call each third of the lease."""
-        if not self.cancel_on_kill:
-            return
-        now = asyncio.get_running_loop().time()
-        last = self._renewed
-        if last is None or last[0] != flow.generation or now - last[1] >= seconds_of(self.lease) / RENEWALS:
-            with suppress(Superseded):  # the next look tells
-                await client.renew(flow)
-            self._renewed = (flow.generation, now)
 
     def _event(self, status: str, reason: str) -> dict[str, Any]:
         if status != "completed":
@@ -451,7 +362,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                     with suppress(FlowEnded):
                         await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
                 await task.remember_mark(self.node, await nodes.read())
-        except (Superseded, FlowEnded, NotLaunched, NotOwned, _Ended) as exc:
+        except (Superseded, FlowEnded, NotLaunched, NotOwned, EndedEarly) as exc:
             self.log.info("%s is not ended: %s", self.node, exc)
         except GlideMQError:
             self.log.exception("%s could not be ended", self.node)

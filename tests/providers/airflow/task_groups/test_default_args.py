@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator, task
+from airflow_provider_glidemq.task_groups import attributes
 from airflow_provider_glidemq.task_groups import glidemq as module
-from airflow_provider_glidemq.task_groups import reading
+from airflow_provider_glidemq.task_groups.attributes import rule_of
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
-from airflow_provider_glidemq.task_groups.reading import rule_of
 
 from glidemq_orchestrate.errors import ConfigurationError
 from tests.providers.airflow.task_groups.groups import clean, job, load, outside
@@ -47,7 +47,7 @@ def built(default_args: dict[str, Any], *, on: str = "dag", **options: Any) -> D
 
 
 def test_every_parameter_of_an_operator_has_its_place() -> None:
-    carried, refused = set(module._CARRIED), {name for name, _, _ in reading._REFUSED}
+    carried, refused = set(module._CARRIED), {name for name, _, _ in attributes._REFUSED}
     known = NODE | carried | refused | WITHOUT_EFFECT | PLACE | set(module._PLAIN)
     assert set(inspect.signature(BaseOperator.__init__).parameters) <= known
 

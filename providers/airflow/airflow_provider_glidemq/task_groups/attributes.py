@@ -1,0 +1,102 @@
+"""What is set on the tasks of a group, also on expanded ones, and what of it has no counterpart in a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from glidemq_orchestrate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Operator
+
+_ABSENT: Final = object()
+# What changes how or when a task runs and has no counterpart in a flow: the attribute, the value that means
+# nothing, and the reason.
+_ON_LAUNCH: Final = "a flow begins as a whole; give it to the task launch instead: launch_args={...}"
+_REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
+    ("depends_on_past", False, _ON_LAUNCH),
+    ("wait_for_downstream", False, _ON_LAUNCH),
+    ("is_setup", False, "a flow has no set-up tasks: put it before the group"),
+    ("is_teardown", False, "a flow has no teardown tasks: put it after the group"),
+    ("pool_slots", 1, "a job takes one place of a pool"),
+    ("retry_policy", None, "retries are attempts of the job: let the handler raise Unrecoverable"),
+    ("run_as_user", None, "it runs as the user of the glide-mq worker"),
+    ("executor", None, "no executor runs it"),
+    ("executor_config", {}, "no executor runs it"),
+    ("map_index_template", None, "all its nodes are one task"),
+    ("on_execute_callback", [], "no process of Airflow executes it"),
+    ("on_retry_callback", [], "its retries are attempts of the job, which Airflow does not see"),
+    ("pre_execute", None, "no process of Airflow executes it"),
+    ("post_execute", None, "no process of Airflow executes it"),
+    ("cancel_on_kill", True, "give it to the group"),
+    ("on_existing", None, "it would be that of the whole flow"),
+    ("flow_id", None, "the group has one flow"),
+    ("retention", None, "it would be that of the whole flow"),
+    ("show_logs", False, "give it to the group"),
+    ("callbacks", (), "they are told of whole flows"),
+)
+# What default_args may have all the same: nothing of it is about what the task does, and launch has it too.
+_LEFT_OUT: Final = frozenset(
+    {"executor", "executor_config", "map_index_template", "on_execute_callback", "on_retry_callback"}
+)
+_HOOKS: Final = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
+
+
+def rule_of(operator: Operator) -> str:
+    """The trigger rule of a task."""
+    return str(getattr(operator.trigger_rule, "value", operator.trigger_rule))
+
+
+def attributes(operator: Operator, names: Sequence[str]) -> dict[str, Any]:
+    """Those of these parameters of a task that are set, also of one that was expanded."""
+    found = {name: getattr(operator, name, _ABSENT) for name in names}
+    if isinstance(operator, MappedOperator):
+        found = {name: operator.partial_kwargs.get(name, value) for name, value in found.items()}
+    return {name: value for name, value in found.items() if value is not _ABSENT}
+
+
+def given(operator: Operator, name: str) -> Any:
+    """A parameter of a task, also of one that was expanded."""
+    if isinstance(operator, MappedOperator):
+        of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
+        return of_function or operator.partial_kwargs.get(name, defaults_of(operator).get(name))
+    return getattr(operator, name, None)
+
+
+def is_default(operator: Operator, name: str, value: Any) -> bool:
+    """Whether default_args give a parameter this value: nobody has given it to the task itself."""
+    default = defaults_of(operator).get(name, _ABSENT)
+    return default is not _ABSENT and value in (default, [default])
+
+
+def defaults_of(operator: Operator) -> dict[str, Any]:
+    """The default_args of its DAG and groups, the inner ones last."""
+    found: list[Mapping[str, Any]] = []
+    group = operator.task_group
+    while group is not None:
+        found.append(group.default_args)
+        group = group.parent_group
+    merged: dict[str, Any] = dict(operator.dag.default_args if operator.dag else {})
+    for one in reversed(found):
+        merged |= one
+    return merged
+
+
+def check_attributes(operator: Operator) -> None:
+    """Refuse what changes how or when a task runs and has no counterpart in a flow.
+
+    Raises:
+        ConfigurationError: It is set; the message says why it cannot be, and what to do.
+    """
+    for name, neutral, reason in _REFUSED:
+        value = getattr(operator, _HOOKS.get(name, name), _ABSENT)
+        if value is _ABSENT and isinstance(operator, MappedOperator):
+            value = operator.partial_kwargs.get(name, neutral)
+        if value is _ABSENT or value == neutral or not value:
+            continue
+        if name in _LEFT_OUT and is_default(operator, name, value):
+            continue
+        raise ConfigurationError(f"{name} cannot be carried over: {reason}")
