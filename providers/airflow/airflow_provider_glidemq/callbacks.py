@@ -131,7 +131,7 @@ def _run(path: str, kind: Kind, event: FlowEvent) -> None:
 
 
 def _briefly(call: Callable[[], None]) -> None:
-    """Make a call in a thread of its own, and wait for a while only: meanwhile nobody renews the lease.
+    """Make a call in a thread of its own, and wait for a limited time, as nobody renews the lease then.
 
     Raises:
         TimeoutError: It has not returned; it goes on.
@@ -142,7 +142,7 @@ def _briefly(call: Callable[[], None]) -> None:
     def run() -> None:
         try:
             call()
-        except BaseException as exc:  # noqa: BLE001  whoever waits decides
+        except BaseException as exc:  # noqa: BLE001  raised where it is awaited
             raised.append(exc)
 
     context = contextvars.copy_context()

@@ -86,7 +86,7 @@ def object_of(text: FlowText) -> dict[str, Any]:
 
 
 def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
-    """Refuse a description that cannot become a flow, whatever its templates will be. Opens no file.
+    """Refuse a description that cannot become a flow, with any values of its templates. Opens no file.
 
     A flow of more than 5,000 nodes is left to ``submit``: DAG files are parsed again and again.
 
@@ -110,7 +110,7 @@ def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
 def check_job(
     parts: Mapping[str, Any], options: object, retention: object, marks: Collection[str] = MARKS
 ) -> None:
-    """Refuse a job that cannot run, whatever its templates will be.
+    """Refuse a job that cannot run with any values of its templates.
 
     Raises:
         InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would.

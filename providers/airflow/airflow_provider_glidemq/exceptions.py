@@ -18,7 +18,7 @@ SHOWN_SIZES: Final = 3
 _PASSING: Final = (FlowNotFound, Superseded)
 
 
-ANEW: Final = "To run all of it anew: glidemq flow restart {0}, then clear this task."
+ANEW: Final = "To run all of it again: glidemq flow restart {0}, then clear this task."
 
 
 def again(flow_id: str) -> str:
@@ -33,7 +33,7 @@ def again_in_group(flow_id: str) -> str:
     """How a user runs a task of a group again that has failed."""
     return (
         "When the cause is mended, clear this task and those after it: what failed of it runs again, and "
-        "what follows it. To run all of the group anew: "
+        "what follows it. To run all of the group again: "
         f"glidemq flow restart {flow_id}, then clear all its tasks."
     )
 
@@ -81,12 +81,12 @@ class GlideMQFlowTimeout(GlideMQException):
 
 
 class GlideMQFlowSuperseded(GlideMQException):
-    """A later try of this task has begun the flow anew. This try ends and leaves the flow alone."""
+    """A later try of this task has restarted the flow. This try ends and leaves the flow alone."""
 
     def __init__(self, flow_id: str) -> None:
         self.flow_id = flow_id
         super().__init__(
-            f"flow {flow_id} was begun anew by a later try of this task, so this try no longer waits for it"
+            f"flow {flow_id} was restarted by a later try of this task, so this try no longer waits for it"
         )
 
 

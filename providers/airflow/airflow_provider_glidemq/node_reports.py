@@ -30,7 +30,7 @@ ROUNDS: Final = 20
 CHARACTERS: Final = 1_000
 TEXT: Final = 10_000  # of several lines: a traceback has 8,000 at most
 PASSING: Final = (FlowNotFound, FlowExpired, NodeNotFound, Superseded)
-"""What a look may find that whoever waits for the flow is told too."""
+"""What a look may find that the wait for the flow finds too."""
 
 
 @dataclass(slots=True)

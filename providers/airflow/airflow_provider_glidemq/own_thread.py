@@ -41,7 +41,7 @@ async def in_own_thread(function: Callable[[], T]) -> T:
 def _run(function: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
     try:
         tell = partial(_settle, future, function())
-    except BaseException as exc:  # noqa: BLE001  whoever awaits it decides
+    except BaseException as exc:  # noqa: BLE001  raised where it is awaited
         # A future takes no StopIteration, and one that holds SystemExit would end the loop.
         is_plain = isinstance(exc, Exception) and not isinstance(exc, StopIteration)
         told = exc if is_plain else RuntimeError(f"{type(exc).__name__}: {exc}")

@@ -31,7 +31,7 @@ def looking_up(conn_id: str) -> Iterator[None]:
     """Let it be known as such when Airflow cannot tell a connection.
 
     Raises:
-        LookupFailed: Instead of whatever Airflow or a secrets backend raises, whose text may hold a secret.
+        LookupFailed: Instead of what Airflow or a secrets backend raises, whose text may hold a secret.
     """
     try:
         yield

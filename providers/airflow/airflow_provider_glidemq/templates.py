@@ -21,7 +21,7 @@ _SETTINGS: Final = ("variable_start_string", "block_start_string", "comment_star
 _LINE_SETTINGS: Final = ("line_statement_prefix", "line_comment_prefix")
 
 FREE: Final = frozenset({"data", "metadata"})
-"""Fields that hold whatever a user wants, with native types."""
+"""Fields that hold any value, with native types."""
 NAMED: Final = frozenset(
     {
         "name",

@@ -48,7 +48,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
 
     Nodes that nothing waits for are always chosen. A selection of assets and checks runs their nodes and what
     these depend on. A re-execution from failure keeps completed nodes, also when the flow was mended; one of
-    everything runs the selected ones anew. An asset whose node was skipped or cancelled does not appear.
+    everything runs the selected ones again. An asset whose node was skipped or cancelled does not appear.
     Each costs Dagster some 24 ms of processor time: of a thousand nodes that nobody looks at one by one,
     choose those that stand for the rest, or run the flow in an op (``GlideMQResource.run_flow``).
 

@@ -159,7 +159,7 @@ class FlowRun:
     # -- ending with the run ---------------------------------------------------------------------------------
 
     def _end_with_run(self) -> None:
-        """End the step when its run has ended, is being terminated, or was deleted, whatever signals it had.
+        """End the step when its run has ended, is being terminated, or was deleted, with or without a signal.
 
         Raises:
             DagsterExecutionInterruptedError: That is so.
@@ -174,7 +174,7 @@ class FlowRun:
         """Whether the run has ended or is to end; not where that cannot be read, or is not stored at all."""
         try:
             run = self.context.instance.get_run_by_id(self.context.run.run_id)
-        except Exception as exc:  # noqa: BLE001  whatever the storage raises
+        except Exception as exc:  # noqa: BLE001  of any class, by storage
             self.context.log.warning("whether the run has ended is not known: %s", exc)
             return False
         if run is None:

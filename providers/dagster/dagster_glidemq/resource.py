@@ -57,7 +57,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         description=(
             "How long a flow may wait while no live worker serves a queue, or has the handler of a job, that "
             "it needs now: a warning comes after 10 seconds; then the flow is cancelled, and the step fails. "
-            "Waiting behind other jobs of a live worker does not count. None: for ever."
+            "Waiting behind other jobs of a live worker does not count. None: no limit."
         ),
     )
     lapse_seconds: float | None = Field(
@@ -118,13 +118,13 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
 
         A retry of the step, a re-execution from failure and a run retry go on with the flow: they attach to
         it while it runs, and otherwise run again only what did not complete, what was changed since, and what
-        follows. A re-execution of everything, or of a step that had completed, runs all of it anew: what
+        follows. A re-execution of everything, or of a step that had completed, runs all of it again: what
         still runs is cancelled, and no old result is seen. When the step is terminated, the flow is
-        cancelled, unless a later run has begun it anew or another run waits for it too.
+        cancelled, unless a later run has restarted it, or another run waits for it too.
 
         Under a ``flow_id`` of yours there may be a flow already. One that another Dagster run has begun is
-        waited for while it runs, and begun anew when it has ended. One that somebody else has begun is only
-        waited for, also after its end: it is never run anew, changed or cancelled from here; a re-execution
+        waited for while it runs, and restarted when it has ended. One that somebody else has begun is only
+        waited for, also after its end: it is never restarted, changed or cancelled from here; a re-execution
         repairs it if it has failed.
 
         Args:

@@ -1,8 +1,8 @@
 """A step as a job: its id and its payload, which hold no code and no secrets.
 
 The payload names the run; what to import, the config and where the storages are, a worker takes from its own
-Dagster instance. So whoever can write to the queue can start steps of runs that exist, but run no code of
-their own. The state of the run that a step needs (attempts, dynamic outputs) is packed by Dagster's own
+Dagster instance. So a client that can write to the queue can start steps of runs that exist, but run no code
+of its own. The state of the run that a step needs (attempts, dynamic outputs) is packed by Dagster's own
 serialization, which makes objects of its registered classes only.
 """
 

@@ -5,7 +5,7 @@ and ``DAGSTER_HOME`` with the instance whose run launcher or executor has queued
 that imports the code once, and forks a child for each step.
 
 Serve runs and steps by workers of their own: a run waits for its steps, so runs in all places of a worker
-would wait for ever.
+would never end.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ class TestWhatIsLeftOfAnOldTry:
         await old.on_kill()
         first.on_kill()
         assert generations(flows) == ["cancelled", "running"]
-        with pytest.raises(GlideMQFlowSuperseded, match="begun anew by a later try"):
+        with pytest.raises(GlideMQFlowSuperseded, match="was restarted by a later try"):
             operator(load("wait")).execute_complete(context(), payload)
         valkey.gate.set()
         payload = await fired(new)

@@ -32,21 +32,25 @@ if TYPE_CHECKING:
 class GlideMQFlowOperator(FlowTask):
     """Submits a flow, waits for its end without a worker slot, and returns results.
 
-    The flow's id follows from DAG, DAG run, task and map index. So whatever happens to the Airflow worker,
-    the flow is submitted once. A retry attaches to it if it still runs, and repairs it if it failed: failed
-    nodes and those after them run again, completed ones keep their results. If the flow was changed in
-    between, nodes that were changed, and those after them, run again too. So does a clear of a task that
-    failed. A clear of one that succeeded or still waited, or before which a task has run again, and a DAG
-    run that was created again, run all of it anew: no old result is seen, and what still runs is cancelled.
-    A cleared task joins what a person has set going by hand since. Killing or marking the task cancels the
-    flow; what is left of an earlier run of the task never touches the flow of a later one.
+    The flow's id follows from DAG, DAG run, task and map index. So the flow is submitted once, also when the
+    Airflow worker dies.
+
+    - A retry attaches to the flow if it still runs, and repairs it if it failed: failed nodes and those after
+      them run again, completed ones keep their results. If the flow was changed in between, nodes that were
+      changed, and those after them, run again too. A clear of a task that failed does the same.
+    - A clear of a task that succeeded or still waited, a clear after a task before it has run again, and a
+      DAG run that was created again run all of the flow: no old result is seen, and what still runs is
+      cancelled.
+    - A cleared task joins what a person has started by hand since.
+    - Killing or marking the task cancels the flow; what is left of an earlier run of the task never touches
+      the flow of a later one.
 
     Data that contains times or try numbers changes with each try: leave them out, or a retry runs their
     nodes again. One clear looks like a retry: that of a running task whose process was killed before it
     could cancel the flow (kill -9, a lost machine).
 
     With a ``flow_id`` of your own, a flow that another task or client has begun is joined: attached to on the
-    first try, repaired on later ones, never run anew nor changed.
+    first try, repaired on later ones, never restarted nor changed.
 
     Args:
         flow: What to run: a dict in the form of a flow file, a ``FlowSpec``, or the path of a ``.yaml``,
@@ -72,14 +76,14 @@ class GlideMQFlowOperator(FlowTask):
         lease: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
             no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
             for a flow that somebody else has begun, there is no lease.
-        on_existing: What to do with a flow of this id, whoever began it: ``attach`` to it as it is,
-            ``retry_failed`` (repair it; a clear of a success runs all of it), or ``restart`` (each try runs
-            all of it); default: as above.
+        on_existing: What to do with a flow of this id, also one that somebody else has begun: ``attach`` to
+            it as it is, ``retry_failed`` (repair it; a clear of a success runs all of it), or ``restart``
+            (each try runs all of it); default: as above.
 
     Raises:
         GlideMQFlowFailed: Lists the nodes that did not complete, causes first.
         GlideMQFlowCancelled: The flow was cancelled.
-        GlideMQFlowSuperseded: A later try of the task has begun the flow anew.
+        GlideMQFlowSuperseded: A later try of the task has restarted the flow.
         GlideMQFlowTimeout: It had not ended at ``execution_timeout``, and was cancelled.
         GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQException: No worker serves a queue; the server cannot be reached; the flow no longer exists.
@@ -116,7 +120,7 @@ class GlideMQFlowOperator(FlowTask):
         """Read the flow file, and refuse a flow that cannot run; Airflow has parsed the DAG.
 
         Raises:
-            GlideMQError: The file cannot be read, or the flow cannot run whatever its templates will be.
+            GlideMQError: The file cannot be read, or the flow cannot run with any values of its templates.
             TypeError: It is of no type that describes a flow.
         """
         if is_file(self.flow) and not is_unknown(self.flow, self._marks()):

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class GlideMQOperator(FlowTask):
     """Runs one job on a queue, waits for its end without a worker slot, and returns its result.
 
-    The job is a flow of one node, so all that is said of ``GlideMQFlowOperator`` holds: it is submitted once
-    whatever happens to the Airflow worker, a retry attaches to it while it runs and runs it again when it
-    failed, a clear runs it anew, a kill cancels it, and it does not outlive a task that has vanished.
+    The job is a flow of one node, so all that is said of ``GlideMQFlowOperator`` holds: it is submitted once,
+    also when the Airflow worker dies; a retry attaches to it while it runs and runs it again when it
+    failed, a clear runs it again, a kill cancels it, and it does not outlive a task that has vanished.
 
     A handler that raises ``Skip`` skips the task. ``attempts`` of the job and ``retries`` of the task
     multiply: the worker repeats a job that fails, with its ``backoff``, and the task sees only the end; a
@@ -35,7 +35,7 @@ class GlideMQOperator(FlowTask):
         job: The handler's name (templated).
         data: What the handler gets as ``ctx.data`` (templated): JSON, at most 1 MiB.
         options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
-        retention: How long after its end the job is kept; a number is seconds. None: for ever.
+        retention: How long after its end the job is kept; a number is seconds. None: until it is removed.
         flow_id: An id of your own (templated); default: derived from DAG, DAG run, task and map index.
         glidemq_conn_id, deferrable, defer_after, poll_interval, logging_interval, show_logs, callbacks,
         require_workers, cancel_on_kill, lease, on_existing: As of ``GlideMQFlowOperator``.
@@ -85,7 +85,7 @@ class GlideMQOperator(FlowTask):
         """Refuse a job that cannot run; Airflow has parsed the DAG.
 
         Raises:
-            GlideMQError, TypeError: It cannot run, whatever its templates will be.
+            GlideMQError, TypeError: It cannot run with any values of its templates.
         """
         self._check()
         super().resolve_template_files()

@@ -59,7 +59,7 @@ class FlowTask(EndingTask):
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
 
     Raises:
-        ValueError: A parameter cannot be right, whatever templates will be.
+        ValueError: A parameter cannot be right, with any values of templates.
     """
 
     def __init__(  # noqa: PLR0913  what the operators have in common
@@ -109,7 +109,7 @@ class FlowTask(EndingTask):
     shows_progress: ClassVar[bool] = False
     """Whether the log has what nodes report as their progress also without ``show_logs``."""
     shows_end: ClassVar[bool] = True
-    """Whether the task ends as its flow does; else a clear of it begins the flow anew."""
+    """Whether the task ends as its flow does; else a clear of it restarts the flow."""
 
     # -- what Airflow calls ----------------------------------------------------------------------------------
 
@@ -232,13 +232,13 @@ class FlowTask(EndingTask):
         if is_attached and begun.last is not None and begun.last.state.is_terminal:
             self.log.warning(
                 "Flow %s had ended before (%s), and was begun by %s: nothing runs. If each DAG run is to "
-                "run it, put {{ run_id }} into flow_id; on_existing='restart' runs it anew",
+                "run it, put {{ run_id }} into flow_id; on_existing='restart' runs it again",
                 flow.id, begun.last.state.value, begun_by(begun.last),
             )  # fmt: skip
         self.log.info(
             "Flow %s: %d nodes, home queue %s, %s%s. Watch it with: glidemq flow watch %s",
             flow.id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
-            ", begun anew" if how == "restart" and state else "", flow.id,
+            ", restarted" if how == "restart" and state else "", flow.id,
         )  # fmt: skip
         if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
             self.log.info("Only what did not complete runs again. %s", ANEW.format(flow.id))
@@ -290,7 +290,7 @@ class FlowTask(EndingTask):
             raise GlideMQException(f"{type(exc).__name__}: {exc}") from exc
 
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
-        """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
+        """Finish if the flow has ended. Else wait: also for one that was retried or restarted by others."""
         while True:
             self.link_places = self._linked(flow)
             try:
@@ -303,7 +303,7 @@ class FlowTask(EndingTask):
     def _settle_generation(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         status = flow.status()
         if status.superseded_by is not None:
-            raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
+            raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
         if self._is_first and not self._has_told:
             self._has_told = True
             self._tell("submitted", context, status)

@@ -100,7 +100,7 @@ class GlideMQFlowSensor(WaitingSensor):
                 return False
             try:
                 return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
-            except Superseded:  # it was begun anew since
+            except Superseded:  # it was restarted since
                 return False
 
     def _linked(self) -> Mapping[str, str]:
@@ -127,7 +127,7 @@ class GlideMQFlowSensor(WaitingSensor):
                 named = "flow_id" if self.flow_id is not None else "DAG, task, run and map index"
                 return (
                     f"There is no such flow at connection {self.glidemq_conn_id}: check {named}, and that "
-                    "whoever submits it uses the same server and prefix"
+                    "the client that submits it uses the same server and prefix"
                 )
         return f"It is {status.state.value}: {status.completed} of {status.total} nodes have completed"
 
@@ -159,7 +159,7 @@ class GlideMQFlowSensor(WaitingSensor):
 
 
 def _ended(flow: Flow) -> bool:
-    """Whether it has ended; meanwhile it is looked after where nobody does that (only Node workers run)."""
+    """Whether it has ended; until then it is supervised where nobody does that (only Node workers run)."""
     if flow.status().state.is_terminal:
         return True
     flow.supervise()

@@ -106,5 +106,5 @@ class GlideMQJobSensor(WaitingSensor):
             return f"It is {state.value}"
         return (
             f"There is no such job at connection {self.glidemq_conn_id}: check the id and the queue, and "
-            "that whoever adds it uses the same server and prefix; or it was removed when it ended"
+            "that the client that adds it uses the same server and prefix; or it was removed when it ended"
         )

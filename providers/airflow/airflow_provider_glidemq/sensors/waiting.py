@@ -42,7 +42,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
     """Waits for one thing, which ``_look`` looks for and ``_trigger`` waits for.
 
     As of every sensor, ``soft_fail`` skips the task when its time is over, and for an
-    ``AirflowFailException``; ``never_fail`` whatever the failure is. Deferred or not, and ``timeout`` as
+    ``AirflowFailException``; ``never_fail`` for any failure. Deferred or not, and ``timeout`` as
     ``execution_timeout``: whichever comes first. Once it waits, failures to reach the server are passing
     ones for minutes: see ``patience``.
     """
@@ -69,7 +69,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
             return self._wait(context) if self.deferrable else super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume after waiting. That of every sensor would skip whatever the failure is."""
+        """Resume after waiting. That of every sensor would skip for any failure."""
         with self._softly():
             try:
                 # Beyond that of every sensor, to the one of every operator.

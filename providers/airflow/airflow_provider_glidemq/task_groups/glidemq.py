@@ -24,7 +24,7 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
 
-# What a monitor has whatever default_args say: these are carried over to the node, or were refused.
+# What a monitor has regardless of default_args: these are carried over to the node, or were refused.
 _PLAIN: Final[Mapping[str, Any]] = {
     "retry_delay": timedelta(seconds=1),
     "execution_timeout": None,
@@ -252,7 +252,7 @@ class GlideMQTaskGroup(TaskGroup):
         monitor.upstream_task_ids = operator.upstream_task_ids
         monitor.downstream_task_ids = operator.downstream_task_ids
         if isinstance(operator, MappedOperator):
-            operator._is_mapped = False  # noqa: SLF001  whoever uses its output gets one value: a list
+            operator._is_mapped = False  # noqa: SLF001  those who use its output get one value: a list
         if is_early or not before:
             monitor.set_upstream(launch)
 

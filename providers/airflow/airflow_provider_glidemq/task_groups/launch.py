@@ -19,7 +19,7 @@ class GlideMQLaunchOperator(FlowTask):
     """Submits the flow of a ``GlideMQTaskGroup`` and ends: the other tasks of the group watch its nodes.
 
     The group makes it. What is said of ``GlideMQFlowOperator`` about retries, clears and kills until the flow
-    is submitted holds for it. A clear begins all of the flow anew. Afterwards its XCom ``glidemq_group`` has
+    is submitted holds for it. A clear restarts the flow. Afterwards its XCom ``glidemq_group`` has
     ``{"flow_id", "generation", "skipped", "is_masked"}``; without it no task of the group shows anything.
 
     Args:
@@ -29,7 +29,7 @@ class GlideMQLaunchOperator(FlowTask):
 
     Raises:
         GlideMQFlowSuperseded, GlideMQException, AirflowFailException: As ``GlideMQFlowOperator``.
-        InvalidFlow, TypeError: While the DAG is parsed: the flow cannot run, whatever its templates will be.
+        InvalidFlow, TypeError: While the DAG is parsed: the flow cannot run with any values of its templates.
     """
 
     template_fields: Sequence[str] = ("tasks", "glidemq_conn_id")

@@ -134,7 +134,7 @@ class QueueConsumer:
 
     async def _added_at(self, job_ids: Sequence[str]) -> Sequence[str | None]:
         async def read(job_id: str) -> str | None:
-            with contextlib.suppress(JobNotFound):  # removed meanwhile
+            with contextlib.suppress(JobNotFound):  # removed since
                 if (at := (await self._jobs.get_job(job_id)).created_at) is not None:
                     return at.isoformat()
             return None
@@ -149,7 +149,7 @@ class QueueConsumer:
                 inbox.fail(exc)
 
     async def _follow(self) -> None:
-        """Let all begin anew when Airflow's connection has changed: a worker keeps its own for ever."""
+        """Start all again when Airflow's connection has changed: a worker keeps the one that it has."""
         while not self._has_moved:
             await asyncio.sleep(LOOK_SECONDS)
             with contextlib.suppress(Exception):  # it is asked again

@@ -26,15 +26,15 @@ _ending: set[asyncio.Task[None]] = set()
 
 
 class _TakenOver(Exception):
-    """A later try of the task has begun the flow anew."""
+    """A later try of the task has restarted the flow."""
 
 
 class GlideMQFlowTrigger(WaitingTrigger):
     """Fires once, when a flow has ended, with its ``status``, ``flow_id``, ``generation`` and ``reason``.
 
     ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` when
-    a later try of the task has begun the flow anew; ``error`` when a retry would not help (``reason`` holds
-    why). A server that cannot be reached is waited for. A flow that somebody else begins anew is watched
+    a later try of the task has restarted the flow; ``error`` when a retry would not help (``reason`` holds
+    why). A server that cannot be reached is waited for. A flow that somebody else restarts is watched
     from then on, and left alone by a kill.
 
     Args:
@@ -145,7 +145,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 if status.superseded_by is None:
                     return self._told(status.state.value, status.reason, status.completed, status.total)
         except _TakenOver:
-            return self._told("superseded", "a later try of the task has begun the flow anew")
+            return self._told("superseded", "a later try of the task has restarted the flow")
 
     async def _until_end(self, client: SharedClient, flow: AsyncFlow) -> FlowStatus:
         """Wait until this generation has ended or is not the current one any more."""
@@ -204,7 +204,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         if self.generation is not None and flow.generation > self.generation:
             if (task := self._task()) and is_taken_over(task, self.generation, await client.history(flow)):
                 raise _TakenOver
-            self.log.info("Flow %s was begun anew: waiting for generation %d", self.flow_id, flow.generation)
+            self.log.info("Flow %s was restarted: waiting for generation %d", self.flow_id, flow.generation)
         self.generation = flow.generation
         return flow
 

@@ -75,7 +75,7 @@ class Inbox:
     Args:
         queue: Where they come from.
         size: Most messages of an event.
-        interval: Seconds from one event to the next, at least; what comes meanwhile is in one event.
+        interval: Seconds from one event to the next, at least; what comes in between is in one event.
         until_run: Seconds after which a message comes again that no run has acknowledged; None: it is
             completed when its event is stored.
         added_at: Reads when jobs were added, which tells a message from a later one of the same id.
@@ -121,7 +121,7 @@ class Inbox:
         else:
             await self._until(self._size, loop.time() + LINGER_SECONDS)
         batch = self._taken()
-        while not batch:  # the worker has lost them meanwhile
+        while not batch:  # the worker has lost them since
             await self._until(1, None)
             batch = self._taken()
         self._next_at = loop.time() + self._interval
@@ -143,7 +143,7 @@ class Inbox:
                 one.end(RetryLater(pause, "no run of Airflow has acknowledged it yet", counts=False))
 
     def not_stored(self, batch: Batch) -> None:
-        """Airflow has not stored the event: its messages come again, each for itself, and not for ever."""
+        """Airflow has not stored the event: its messages come again one by one, a limited number of times."""
         for one in batch.deliveries:
             self._open.discard(one)
             failures = self._failures.pop(one.job_id, 0) + 1

@@ -58,7 +58,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         jobs: The names of the jobs that are messages, one or a list.
         glidemq_conn_id: The connection.
         batch_size: Most messages of an event, 1 to 500; it holds 256 KiB at most.
-        interval: Seconds from one event to the next, at least; what comes meanwhile is in the next one.
+        interval: Seconds from one event to the next, at least; what comes in between is in the next one.
             Airflow makes one DAG run of events that follow each other closely, and may leave the last of
             them unnoticed until the next event. While a DAG has all its ``max_active_runs``, it leaves all
             but the first unnoticed so.
@@ -138,7 +138,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
     # -- before: it is assumed to be stored after a while ----------------------------------------------------
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each batch, for ever."""
+        """Yield an event for each batch, without end."""
         loop = asyncio.get_running_loop()
         async with contextlib.aclosing(self.batches()) as batches:
             async for inbox, batch in batches:
@@ -146,7 +146,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
                 loop.call_later(SETTLED_SECONDS, inbox.stored, batch)
 
     async def batches(self) -> AsyncGenerator[tuple[Inbox, Batch]]:
-        """The messages, for ever; an error is logged, and after a pause it goes on."""
+        """The messages, without end; an error is logged, and reading goes on after a pause."""
         consumer = await module("consumer")
         source = consumer.Source(self.glidemq_conn_id, self.queue_name)
         pauses = reconnect_pauses()
@@ -158,7 +158,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
                         batch = await inbox.next()
                         pauses = reconnect_pauses()
                         yield inbox, batch
-            except Exception as exc:  # noqa: BLE001  whatever it is, the watcher is there to stay
+            except Exception as exc:  # noqa: BLE001  of any class: the watcher goes on
                 pause = next(pauses)
                 self.log.warning(
                     "Queue %s cannot be read, retrying in %.1f s: %s: %s",

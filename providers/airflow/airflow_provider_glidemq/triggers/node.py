@@ -230,7 +230,7 @@ class GlideMQNodeTrigger(BaseTrigger):
                 status = await subscription.wait(min(pauses))
                 if status is not None:
                     if status.superseded_by is not None:
-                        raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
+                        raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
                     await nodes.look(is_last=status.state.is_terminal)
                     self._log_progress(nodes)
                 await quiet.look(client, flow, _ended(nodes.shown), nodes.look)
@@ -382,7 +382,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         return found
 
     def _owner(self, task: GroupTask) -> str | None:
-        """The owner that launch has named; None: whatever becomes of the task, the flow runs on."""
+        """The owner that launch has named; None: the flow runs on without the task."""
         return name_of(task.place.of(self.launch)) if self.cancel_on_kill else None
 
 

@@ -100,7 +100,7 @@ class TaskNodes:
         except NodeNotEnded as exc:  # somebody else has started it over
             logger.info("not run again: %s", exc)
         except NodeNotRepeatable as exc:  # one that follows has added nodes
-            logger.info("flow %s is begun anew from %s: %s", self.flow.id, self._task, exc)
+            logger.info("flow %s is restarted from %s: %s", self.flow.id, self._task, exc)
             made = [self._task] if self._task in self._known else names  # by a node, which makes them again
             await self._client.ask(
                 self.flow.restart(nodes=made, idempotency_key=request, generation=generation)

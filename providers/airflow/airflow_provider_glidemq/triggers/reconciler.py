@@ -127,7 +127,7 @@ class Reconciler:
         try:
             made = cancel_owned(self._producer, status.id, status.generation, reason, owner=_owner(status))
             await adrive(made)
-        except (StateError, NotOwned) as exc:  # it has ended, was begun anew, or is somebody else's
+        except (StateError, NotOwned) as exc:  # it has ended, was restarted, or is somebody else's
             logger.debug("flow %s is not cancelled: %s", status.id, exc)
         except GlideMQError as exc:
             logger.warning("flow %s could not be cancelled: %s", status.id, exc)

@@ -77,7 +77,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
         default=3_600.0,
         gt=0,
         description=(
-            "A job fails when no worker has started it so long after it could run. None: it waits for ever. "
+            "A job fails when no worker has started it so long after it could run. None: no limit. "
             "A queue timeout of a node or flow goes before."
         ),
     )

@@ -24,7 +24,7 @@ JOIN_SECONDS: Final = 30.0
 class GlideMQMessageReader(dg.PipesMessageReader):
     """Shows what jobs log while they run. The reports of assets and checks are read apart (``Reports``).
 
-    Nothing is changed on the server: whoever reads again, after a kill of this process, reads the same.
+    Nothing is changed on the server: reading again, after a kill of this process, gives the same.
 
     Args:
         glidemq: The server.

@@ -58,7 +58,7 @@ class Reports:
     def collect(self, change: Changes) -> None:
         """Take in the reports of the nodes that have ended, each after those it depends on.
 
-        What was taken in of a generation that was begun anew, or of a node that has run again, is dropped.
+        What was taken in of a generation that was restarted, or of a node that has run again, is dropped.
 
         Raises:
             ReportsUnusable: Those of a completed node are missing or not valid.

@@ -19,7 +19,7 @@ Answer = Requested | Sequence[Requested] | None
 """What a request function returns; None: nothing."""
 Start = Literal["latest", "earliest"]
 
-# A tick that takes a minute is ended by Dagster, and would be repeated for ever.
+# A tick that takes a minute is ended by Dagster, and would be repeated without end.
 TICK_SECONDS: Final = 15.0
 PATIENCE_SECONDS: Final = 5.0
 EVENTS_A_TICK: Final = 2_000

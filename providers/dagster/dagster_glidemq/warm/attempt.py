@@ -70,7 +70,7 @@ class StepAttempt:
         self._instance.handle_new_event = handle  # type: ignore[method-assign]
 
     def _given_up(self) -> int:
-        """How many attempts of the step have failed so far: few events, whatever the size of the run."""
+        """How many attempts of the step have failed so far: few events, for a run of any size."""
         events = (entry.dagster_event for entry in self._log(GIVEN_UP))
         return sum(event is not None and event.step_key == self._key for event in events)
 

@@ -1,4 +1,4 @@
-"""Tells a worker which of its runs have ended meanwhile, were deleted, or resumed by another worker.
+"""Finds the runs of a worker that have ended, were deleted, or were resumed by another worker.
 
 A run may end without its steps: when it is marked as canceled or failed by force, when the server was away as
 it was terminated, or by a time-out of Dagster's run monitoring. Nobody revokes its jobs then, so each worker

@@ -1,6 +1,6 @@
 """What a forked child cannot use of what the import of the code has left in its process.
 
-A thread does not exist in the child: whoever waits for it, or for a lock that it holds, waits for ever. An
+A thread does not exist in the child: a wait for it, or for a lock that it holds, never ends. An
 open connection, pipe or file is one for all children: one reads what another has asked for, or where another
 has stopped. What is to be removed when the process ends, such as a temporary folder, goes with the first
 child. And generators of random numbers draw the same ones in all of them.
@@ -34,7 +34,7 @@ _OF_FORKS: Final = frozenset({"jemalloc_bg_thd"})
 class Hazards:
     """Finds threads, connections and open files that were not there before the import.
 
-    Threads of OpenBLAS and the like, which end before a fork and begin anew after it, do no harm.
+    Threads of OpenBLAS and the like, which end before a fork and start again after it, do no harm.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class WarmProcesses:
     def run_step(self, job: StepJob, cancelled: Cancelled) -> None:
         """Run a step; see ``WarmProcess.run``. A process whose code has changed is replaced.
 
-        A job whose run ends meanwhile is interrupted, as if it were cancelled.
+        A job whose run ends before it is interrupted, as if it were cancelled.
 
         Raises:
             Unrecoverable: It ended otherwise than by itself, or could not begin.
@@ -132,5 +132,5 @@ class WarmProcesses:
         idle = [place for place, process in self._by_place.items() if process.is_idle]
         if len(self._by_place) > MAX and len(idle) > 1:
             oldest = min(idle, key=lambda place: self._by_place[place].used_at)
-            if self._by_place[oldest].retire():  # a job may have come to it meanwhile
+            if self._by_place[oldest].retire():  # a job may have come to it since
                 threading.Thread(target=self._by_place.pop(oldest).close, daemon=True).start()

@@ -176,7 +176,7 @@ class WarmProgram:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         os.close(theirs)
         os.set_blocking(refusal, False)
-        with suppress(OSError):  # the child does it too, whoever is first
+        with suppress(OSError):  # the child does it too; either may be first
             os.setpgid(pid, pid)
         self._children[pid] = _Child(number, refusal)
         self._say(number, pid=pid)
@@ -247,7 +247,7 @@ class WarmProgram:
 def _why_slow(why: str) -> str:
     return (
         f"Importing the code of this location leaves {why}, which forked processes cannot use, or would "
-        "share. So each of its steps imports the code anew, which takes longer. Fix: read data, make "
+        "share. So each of its steps imports the code again, which takes longer. Fix: read data, make "
         "temporary folders and generators of random numbers, and open connections, files and databases, in "
         "ops, assets or resources, not at the level of a module."
     )

@@ -1,7 +1,7 @@
 """What the imported code was made of, and whether that has changed since.
 
 Python tells an audit hook of every file that it opens and every folder that it lists, whichever library asks.
-Whether a path exists is asked by ``os.stat``, which is replaced meanwhile.
+Whether a path exists is asked by ``os.stat``, which is replaced while code is imported.
 What native code reads by itself is not seen; libraries that do so start threads, and such a location is not
 imported in the process that forks (``hazards``). What an import got from a server or another program cannot
 be compared: such code serves one run only.
