@@ -27,9 +27,9 @@ from glidemq_orchestrate import (
     FlowProducer,
     FlowSpec,
     Handlers,
-    JobEvent,
     Worker,
 )
+from glidemq_orchestrate.worker import JobEvent
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 QUEUE: Final = "bench"

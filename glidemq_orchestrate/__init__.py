@@ -5,68 +5,61 @@ imports it stays cheap to parse. ``__init__.pyi`` declares the same names for ty
 """
 
 import logging
-from importlib import import_module
 from typing import Final
 
-from glidemq_orchestrate.foundation.importing import importing as _importing
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 __version__ = "0.1.0"
 
+# What users need, by what they do with it; everything else is importable from where it is defined.
 _PUBLIC: Final = {
-    "events": ("Event", "EventFilter", "EventKind"),
-    "jobs.adding": ("NewJob",),
-    "clients.broadcast": ("AsyncBroadcast", "Broadcast"),
+    # a server, and what is done on it
     "clients.client": ("AsyncClient", "Client"),
-    "clients.events": ("AsyncEventReader", "EventReader"),
-    "clients.flows": ("AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"),
     "clients.queue": ("AsyncQueue", "Queue"),
+    "clients.flows": ("AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"),
+    "clients.events": ("AsyncEventReader", "EventReader"),
     "clients.schedulers": ("AsyncSchedulers", "Schedulers"),
+    "clients.broadcast": ("AsyncBroadcast", "Broadcast"),
+    "settings": ("ConnectionSettings",),
     "embedded": ("EmbeddedServer",),
-    "foundation.durations": ("Duration",),
-    "flows.change": ("FlowChange", "NodeChange"),
+    # flows
+    "flows.spec": ("FlowNode", "FlowOutcome", "FlowSpec", "FlowState", "FlowStatus", "NodeStatus"),
+    "flows.rules": ("Dependency", "Rule"),
+    "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
     "flows.checked": ("check_flow",),
     "flows.owner": ("Owner",),
-    "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
-    "flows.rules": ("Dependency", "OnFailure", "Rule"),
+    "flows.change": ("FlowChange", "NodeChange"),
     "flows.waits": ("Wait",),
-    "flows.spec": ("FlowNode", "FlowOutcome", "FlowSpec", "FlowState", "FlowStatus", "NodeStatus"),
+    # jobs, schedules and events
+    "jobs.adding": ("NewJob",),
+    "jobs.options": ("JobOptions",),
     "jobs.backoff": ("Backoff",),
     "jobs.deduplication": ("Deduplication",),
-    "jobs.job": ("Job",),
-    "jobs.options": ("Fallback", "JobOptions", "JobRef"),
-    "jobs.ordering": ("Ordering", "RateLimit", "TokenBucket"),
+    "jobs.ordering": ("Ordering", "RateLimit"),
     "jobs.retention": ("Keep",),
-    "schedules.schedule": ("CatchUp", "JobTemplate", "Schedule", "SchedulerEntry"),
+    "jobs.job": ("Job",),
     "jobs.states": ("JobState",),
-    "jobs.usage": ("Usage",),
-    "settings": ("ConnectionSettings",),
-    "worker.services.broadcast_worker": ("BroadcastWorker",),
-    "worker.handlers.context": ("Context",),
-    "worker.handlers.execution": ("Execution",),
-    "worker.handlers.handler": ("Handlers", "JobEvent", "Serving"),
-    "worker.handlers.middleware": ("Middleware",),
-    "worker.middleware.tokens": ("TokenLimit",),
-    "worker.handlers.signals": (
-        "BatchError",
+    "schedules.schedule": ("JobTemplate", "Schedule"),
+    "events": ("Event", "EventFilter"),
+    "foundation.durations": ("Duration",),
+    # workers and handlers
+    "worker": (
+        "BroadcastWorker",
+        "Context",
+        "Handlers",
         "RetryLater",
         "Skip",
         "Suspend",
         "Unrecoverable",
         "WaitForChildren",
+        "Worker",
     ),
-    "worker.services.worker": ("Worker",),
 }
 _HOMES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [*_HOMES]  # noqa: PLE0604  names of the table above
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _importing():
-        found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return found
+__getattr__ = _on_first_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -8,9 +8,12 @@ half-loaded modules.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -20,6 +23,25 @@ def importing() -> Iterator[None]:
     """Prevent forks by other threads while the imports in this block run."""
     with _ONE_AT_A_TIME:
         yield
+
+
+def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that imports its public names on first use.
+
+    Args:
+        package: The package, as in ``__name__``.
+        homes: For each public name the module below the package that defines it.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with importing():
+            found = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return load
 
 
 # The forking thread takes the lock first; both processes release it.

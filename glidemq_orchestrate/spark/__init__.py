@@ -4,10 +4,9 @@ Importing this package loads nothing else: every public name is resolved on firs
 with the session, when a worker starts.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.foundation.importing import importing as _importing
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.spark.handler import handlers
@@ -25,6 +24,7 @@ _HOMES: Final = {
     "publish_iceberg": "published.publish",
     "published_path": "published.reading",
     "read_published": "published.reading",
+    "source_class": "source.registration",
     "tidy": "published.locations.target",
 }
 
@@ -41,15 +41,10 @@ __all__ = [
 ]
 
 
+_load: Final = _on_first_use(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
     if name == "GlideMQDataSource":  # it needs PySpark
-        return _loaded("source.registration").source_class()
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(_loaded(_HOMES[name]), name)
-    return found
-
-
-def _loaded(module: str) -> Any:
-    with _importing():
-        return import_module(f"{__name__}.{module}")
+        return _load("source_class")()
+    return _load(name)

@@ -3,4 +3,65 @@
 Above: ``services``, which users start. In the middle: ``feed`` fetches jobs and reports outcomes, ``held``
 lets them wait or run, ``execution`` calls handlers through ``middleware``, ``leases`` renews. Below:
 ``handlers``, what users write against, and what all parts share.
+
+Everything that users write against is importable from here, and is loaded on first use.
 """
+
+from typing import TYPE_CHECKING, Final
+
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.worker.handlers.context import Context
+    from glidemq_orchestrate.worker.handlers.execution import Execution
+    from glidemq_orchestrate.worker.handlers.handler import Handlers, JobEvent, Serving
+    from glidemq_orchestrate.worker.handlers.middleware import Middleware
+    from glidemq_orchestrate.worker.handlers.signals import (
+        BatchError,
+        RetryLater,
+        Skip,
+        Suspend,
+        Unrecoverable,
+        WaitForChildren,
+    )
+    from glidemq_orchestrate.worker.middleware.tokens import TokenLimit
+    from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
+    from glidemq_orchestrate.worker.services.worker import Worker
+
+_HOMES: Final = {
+    "BatchError": "handlers.signals",
+    "BroadcastWorker": "services.broadcast_worker",
+    "Context": "handlers.context",
+    "Execution": "handlers.execution",
+    "Handlers": "handlers.handler",
+    "JobEvent": "handlers.handler",
+    "Middleware": "handlers.middleware",
+    "RetryLater": "handlers.signals",
+    "Serving": "handlers.handler",
+    "Skip": "handlers.signals",
+    "Suspend": "handlers.signals",
+    "TokenLimit": "middleware.tokens",
+    "Unrecoverable": "handlers.signals",
+    "WaitForChildren": "handlers.signals",
+    "Worker": "services.worker",
+}
+
+__all__ = [
+    "BatchError",
+    "BroadcastWorker",
+    "Context",
+    "Execution",
+    "Handlers",
+    "JobEvent",
+    "Middleware",
+    "RetryLater",
+    "Serving",
+    "Skip",
+    "Suspend",
+    "TokenLimit",
+    "Unrecoverable",
+    "WaitForChildren",
+    "Worker",
+]
+
+__getattr__ = _on_first_use(__name__, _HOMES)

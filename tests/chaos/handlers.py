@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glidemq_orchestrate import Context, FlowNode, Handlers, JobEvent, Middleware, Unrecoverable
+from glidemq_orchestrate import Context, FlowNode, Handlers, Unrecoverable
 from glidemq_orchestrate.errors import LibraryVersionMismatch, TransportError
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
+from glidemq_orchestrate.worker import JobEvent, Middleware
 from glidemq_orchestrate.worker.handlers.context import FlowOfNode
 from tests.chaos import in_process
 from tests.chaos.in_process import decide, say

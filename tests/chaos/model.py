@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from glidemq_orchestrate import OnFailure, Rule
+from glidemq_orchestrate import Rule
+from glidemq_orchestrate.flows.rules import OnFailure
 from tests.chaos.plan import Step
 from tests.rule_oracle import ENDS, counts_as, verdicts
 

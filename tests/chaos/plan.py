@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Owner, Rule
-from glidemq_orchestrate.flows.rules import Dependency
+from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Ordering, Owner, Rule
+from glidemq_orchestrate.flows.rules import Dependency, OnFailure
 
 KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = (

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import glidemq_orchestrate as gmo
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, InvalidFlow, InvalidJob, StateError
+from glidemq_orchestrate.jobs.usage import Usage
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome
 from tests.fuzz.secret import ALL, listening, refuse
@@ -87,7 +88,7 @@ GOOD: Final[dict[str, Any]] = {
     "timeout": MOMENT,
     "tokens": 5,
     "where": gmo.EventFilter(),
-    "usage": gmo.Usage("m", tokens={"in": 1}),
+    "usage": Usage("m", tokens={"in": 1}),
     "extend": True,
     "dependents": True,
     "node": "a",

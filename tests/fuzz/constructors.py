@@ -11,8 +11,12 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 import glidemq_orchestrate as gmo
+from glidemq_orchestrate.jobs.options import Fallback, JobRef
+from glidemq_orchestrate.jobs.ordering import TokenBucket
 from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.worker import TokenLimit
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome
@@ -73,19 +77,19 @@ MADE: Final[dict[str, Made]] = {
     "Keep": Made(gmo.Keep, {"count": 1, "age": SECOND}),
     "Deduplication": Made(gmo.Deduplication, {"id": "a", "mode": "throttle", "ttl": SECOND}),
     "RateLimit": Made(gmo.RateLimit, {"max": 1, "per": SECOND}),
-    "TokenBucket": Made(gmo.TokenBucket, {"capacity": 5.0, "refill_per_second": 1.0}),
+    "TokenBucket": Made(TokenBucket, {"capacity": 5.0, "refill_per_second": 1.0}),
     "Ordering": Made(
         gmo.Ordering,
         {"key": "k", "concurrency": 1, "rate_limit": gmo.RateLimit(1, SECOND), "token_bucket": None},
         lambda made: gmo.JobOptions(ordering=made).to_wire(),
     ),
     "Fallback": Made(
-        gmo.Fallback,
+        Fallback,
         {"model": "m", "provider": "p", "metadata": DATA},
         lambda made: made.to_wire(),
         shows=True,
     ),
-    "JobRef": Made(gmo.JobRef, {"queue": "etl", "id": "1"}),
+    "JobRef": Made(JobRef, {"queue": "etl", "id": "1"}),
     "JobOptions": Made(
         gmo.JobOptions,
         {
@@ -103,14 +107,14 @@ MADE: Final[dict[str, Made]] = {
             "lock_duration": SECOND,
             "remove_on_complete": gmo.Keep(1),
             "remove_on_fail": 1,
-            "fallbacks": [gmo.Fallback("m")],
-            "parent": gmo.JobRef("etl", "1"),
+            "fallbacks": [Fallback("m")],
+            "parent": JobRef("etl", "1"),
             "traceparent": "00-1-1-01",
         },
         _use_options,
     ),
     "Usage": Made(
-        gmo.Usage,
+        Usage,
         {
             "model": "m",
             "provider": "p",
@@ -213,7 +217,7 @@ MADE: Final[dict[str, Made]] = {
         gmo.EventReader,
         {"queue": "etl", "position": "0-0", "where": gmo.EventFilter(), "idle_timeout": SECOND, **CLIENT},
     ),
-    "TokenLimit": Made(gmo.TokenLimit, {"max_tokens": 5, "per": SECOND, "scope": "both"}),
+    "TokenLimit": Made(TokenLimit, {"max_tokens": 5, "per": SECOND, "scope": "both"}),
     "Handlers.handler": Made(gmo.Handlers().handler, {"name": "work", "process": False}),
     "Handlers.batch_handler": Made(gmo.Handlers().batch_handler, {"name": "work", "size": 4, "wait": SECOND}),
     "Worker": Made(

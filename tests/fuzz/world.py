@@ -24,9 +24,9 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
     Suspend,
-    Usage,
     Worker,
 )
+from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.testing import RunningWorker
 from tests.fuzz.secret import ENVIRONMENT, PASSWORD, PASSWORD_END, PAYLOAD
 from tests.server.lua import keyspace

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, OnFailure, Rule
+from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, Rule
 from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request
@@ -15,6 +15,7 @@ from glidemq_orchestrate.flows import backend, running, submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import sweep
+from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX

@@ -18,7 +18,6 @@ from glidemq_orchestrate import (
     Dependency,
     EmbeddedServer,
     EventFilter,
-    Fallback,
     FlowNode,
     FlowProducer,
     FlowSpec,
@@ -28,7 +27,6 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
     Schedule,
-    Usage,
     check_flow,
     map_over,
     nested,
@@ -36,6 +34,8 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.rules import Rule
 from glidemq_orchestrate.foundation.arguments import explained, fits
+from glidemq_orchestrate.jobs.options import Fallback
+from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 

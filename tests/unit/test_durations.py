@@ -26,12 +26,12 @@ from glidemq_orchestrate import (
     RetryLater,
     Schedule,
     Suspend,
-    Usage,
     Worker,
     check_flow,
 )
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
 from glidemq_orchestrate.foundation.durations import duration, from_text
+from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 URL = "valkey://127.0.0.1:1"  # nobody listens there: arguments are checked before a connection is opened

@@ -20,7 +20,6 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
     Schedule,
-    Usage,
     Worker,
 )
 from glidemq_orchestrate.clients.operations.changing import FlowOperations
@@ -32,6 +31,7 @@ from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs import adding as queue_ops
 from glidemq_orchestrate.jobs import suspension
 from glidemq_orchestrate.jobs.adding import NewJob
+from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.settings import ConnectionSettings

@@ -10,8 +10,9 @@ import pytest
 from airflow_provider_glidemq.triggers.events import QueueEvents
 from airflow_provider_glidemq.triggers.poller import NAMED_AT_ONCE, OTHERS_AT_ONCE, Poller, Subscription
 
-from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, EventKind, FlowNode, FlowSpec, FlowStatus
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, FlowNode, FlowSpec, FlowStatus
 from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound
+from glidemq_orchestrate.events import EventKind
 from glidemq_orchestrate.settings import ConnectionSettings
 from tests.providers.airflow.conftest import QUEUE, Valkey
 

@@ -17,8 +17,9 @@ from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, GlideMQOperator
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
-from glidemq_orchestrate import Fallback, FlowNode, FlowSpec, JobOptions, Ordering, Worker
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Ordering, Worker
 from glidemq_orchestrate.flows.rules import Dependency
+from glidemq_orchestrate.jobs.options import Fallback
 from tests.providers.airflow.conftest import DAY, QUEUE, Valkey
 
 Contexts = Callable[..., Any]

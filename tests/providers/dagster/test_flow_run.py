@@ -376,7 +376,7 @@ def test_a_generation_that_a_person_has_begun_is_followed_and_not_cancelled(
         def restarted() -> bool:
             if not waits.is_set():
                 return False
-            producer.get("mine").restart(request="a click")
+            producer.get("mine").restart(idempotency_key="a click")
             time.sleep(2)
             return True
 

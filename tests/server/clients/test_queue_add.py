@@ -13,14 +13,12 @@ import pytest
 from glidemq_orchestrate import (
     Deduplication,
     JobOptions,
-    JobRef,
     JobState,
     Keep,
     NewJob,
     Ordering,
     Queue,
     RateLimit,
-    TokenBucket,
 )
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -32,6 +30,8 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     WaitTimeout,
 )
+from glidemq_orchestrate.jobs.options import JobRef
+from glidemq_orchestrate.jobs.ordering import TokenBucket
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

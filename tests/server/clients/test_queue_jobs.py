@@ -14,7 +14,6 @@ from glidemq_orchestrate import (
     FlowSpec,
     FlowState,
     JobOptions,
-    JobRef,
     JobState,
     NewJob,
     Ordering,
@@ -28,6 +27,7 @@ from glidemq_orchestrate.errors import (
     JobStateConflict,
     PayloadTooLarge,
 )
+from glidemq_orchestrate.jobs.options import JobRef
 from tests.server.node import Node
 
 if TYPE_CHECKING:

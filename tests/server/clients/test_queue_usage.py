@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Queue, Usage
+from glidemq_orchestrate import Queue
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, JobNotFound
+from glidemq_orchestrate.jobs.usage import Usage
 
 if TYPE_CHECKING:
     from tests.server.conftest import Clients, Dump

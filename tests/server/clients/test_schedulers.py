@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import AsyncSchedulers, CatchUp, JobOptions, JobTemplate, Schedule, Schedulers
+from glidemq_orchestrate import AsyncSchedulers, JobOptions, JobTemplate, Schedule, Schedulers
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, SchedulerBusy, SchedulerNotFound
 from glidemq_orchestrate.schedules import ops
+from glidemq_orchestrate.schedules.schedule import CatchUp
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import Hand
 

@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    Dependency,
-    FlowNode,
-    FlowProducer,
-    FlowSpec,
-    JobOptions,
-    OnFailure,
-    Rule,
-)
+from glidemq_orchestrate import Dependency, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import LONG, REACHES
 

@@ -13,16 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from glidemq_orchestrate import (
-    Context,
-    FlowNode,
-    FlowProducer,
-    FlowSpec,
-    OnFailure,
-    Ordering,
-    RetryLater,
-    Rule,
-)
+from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Ordering, RetryLater, Rule
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -38,6 +29,7 @@ from glidemq_orchestrate.flows import backend, node_changes
 from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.portable import changes
+from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.call import Batch

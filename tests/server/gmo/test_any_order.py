@@ -18,13 +18,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
+from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.attempts import exchange as wire
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import Call, ask, function

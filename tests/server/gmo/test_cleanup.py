@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Deduplication, JobOptions, Ordering, RateLimit, TokenBucket
+from glidemq_orchestrate import Deduplication, JobOptions, Ordering, RateLimit
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.upkeep import clean_up
 from glidemq_orchestrate.errors import JobSkipped
 from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
+from glidemq_orchestrate.jobs.ordering import TokenBucket
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import cleaning, metrics
 from glidemq_orchestrate.queues import limits as admin

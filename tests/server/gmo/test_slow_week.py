@@ -19,8 +19,6 @@ from glidemq_orchestrate import (
     Owner,
     RateLimit,
     Schedule,
-    TokenBucket,
-    Usage,
 )
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts import workers
@@ -34,6 +32,8 @@ from glidemq_orchestrate.jobs import changes as job_ops
 from glidemq_orchestrate.jobs import output, usage
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.attempt import write_messages
+from glidemq_orchestrate.jobs.ordering import TokenBucket
+from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.queues import dead_letters
 from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.schedules import ops as schedulers

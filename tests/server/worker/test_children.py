@@ -15,7 +15,6 @@ from glidemq_orchestrate import (
     FlowProducer,
     FlowSpec,
     JobOptions,
-    JobRef,
     Ordering,
     Queue,
     Unrecoverable,
@@ -27,6 +26,7 @@ from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.foundation.clock import SystemClock
+from glidemq_orchestrate.jobs.options import JobRef
 from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from glidemq_orchestrate import (
     FlowProducer,
     FlowSpec,
     Handlers,
-    JobEvent,
     JobOptions,
     JobState,
     Queue,
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.worker import JobEvent
 from glidemq_orchestrate.worker import messenger as messages
 from glidemq_orchestrate.worker.execution import threads as calls
 

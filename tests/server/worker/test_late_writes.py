@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import BroadcastWorker, JobOptions, Usage
+from glidemq_orchestrate import BroadcastWorker, JobOptions
+from glidemq_orchestrate.jobs.usage import Usage
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

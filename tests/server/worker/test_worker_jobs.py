@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    BatchError,
-    Context,
-    Handlers,
-    JobEvent,
-    Queue,
-    RateLimit,
-    RetryLater,
-    Suspend,
-    Usage,
-    WaitForChildren,
-)
+from glidemq_orchestrate import Context, Handlers, Queue, RateLimit, RetryLater, Suspend, WaitForChildren
+from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.worker import BatchError, JobEvent
 from glidemq_orchestrate.worker.feed import listener
 from tests.processes import spawned
 from tests.server import process_handlers

@@ -18,12 +18,10 @@ import yaml
 from glidemq_orchestrate import (
     Backoff,
     Dependency,
-    Fallback,
     FlowNode,
     FlowSpec,
     JobOptions,
     Keep,
-    OnFailure,
     Ordering,
     RateLimit,
     Rule,
@@ -33,6 +31,8 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import dot, mermaid
 from glidemq_orchestrate.flows.forms.file import OptionsFile, make_schema, schema_text, write_schema
 from glidemq_orchestrate.flows.forms.fold import fold, range_name
+from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.jobs.options import Fallback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,17 +17,16 @@ from glidemq_orchestrate import (
     FlowNode,
     FlowSpec,
     JobOptions,
-    JobRef,
-    OnFailure,
     Rule,
     map_over,
     nested,
 )
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import CheckedNode, check_flow
-from glidemq_orchestrate.flows.rules import verdict
+from glidemq_orchestrate.flows.rules import OnFailure, verdict
 from glidemq_orchestrate.flows.staged.growth import check_growth
 from glidemq_orchestrate.flows.staging import JobNames, more_fields
+from glidemq_orchestrate.jobs.options import JobRef
 from tests.rule_oracle import ENDS, verdicts
 
 

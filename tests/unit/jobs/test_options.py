@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import (
-    Deduplication,
-    Fallback,
-    JobOptions,
-    JobRef,
-    Keep,
-    Ordering,
-    RateLimit,
-    TokenBucket,
-)
+from glidemq_orchestrate import Deduplication, JobOptions, Keep, Ordering, RateLimit
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.calls import EncodedJob, job_words
+from glidemq_orchestrate.jobs.options import Fallback, JobRef
+from glidemq_orchestrate.jobs.ordering import TokenBucket
 
 SECOND = timedelta(seconds=1)
 BUCKET = TokenBucket(capacity=2.5, refill_per_second=0.5)
