@@ -43,19 +43,13 @@ _PUBLIC: Final = {
     "events": ("Event", "EventFilter"),
     "foundation.durations": ("Duration",),
     # workers and handlers
-    "worker": (
-        "BroadcastWorker",
-        "Context",
-        "Handlers",
-        "RetryLater",
-        "Skip",
-        "Suspend",
-        "Unrecoverable",
-        "WaitForChildren",
-        "Worker",
-    ),
+    "worker.services.worker": ("Worker",),
+    "worker.services.broadcast_worker": ("BroadcastWorker",),
+    "worker.handlers.handler": ("Handlers",),
+    "worker.handlers.context": ("Context",),
+    "worker.handlers.signals": ("RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
 }
-_HOMES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
+_HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [*_HOMES]  # noqa: PLE0604  names of the table above
 

@@ -30,14 +30,14 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
 
     Args:
         package: The package, as in ``__name__``.
-        homes: For each public name the module below the package that defines it.
+        homes: For each public name the module that defines it, in full.
     """
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with importing():
-            found = getattr(import_module(f"{package}.{homes[name]}"), name)
+            found = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, found)
         return found
 

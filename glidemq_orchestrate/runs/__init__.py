@@ -13,10 +13,9 @@ Names are resolved on first use, so a file that is parsed often pays for few mod
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.foundation.importing import importing as _importing
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.foundation.log_text import in_block, in_line, in_text
@@ -95,7 +94,7 @@ _PUBLIC: Final = {
     "runs.steps": ("adrive", "drive"),
     "wire.codec": ("Json", "JsonLike"),
 }
-_HOMES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
+_HOMES: Final = {name: f"glidemq_orchestrate.{module}" for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
     "MAX_LEASE",
@@ -142,13 +141,7 @@ __all__ = [
     "short_name",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _importing():
-        found = globals()[name] = getattr(import_module(f"glidemq_orchestrate.{_HOMES[name]}"), name)
-    return found
+__getattr__ = _on_first_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -16,17 +16,15 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.spark.published.reading import published_path, read_published
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 
-_HOMES: Final = {
-    "NotPublished": "published.locations.version",
-    "handlers": "handler",
-    "publish": "published.publish",
-    "publish_files": "published.publish",
-    "publish_iceberg": "published.publish",
-    "published_path": "published.reading",
-    "read_published": "published.reading",
-    "source_class": "source.registration",
-    "tidy": "published.locations.target",
+_PUBLIC: Final = {
+    "handler": ("handlers",),
+    "published.locations.target": ("tidy",),
+    "published.locations.version": ("NotPublished",),
+    "published.publish": ("publish", "publish_files", "publish_iceberg"),
+    "published.reading": ("published_path", "read_published"),
+    "source.registration": ("source_class",),
 }
+_HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
     "GlideMQDataSource",

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.testing.plugin import (
@@ -33,11 +34,7 @@ __all__ = [
     "start_workers",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("glidemq_orchestrate.testing.plugin"), name)
+__getattr__ = _on_first_use(__name__, dict.fromkeys(__all__, f"{__name__}.plugin"))
 
 
 def __dir__() -> list[str]:

@@ -28,23 +28,17 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
     from glidemq_orchestrate.worker.services.worker import Worker
 
-_HOMES: Final = {
-    "BatchError": "handlers.signals",
-    "BroadcastWorker": "services.broadcast_worker",
-    "Context": "handlers.context",
-    "Execution": "handlers.execution",
-    "Handlers": "handlers.handler",
-    "JobEvent": "handlers.handler",
-    "Middleware": "handlers.middleware",
-    "RetryLater": "handlers.signals",
-    "Serving": "handlers.handler",
-    "Skip": "handlers.signals",
-    "Suspend": "handlers.signals",
-    "TokenLimit": "middleware.tokens",
-    "Unrecoverable": "handlers.signals",
-    "WaitForChildren": "handlers.signals",
-    "Worker": "services.worker",
+_PUBLIC: Final = {
+    "handlers.context": ("Context",),
+    "handlers.execution": ("Execution",),
+    "handlers.handler": ("Handlers", "JobEvent", "Serving"),
+    "handlers.middleware": ("Middleware",),
+    "handlers.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
+    "middleware.tokens": ("TokenLimit",),
+    "services.broadcast_worker": ("BroadcastWorker",),
+    "services.worker": ("Worker",),
 }
+_HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
     "BatchError",

@@ -10,8 +10,9 @@ The command line does the same: ``glidemq chaos run nightly.yaml --app steps``. 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.testing.chaos.campaign import run_chaos
@@ -30,22 +31,15 @@ __all__ = [
     "run_chaos",
 ]
 
-_HOMES = {
-    "Act": "strikes",
-    "ChaosReport": "report",
-    "Finding": "report",
-    "FindingKind": "report",
-    "Moment": "strikes",
-    "StepReport": "report",
-    "effect": "effects",
-    "run_chaos": "campaign",
+_PUBLIC = {
+    "campaign": ("run_chaos",),
+    "effects": ("effect",),
+    "report": ("ChaosReport", "Finding", "FindingKind", "StepReport"),
+    "strikes": ("Act", "Moment"),
 }
+_HOMES = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = _on_first_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
