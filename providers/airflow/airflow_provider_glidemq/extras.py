@@ -74,7 +74,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if found.setdefault(name, value) != value:
-            raise ConfigurationError(f"extra {shown(name)} is given twice, and differently")
+            raise ConfigurationError(f"extra {shown(name)} is given twice with different values")
     return found
 
 

@@ -59,7 +59,7 @@ def test_the_test_button_succeeds(valkey: Valkey) -> None:
     assert f"A single server; prefix {valkey.prefix}, no TLS." in message
     assert "connected as default to valkey " in message
     assert "library glidemq: version 93; library glidemq_orchestrate: version " in message
-    assert "rights: all that are needed" in message
+    assert "rights: all required rights" in message
 
 
 def test_the_test_button_changes_nothing_on_a_server_without_libraries(bare: Any, connect: Connect) -> None:

@@ -122,4 +122,4 @@ def test_small_server_takes_and_drains_after_400_large_results(
         assert len(str(queue.add_and_wait("grow", None))) == LARGE
     warned = [record for record in caplog.records if getattr(record, "action", "") == "large_result"]
     assert [record.levelname for record in warned] == ["WARNING"]  # once, not for each of 400
-    assert "return where they" in warned[0].getMessage()
+    assert "return their location" in warned[0].getMessage()
