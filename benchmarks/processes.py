@@ -57,7 +57,7 @@ def worker(url: str, concurrency: str, options: str = "{}") -> None:
         chosen["lock_duration"] = timedelta(seconds=chosen["lock_duration"])
     handlers = Handlers()
 
-    @handlers.handler("work")
+    @handlers.handler
     async def work(ctx: Context) -> Any:
         write("start", ctx.job_id)
         if seconds:

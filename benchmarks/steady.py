@@ -62,16 +62,16 @@ def async_worker(url: str) -> None:
     """A worker with async handlers."""
     handlers = Handlers()
 
-    @handlers.handler("work")
+    @handlers.handler
     async def work(ctx: Context) -> Any:
         return _work(ctx)
 
-    @handlers.handler("slow")
+    @handlers.handler
     async def slow(_ctx: Context) -> Any:
         await asyncio.sleep(SLOW_SECONDS)
         return RESULT
 
-    @handlers.handler("grow")
+    @handlers.handler
     async def grow(ctx: Context) -> None:
         assert ctx.flow is not None
         await ctx.flow.map_over_async(
@@ -86,12 +86,12 @@ def threads_worker(url: str) -> None:
     handlers = Handlers()
     handlers.handler("work")(_work)
 
-    @handlers.handler("slow")
+    @handlers.handler
     def slow(ctx: Context) -> Any:
         ctx.cancelled.wait(SLOW_SECONDS)
         return RESULT
 
-    @handlers.handler("grow")
+    @handlers.handler
     def grow(ctx: Context) -> None:
         assert ctx.flow is not None
         ctx.flow.map_over(FlowNode("item", queue=QUEUE, job="work", data=DATA), range(5), before=["end"])

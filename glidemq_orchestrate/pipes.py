@@ -59,7 +59,7 @@ def open_pipes(ctx: Context) -> PipesContext:
         LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
 
     Example:
-        >>> @handlers.handler("clean")  # doctest: +SKIP
+        >>> @handlers.handler  # doctest: +SKIP
         ... def clean(ctx):
         ...     with open_pipes(ctx) as pipes:
         ...         pipes.log.info("cleaning %s", pipes.asset_key)

@@ -33,7 +33,8 @@ from glidemq_orchestrate.spark.steps.sql import SQL_JOB
 from glidemq_orchestrate.spark.submit.handler import handlers as submit_handlers
 from glidemq_orchestrate.wire.codec import Json, decode
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.handler import Handlers, Serving
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 MAX_KNOWN: Final = 10_000

@@ -24,7 +24,8 @@ import pytest
 if TYPE_CHECKING:
     from glidemq_orchestrate.embedded import EmbeddedServer
     from glidemq_orchestrate.settings import Address
-    from glidemq_orchestrate.worker.handlers.handler import Handler, Handlers
+    from glidemq_orchestrate.worker.handlers.handler import Handlers
+    from glidemq_orchestrate.worker.handlers.registered import Handler
     from glidemq_orchestrate.worker.services.worker import Worker
 
 __all__ = [

@@ -14,8 +14,9 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.handlers.context import Context
     from glidemq_orchestrate.worker.handlers.execution import Execution
-    from glidemq_orchestrate.worker.handlers.handler import Handlers, JobEvent, Serving
+    from glidemq_orchestrate.worker.handlers.handler import Handlers
     from glidemq_orchestrate.worker.handlers.middleware import Middleware
+    from glidemq_orchestrate.worker.handlers.registered import JobEvent, Serving
     from glidemq_orchestrate.worker.handlers.signals import (
         BatchError,
         RetryLater,
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 _PUBLIC: Final = {
     "handlers.context": ("Context",),
     "handlers.execution": ("Execution",),
-    "handlers.handler": ("Handlers", "JobEvent", "Serving"),
+    "handlers.handler": ("Handlers",),
     "handlers.middleware": ("Middleware",),
+    "handlers.registered": ("JobEvent", "Serving"),
     "handlers.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
     "middleware.tokens": ("TokenLimit",),
     "services.broadcast_worker": ("BroadcastWorker",),

@@ -13,7 +13,7 @@ from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.foundation.log_text import in_line
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.handlers.tracebacks import text_of
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

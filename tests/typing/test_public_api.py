@@ -45,7 +45,7 @@ from glidemq_orchestrate.wire.codec import Json
 handlers = Handlers()
 
 
-@handlers.handler("clean")
+@handlers.handler
 def clean(ctx: Context) -> dict[str, int]:
     if ctx.cancelled.is_set():
         raise Unrecoverable("cancelled")
@@ -58,11 +58,40 @@ def clean(ctx: Context) -> dict[str, int]:
     return {"rows": ctx.attempt}
 
 
-@handlers.handler("report")
+@handlers.handler
 async def report(ctx: Context) -> str:
     if not ctx.inputs:
         raise RetryLater(timedelta(seconds=5), "nothing yet")
     return f"{ctx.node} of {ctx.queue}"
+
+
+@handlers.handler("tidy", timeout=60)
+def tidy(ctx: Context, *, deep: bool = False) -> bool:
+    return deep
+
+
+@handlers.handler()
+def sweep(ctx: Context) -> int:
+    return 1
+
+
+@handlers.batch_handler(size=10)
+def embed(contexts: list[Context]) -> list[int]:
+    return [1 for _ in contexts]
+
+
+@handlers.backoff
+def patient(failures: int, error: BaseException) -> float:
+    return 60.0 * failures
+
+
+def functions_keep_their_types(ctx: Context) -> None:
+    assert_type(clean(ctx), dict[str, int])
+    assert_type(tidy(ctx, deep=True), bool)
+    assert_type(sweep(ctx), int)
+    assert_type(embed([ctx]), list[int])
+    assert_type(patient(1, ValueError()), float)
+    tidy(ctx, shallow=True)  # type: ignore[call-arg]
 
 
 @handlers.on_start
@@ -133,7 +162,7 @@ def serve() -> None:
     with EmbeddedServer(data_dir="data") as server:
         worker = Worker(server.url, queues=["etl"], handlers=handlers, lock_duration=timedelta(seconds=5))
 
-        @worker.handler("own")
+        @worker.handler
         def own(ctx: Context) -> list[str]:
             return [ctx.job_id]
 
@@ -166,6 +195,9 @@ def broken_handler(ctx: Context) -> set[int]:
 
 def more_mistakes() -> None:
     handlers.handler("broken")(broken_handler)  # type: ignore[type-var]
+    handlers.handler(broken_handler)  # type: ignore[type-var]
+    handlers.handler(5)  # type: ignore[call-overload]
+    handlers.handler("late", timeout="60")  # type: ignore[call-overload]
 
 
 def test_this_file_passes_the_strict_check() -> None:

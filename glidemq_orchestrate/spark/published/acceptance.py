@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.published.locations.target import Target, target_of, tidy_now_and_then
 from glidemq_orchestrate.spark.published.locations.version import NotPublished, Publication
-from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 if TYPE_CHECKING:

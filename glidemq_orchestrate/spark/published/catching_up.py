@@ -17,7 +17,7 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.spark.published import accepted as ops
 from glidemq_orchestrate.spark.published.acceptance import Make
 from glidemq_orchestrate.spark.published.locations.version import Publication
-from glidemq_orchestrate.worker.handlers.handler import Serving
+from glidemq_orchestrate.worker.handlers.registered import Serving
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

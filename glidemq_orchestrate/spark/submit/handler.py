@@ -49,8 +49,9 @@ from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Records
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, decode
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.handler import Handlers, JobEvent, Serving
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
+from glidemq_orchestrate.worker.handlers.registered import JobEvent, Serving
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

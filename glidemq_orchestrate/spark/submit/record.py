@@ -15,7 +15,7 @@ from glidemq_orchestrate.spark.submit.drivers.driver_folder import MAX_PATIENCE,
 from glidemq_orchestrate.spark.submit.drivers.keeper import GRACE_SECONDS
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.handler import Serving
+from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 
 STORE_SECONDS: Final = 5.0

@@ -14,8 +14,9 @@ from glidemq_orchestrate.testing.chaos.strikes import Moment
 from glidemq_orchestrate.worker.handlers.allowed_imports import is_allowed
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.execution import Execution
-from glidemq_orchestrate.worker.handlers.handler import Handlers, JobEvent
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 
 
 class Recorder(Middleware):

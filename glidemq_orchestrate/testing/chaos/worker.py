@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -61,13 +62,9 @@ def _marking(handlers: Handlers) -> Handlers:
     made = Handlers()
     for name in handlers.names:
         registered = handlers.registered[name]
-        if registered.batch_size:
-            wait = timedelta(seconds=registered.batch_wait)
-            made.batch_handler(name, size=registered.batch_size, wait=wait)(registered.function)
-        elif registered.in_process:
-            made.handler(name, process=True)(InProcess(registered.function))
-        else:
-            made.handler(name)(registered.function)
+        if registered.in_process:
+            registered = replace(registered, function=InProcess(registered.function))
+        made.register(name, registered)
     made.backoffs.update(handlers.backoffs)
     made.job_hooks += handlers.job_hooks
     made.start_hooks += handlers.start_hooks

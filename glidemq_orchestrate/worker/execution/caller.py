@@ -12,7 +12,7 @@ from glidemq_orchestrate.worker.execution.contexts import portable
 from glidemq_orchestrate.worker.execution.processes import Processes
 from glidemq_orchestrate.worker.execution.threads import CallResult, Threads, call_async
 from glidemq_orchestrate.worker.handlers.execution import Execution
-from glidemq_orchestrate.worker.handlers.handler import Registered
+from glidemq_orchestrate.worker.handlers.registered import Registered
 
 
 class Exited(Exception):

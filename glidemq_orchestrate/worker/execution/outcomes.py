@@ -12,7 +12,7 @@ from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.backoff import MAX_DELAY_MS, delay_ms
 from glidemq_orchestrate.wire.codec import JsonLike, encode
-from glidemq_orchestrate.worker.handlers.handler import BackoffStrategy
+from glidemq_orchestrate.worker.handlers.registered import BackoffStrategy
 from glidemq_orchestrate.worker.handlers.signals import (
     RetryLater,
     Skip,

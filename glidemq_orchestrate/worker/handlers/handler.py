@@ -3,97 +3,207 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.arguments import explained
-from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
+from glidemq_orchestrate.foundation.durations import (
+    MILLISECOND,
+    Duration,
+    duration,
+    optional_duration,
+    seconds,
+)
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.wire.codec import JsonLike
-from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.registered import (
+    B,
+    BackoffStrategy,
+    H,
+    Hook,
+    J,
+    JobHook,
+    K,
+    L,
+    Registered,
+    S,
+    Serving,
+    StartHook,
+)
 
 MAX_BATCH: Final = 1_000
-
-Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]
-BatchHandler = Callable[[list[Context]], "Sequence[JsonLike] | Awaitable[Sequence[JsonLike]]"]
-Hook = Callable[[], None]
-StartHook = Hook | Callable[["Serving"], None]
-JobHook = Callable[["JobEvent"], None]
-BackoffStrategy = Callable[[int, BaseException], Duration]
-H = TypeVar("H", bound=Handler)
-B = TypeVar("B", bound=BatchHandler)
-K = TypeVar("K", bound=Hook)
-L = TypeVar("L", bound=StartHook)
-J = TypeVar("J", bound=JobHook)
-S = TypeVar("S", bound=BackoffStrategy)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class JobEvent:
-    """An event of one job in a worker, passed to its hooks and middleware.
+class RegistersHandlers(ABC):
+    """Decorators that register user code: those of ``Handlers``, and of a ``Worker`` for its own handlers."""
 
-    Attributes:
-        kind: ``active``, ``completed``, ``retrying``, ``failed``, or ``lost`` (the lease is lost).
-        seconds: How long the handler ran; 0 for ``active``.
-        reason: Why it failed; otherwise empty.
-        epoch: The number of the attempt (``Context.epoch``).
-    """
+    @property
+    @abstractmethod
+    def _registry(self) -> Handlers:
+        """Where the functions are registered."""
 
-    kind: str
-    queue: str
-    job_id: str
-    name: str
-    attempt: int
-    flow_id: str | None
-    node: str | None
-    seconds: float = 0.0
-    reason: str = ""
-    epoch: int = 0
+    @overload
+    def handler(
+        self,
+        function: H,
+        /,
+        *,
+        process: bool = False,
+        at_most_once: bool = False,
+        timeout: Duration | None = None,
+        grace: Duration = 0,
+    ) -> H: ...
+
+    @overload
+    def handler(
+        self,
+        name: str | None = None,
+        *,
+        process: bool = False,
+        at_most_once: bool = False,
+        timeout: Duration | None = None,
+        grace: Duration = 0,
+    ) -> Callable[[H], H]: ...
+
+    @explained()
+    def handler(
+        self,
+        name: Any = None,
+        *,
+        process: bool = False,
+        at_most_once: bool = False,
+        timeout: Duration | None = None,
+        grace: Duration = 0,
+    ) -> Any:
+        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
+
+        Args:
+            name: The job name. Default: the name of the function, also as ``@handler`` without parentheses.
+            process: Run it in a separate process, which a timeout or a cancel kills. It must be a plain
+                function at the top level of a module, and its ``ctx.cancelled`` is never set.
+            at_most_once: If the worker of a job is lost, fail the job for good instead of running it again,
+                even if it has attempts left. If the worker was only unreachable, its run continues until
+                its next heartbeat. Costs one read per job.
+            timeout: The longest time of one run, for jobs without a ``timeout`` of their own; afterwards the
+                attempt fails. None: no limit.
+            grace: How long a plain function in a thread, which cannot be killed, may take to return after its
+                time limit. ``ctx.cancelled`` is set when the limit passes. The attempt ends when the function
+                returns or the grace is over, so that the next attempt does not run beside it. By default the
+                attempt ends at once.
+
+        Raises:
+            ConfigurationError: The name is empty or already registered, or is missing and the function has
+                none (a lambda, a ``partial``); the function is async although ``process`` is set; a duration
+                is not usable, or there is a grace for a handler that runs in no thread.
+        """
+        _check_name(name, "handler")
+        limit = optional_duration("the timeout of a handler", timeout, min_=MILLISECOND)
+        grace_seconds = seconds(duration("the grace of a handler", grace))
+
+        def register(function: F, job: str) -> None:
+            is_async = inspect.iscoroutinefunction(function)
+            if process and is_async:
+                raise ConfigurationError(f"handler {job!r} is async: only a plain function runs in a process")
+            if grace and (is_async or process):
+                raise ConfigurationError(
+                    f"handler {job!r} cannot have a grace: only plain functions in threads can"
+                )
+            registered = Registered(function, is_async, process, at_most_once, limit, grace=grace_seconds)
+            self._registry.register(job, registered)
+
+        return _decorated(name, "handler", register)
+
+    @explained()
+    def batch_handler(
+        self,
+        name: str | None = None,
+        *,
+        size: int,
+        wait: Duration = 0.05,
+        timeout: Duration | None = None,
+    ) -> Callable[[B], B]:
+        """Register a function that handles up to ``size`` jobs at once: it takes and returns a list.
+
+        It runs once ``size`` jobs have arrived, or ``wait`` after the first. A batch takes one place of the
+        worker's concurrency; each of its jobs keeps its own attempts. Its time limit is the longest of its
+        jobs; ``timeout`` is the limit of jobs that have none. The name is that of the function unless given.
+
+        Raises:
+            ConfigurationError: The name is missing, empty or already registered, the size is not 1 to 1,000,
+                or a duration is not usable.
+        """
+        _check_name(name, "batch handler")
+        if not 1 <= size <= MAX_BATCH:
+            raise ConfigurationError(f"the size of a batch must be 1 to {MAX_BATCH}, got {described(size)}")
+        batch_wait = seconds(duration("the wait of a batch", wait))
+        limit = optional_duration("the timeout of a batch", timeout, min_=MILLISECOND)
+
+        def register(function: F, job: str) -> None:
+            is_async = inspect.iscoroutinefunction(function)
+            registered = Registered(function, is_async, timeout=limit, batch_size=size, batch_wait=batch_wait)
+            self._registry.register(job, registered)
+
+        decorator: Callable[[B], B] = _decorated(name, "batch handler", register)
+        return decorator
+
+    @overload
+    def backoff(self, strategy: S, /) -> S: ...
+
+    @overload
+    def backoff(self, name: str | None = None) -> Callable[[S], S]: ...
+
+    @explained()
+    def backoff(self, name: Any = None) -> Any:
+        """Register a backoff for jobs that name it; called with the number of failures and the error.
+
+        The name is that of the function unless given.
+
+        Raises:
+            ConfigurationError: The name is missing, empty, already registered, or built in (fixed,
+                exponential).
+        """
+        _check_name(name, "backoff")
+
+        def register(strategy: BackoffStrategy, backoff: str) -> None:
+            backoffs = self._registry.backoffs
+            if backoff in ("fixed", "exponential") or backoff in backoffs:
+                raise ConfigurationError(f"backoff {backoff!r} cannot be registered: built in, or taken")
+            backoffs[backoff] = strategy
+
+        return _decorated(name, "backoff", register)
+
+    @explained()
+    def on_job(self, hook: J) -> J:
+        """Register a function to call with each ``JobEvent``. It runs on the worker's loop: do not block."""
+        self._registry.job_hooks.append(hook)
+        return hook
+
+    @explained()
+    def on_start(self, hook: L) -> L:
+        """Register a function that runs once before the worker takes jobs; if it raises, the start fails.
+
+        If it has a parameter without a default, it is called with a ``Serving``.
+        """
+        self._registry.start_hooks.append(hook)
+        return hook
+
+    @explained()
+    def on_stop(self, hook: K) -> K:
+        """Register a function that runs once after the worker's last job, even if its start failed."""
+        self._registry.stop_hooks.append(hook)
+        return hook
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What a worker serves, passed to the start hooks that take an argument.
-
-    Attributes:
-        queues: Their names.
-        settings: The connection with its prefix, for clients that the hook makes.
-    """
-
-    queues: tuple[str, ...]
-    settings: ConnectionSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process.
-
-    Attributes:
-        at_most_once: Do not run a job again whose worker was lost.
-        batch_wait: Seconds that a batch waits for more jobs.
-        grace: Seconds in which the function may return after its time limit.
-    """
-
-    function: Callable[..., Any]
-    is_async: bool
-    in_process: bool = False
-    at_most_once: bool = False
-    batch_size: int = 0
-    batch_wait: float = 0.0
-    grace: float = 0.0
-
-
-class Handlers:
+class Handlers(RegistersHandlers):
     """Handlers by job name, for one or several workers.
 
     Example:
         >>> handlers = Handlers()
-        >>> @handlers.handler("double")
+        >>> @handlers.handler
         ... def double(ctx):
         ...     return ctx.data * 2
     """
@@ -105,110 +215,18 @@ class Handlers:
         self.job_hooks: list[JobHook] = []
         self.backoffs: dict[str, BackoffStrategy] = {}
 
-    @explained()
-    def handler(
-        self, name: str, *, process: bool = False, at_most_once: bool = False, grace: Duration = 0
-    ) -> Callable[[H], H]:
-        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
+    @property
+    def _registry(self) -> Handlers:
+        return self
 
-        Args:
-            name: The job name.
-            process: Run it in a separate process, which a timeout or a cancel kills. It must be a plain
-                function at the top level of a module, and its ``ctx.cancelled`` is never set.
-            at_most_once: If the worker of a job is lost, fail the job for good instead of running it again,
-                even if it has attempts left. If the worker was only unreachable, its run continues until
-                its next heartbeat. Costs one read per job.
-            grace: How long a plain function in a thread, which cannot be killed, may take to return after its
-                time limit. ``ctx.cancelled`` is set when the limit passes. The attempt ends when the function
-                returns or the grace is over, so that the next attempt does not run beside it. By default the
-                attempt ends at once.
+    def register(self, name: str, registered: Registered) -> None:
+        """Register a handler as it is.
 
         Raises:
-            ConfigurationError: The name is empty or already registered, the function is async although
-                ``process`` is set, or the grace is negative or set for a handler that runs in no thread.
+            ConfigurationError: The name has another one.
         """
-        _check_name(name)
-        grace_seconds = seconds(duration(f"the grace of handler {name!r}", grace))
-
-        def register(function: H) -> H:
-            is_async = inspect.iscoroutinefunction(function)
-            if process and is_async:
-                raise ConfigurationError(
-                    f"handler {name!r} is async: only a plain function runs in a process"
-                )
-            if grace and (is_async or process):
-                raise ConfigurationError(
-                    f"handler {name!r} cannot have a grace: only plain functions in threads can"
-                )
-            self._register(name, Registered(function, is_async, process, at_most_once, grace=grace_seconds))
-            return function
-
-        return register
-
-    @explained()
-    def batch_handler(self, name: str, *, size: int, wait: Duration = 0.05) -> Callable[[B], B]:
-        """Register a function that handles up to ``size`` jobs at once: it takes and returns a list.
-
-        It runs once ``size`` jobs have arrived, or ``wait`` after the first. A batch takes one place of the
-        worker's concurrency; each of its jobs keeps its own attempts. Its time limit is the longest of its
-        jobs.
-
-        Raises:
-            ConfigurationError: The name is empty or already registered, the size is not 1 to 1,000, or the
-                wait is negative.
-        """
-        _check_name(name)
-        if not 1 <= size <= MAX_BATCH:
-            raise ConfigurationError(f"the size of a batch must be 1 to {MAX_BATCH}, got {described(size)}")
-        batch_wait = seconds(duration("the wait of a batch", wait))
-
-        def register(function: B) -> B:
-            is_async = inspect.iscoroutinefunction(function)
-            self._register(name, Registered(function, is_async, batch_size=size, batch_wait=batch_wait))
-            return function
-
-        return register
-
-    @explained()
-    def backoff(self, name: str) -> Callable[[S], S]:
-        """Register a backoff for jobs that name it; called with the number of failures and the error.
-
-        Raises:
-            ConfigurationError: The name is empty, already registered, or built in (fixed, exponential).
-        """
-
-        def register(strategy: S) -> S:
-            if not name or name in ("fixed", "exponential") or name in self.backoffs:
-                raise ConfigurationError(f"backoff {name!r} cannot be registered: empty, built in, or taken")
-            self.backoffs[name] = strategy
-            return strategy
-
-        return register
-
-    def _register(self, name: str, registered: Registered) -> None:
         if self._handlers.setdefault(name, registered).function is not registered.function:
             raise ConfigurationError(f"job {name!r} has a handler already")
-
-    @explained()
-    def on_job(self, hook: J) -> J:
-        """Register a function to call with each ``JobEvent``. It runs on the worker's loop: do not block."""
-        self.job_hooks.append(hook)
-        return hook
-
-    @explained()
-    def on_start(self, hook: L) -> L:
-        """Register a function that runs once before the worker takes jobs; if it raises, the start fails.
-
-        If it has a parameter without a default, it is called with a ``Serving``.
-        """
-        self.start_hooks.append(hook)
-        return hook
-
-    @explained()
-    def on_stop(self, hook: K) -> K:
-        """Register a function that runs once after the worker's last job, even if its start failed."""
-        self.stop_hooks.append(hook)
-        return hook
 
     @explained()
     def include(self, other: Handlers) -> None:
@@ -218,7 +236,7 @@ class Handlers:
             ConfigurationError: A job name or backoff is in both.
         """
         for name, registered in other._handlers.items():
-            self._register(name, registered)
+            self.register(name, registered)
         for name, strategy in other.backoffs.items():
             if self.backoffs.setdefault(name, strategy) is not strategy:
                 raise ConfigurationError(f"backoff {name!r} is registered twice")
@@ -266,6 +284,32 @@ def _needs_argument(hook: Callable[..., object]) -> bool:
     return any(one.kind in named and one.default is one.empty for one in parameters)
 
 
-def _check_name(name: str) -> None:
-    if not name:
-        raise ConfigurationError("a handler needs a job name")
+def _check_name(name: object, what: str) -> None:
+    """Refuse what can neither name a function nor be one."""
+    if name == "":
+        raise ConfigurationError(f"a {what} needs a name, got an empty one")
+    if not (name is None or isinstance(name, str) or callable(name)):
+        raise ConfigurationError(f"the name of a {what} must be str, got {described(name)}")
+
+
+def _decorated(name: Any, what: str, register: Callable[[Any, str], None]) -> Any:
+    """The function that ``name`` is, registered; or the decorator that registers one."""
+
+    def decorate(function: F) -> F:
+        register(function, name if isinstance(name, str) else _name_of(function, what))
+        return function
+
+    return decorate(name) if callable(name) else decorate
+
+
+def _name_of(function: Callable[..., object], what: str) -> str:
+    """The name of a function.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    name = getattr(function, "__name__", "<unnamed>")
+    if not isinstance(name, str) or name.startswith("<"):
+        kind = "a lambda" if name == "<lambda>" else described(function)
+        raise ConfigurationError(f'the {what} is {kind}, which has no name. Fix: give one, such as "clean"')
+    return name

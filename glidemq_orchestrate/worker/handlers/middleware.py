@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.worker.handlers.execution import Execution
-from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 
 Proceed: TypeAlias = Callable[[], Awaitable[Any]]
 """Calls the handler through the inner middleware."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.handlers.handler import Registered
+from glidemq_orchestrate.worker.handlers.registered import Registered
 
 
 class Batches:

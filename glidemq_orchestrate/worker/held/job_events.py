@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.handlers.handler import JobEvent
 from glidemq_orchestrate.worker.handlers.middleware import Middleware
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.log import about
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

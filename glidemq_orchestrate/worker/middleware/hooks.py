@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from glidemq_orchestrate.worker.handlers.handler import Handlers, JobEvent
+from glidemq_orchestrate.worker.handlers.handler import Handlers
 from glidemq_orchestrate.worker.handlers.middleware import Middleware
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.log import about
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

@@ -34,7 +34,7 @@ from glidemq_orchestrate.worker.execution.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse
 from glidemq_orchestrate.worker.execution.threads import CallResult, call_async
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
-from glidemq_orchestrate.worker.handlers.handler import Handler
+from glidemq_orchestrate.worker.handlers.registered import Handler
 from glidemq_orchestrate.worker.held.suspects import Suspects
 from glidemq_orchestrate.worker.leases.watchdog import RunningHandler
 from glidemq_orchestrate.worker.services.handler_service import HandlerService

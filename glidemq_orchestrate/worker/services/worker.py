@@ -42,8 +42,9 @@ from glidemq_orchestrate.worker.execution.unhandled import Unhandled
 from glidemq_orchestrate.worker.feed.feed import Feed
 from glidemq_orchestrate.worker.feed.receipts import Receipts
 from glidemq_orchestrate.worker.handlers.allowed_imports import check_packages
-from glidemq_orchestrate.worker.handlers.handler import H, Handlers, Serving
+from glidemq_orchestrate.worker.handlers.handler import Handlers, RegistersHandlers
 from glidemq_orchestrate.worker.handlers.middleware import Middleware, check_middleware
+from glidemq_orchestrate.worker.handlers.registered import Serving
 from glidemq_orchestrate.worker.held.runner import JobRunner
 from glidemq_orchestrate.worker.job_slots import JobSlots
 from glidemq_orchestrate.worker.leases.heartbeats import Heartbeats
@@ -64,7 +65,7 @@ RECLAIM_SECONDS: Final = 2.0
 GIVE_UP_SECONDS: Final = 5.0
 
 
-class Worker(HandlerService):
+class Worker(HandlerService, RegistersHandlers):
     """Run the jobs of queues with the registered handlers until it is stopped.
 
     Args:
@@ -78,7 +79,7 @@ class Worker(HandlerService):
         rate_limit: How often jobs start, over all workers of a queue; a limit that is set on
             the queue takes precedence.
         token_limit: No job starts while more tokens are spent, as reported by the jobs themselves.
-        handlers: Handlers defined elsewhere; ``worker.handler`` adds to them.
+        handlers: Handlers defined elsewhere; the decorators of the worker add to them.
         prefix: First part of every key.
         lock_duration: Another worker takes the jobs over after this long without a heartbeat (a worker with a
             longer duration waits for its own); at least a second.
@@ -149,16 +150,9 @@ class Worker(HandlerService):
         self._jobs: JobRunner | None = None
         self._processes: Processes | None = None
 
-    def handler(
-        self, name: str, *, process: bool = False, at_most_once: bool = False, grace: Duration = 0
-    ) -> Callable[[H], H]:
-        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
-
-        With ``process=True`` it runs in a process that a timeout or a cancel kills. With
-        ``at_most_once=True`` a job is not run again if its worker is lost. ``grace`` is the time that a plain
-        function gets to return after its time limit. See ``Handlers.handler``.
-        """
-        return self.handlers.handler(name, process=process, at_most_once=at_most_once, grace=grace)
+    @property
+    def _registry(self) -> Handlers:
+        return self.handlers
 
     # --- the service ---
 
@@ -243,7 +237,7 @@ class Worker(HandlerService):
             Budget(run, queues, messenger),
             Tracing(),
             *self._middleware,
-            TimeLimit(),
+            TimeLimit(self.handlers),
         )
 
     async def _drain(self) -> None:

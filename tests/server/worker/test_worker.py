@@ -29,7 +29,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
-from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:

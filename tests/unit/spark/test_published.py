@@ -33,7 +33,7 @@ from glidemq_orchestrate.spark.published.locations.version import (
     visible,
 )
 from glidemq_orchestrate.worker.handlers.context import Unheard
-from glidemq_orchestrate.worker.handlers.handler import JobEvent
+from glidemq_orchestrate.worker.handlers.registered import JobEvent
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 DAY_MS = 86_400_000

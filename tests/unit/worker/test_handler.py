@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Handlers, RetryLater, Suspend, Unrecoverable
+from glidemq_orchestrate import Handlers, RetryLater, Suspend, Unrecoverable, Worker
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.worker.handlers.context import Cancelled
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Context
+    from glidemq_orchestrate.worker import JobEvent
 
 
 def one(ctx: Context) -> int:
@@ -47,7 +49,7 @@ def test_a_name_has_one_handler_and_the_same_twice_is_fine() -> None:
 
 
 def test_a_handler_needs_a_name() -> None:
-    with pytest.raises(ConfigurationError, match="job name"):
+    with pytest.raises(ConfigurationError, match="needs a name"):
         Handlers().handler("")
 
 
@@ -122,7 +124,7 @@ def test_a_batch_has_a_size_and_a_wait(size: int, seconds: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "fixed", "exponential"])
 def test_a_backoff_needs_a_name_of_its_own(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be registered"):
+    with pytest.raises(ConfigurationError, match=r"a backoff needs a name|cannot be reg"):
         Handlers().backoff(name)(lambda failures, error: timedelta(0))
 
 
@@ -157,3 +159,79 @@ def test_a_cancellation_is_seen_by_asking_and_by_waiting() -> None:
 def test_a_suspension_cannot_end_before_it_begins() -> None:
     with pytest.raises(ValueError, match="timeout of Suspend"):
         Suspend("x", timedelta(0))
+
+
+def test_the_name_of_a_function_is_the_job_name_unless_another_is_given() -> None:
+    handlers = Handlers()
+    assert handlers.handler(one) is one
+    assert handlers.handler()(two) is two
+    assert handlers.handler(three, timeout=60) is three
+    assert handlers.batch_handler(size=3)(many) is many
+    assert handlers.names == ["many", "one", "three", "two"]
+    assert handlers.registered["three"].timeout == timedelta(minutes=1)
+    handlers.handler("other", timeout=timedelta(seconds=5))(one)
+    assert handlers.registered["other"].timeout == timedelta(seconds=5)
+
+
+def test_a_backoff_is_named_like_its_function() -> None:
+    handlers = Handlers()
+
+    @handlers.backoff
+    def patient(failures: int, error: BaseException) -> float:
+        return failures * 60.0
+
+    handlers.backoff("slow")(patient)
+    assert handlers.backoffs == {"patient": patient, "slow": patient}
+
+
+class Unnamed:
+    def __call__(self, ctx: Context) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("function", [lambda ctx: ctx.data, partial(one), Unnamed()])
+def test_a_function_without_a_name_needs_a_job_name(function: Any) -> None:
+    handlers = Handlers()
+    with pytest.raises(ConfigurationError, match=r'has no name. Fix: give one, such as "clean"'):
+        handlers.handler(function)
+    with pytest.raises(ConfigurationError, match="has no name"):
+        handlers.handler()(function)
+    with pytest.raises(ConfigurationError, match="has no name"):
+        handlers.batch_handler(size=2)(function)
+    assert handlers.handler("given")(function) is function
+
+
+@pytest.mark.parametrize("name", [5, b"clean", ["clean"]])
+def test_a_name_is_text(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be str"):
+        Handlers().handler(name)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "60", float("nan")])
+def test_the_timeout_of_a_handler_is_a_duration(timeout: Any) -> None:
+    with pytest.raises(ConfigurationError, match="timeout of a handler"):
+        Handlers().handler("a", timeout=timeout)
+    with pytest.raises(ConfigurationError, match="timeout of a batch"):
+        Handlers().batch_handler("a", size=2, timeout=timeout)
+
+
+def test_a_worker_registers_with_the_same_decorators() -> None:
+    handlers = Handlers()
+    worker = Worker("valkey://nowhere:1", queues=["etl"], handlers=handlers)
+    assert worker.handler(one) is one
+    assert worker.batch_handler(size=3)(many) is many
+
+    @worker.backoff
+    def patient(failures: int, error: BaseException) -> float:
+        return failures * 60.0
+
+    @worker.on_start
+    @worker.on_stop
+    def hook() -> None: ...
+
+    @worker.on_job
+    def seen(event: JobEvent) -> None: ...
+
+    assert handlers.names == ["many", "one"]
+    assert (handlers.backoffs, handlers.job_hooks) == ({"patient": patient}, [seen])
+    assert handlers.start_hooks == handlers.stop_hooks == [hook]

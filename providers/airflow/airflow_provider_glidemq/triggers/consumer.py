@@ -20,7 +20,7 @@ from airflow_provider_glidemq.triggers.events import start
 from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Context, Handlers, RetryLater, Worker
 from glidemq_orchestrate.errors import ConfigurationError, JobNotFound
-from glidemq_orchestrate.worker.handlers.handler import Registered
+from glidemq_orchestrate.worker.handlers.registered import Registered
 
 logger = logging.getLogger(__name__)
 
