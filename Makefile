@@ -120,6 +120,11 @@ chaos: setup  ## Kill, cut and freeze while flows run; check every promise (KILL
 mutate: setup  ## Put defects in; chaos must find each of them (some 20 minutes).
 	$(BIN)/python -m tests.chaos.mutate
 
+# SEED is the first of HISTORIES seeds: SEED=1234 HISTORIES=1 replays one.
+HISTORIES ?= 1000
+simulate: setup  ## Run whole systems in simulated time: HISTORIES histories on each path, SEED to repeat one.
+	$(BIN)/python -m tests.properties.simulation --histories $(HISTORIES) $(if $(SEED),--seed $(SEED))
+
 # CASES=100000 is the long run, of half an hour or so; SEED repeats one.
 CASES ?= 10000
 fuzz: setup  ## Give bad input to every entry of the package: CASES cases, SEED to repeat a run.

@@ -46,3 +46,11 @@ def test_every_decision_is_linked_and_one_page_long() -> None:
     assert linked == {str(page.relative_to(ROOT)) for page in PAGES}
     for page in PAGES:
         assert len(page.read_text(encoding="utf-8").splitlines()) <= 40, page.name
+
+
+def test_every_verb_of_make_has_a_recipe_and_a_line_in_its_help() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    verbs = set(re.findall(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)[0].split())
+    assert verbs == set(re.findall(r"^([a-z-]+):.*## ", text, flags=re.MULTILINE))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`make ([a-z-]+)`", readme + CONTRIBUTING)) <= verbs
