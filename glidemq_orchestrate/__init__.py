@@ -33,10 +33,7 @@ _PUBLIC: Final = {
     # jobs, schedules and events
     "jobs.adding": ("NewJob",),
     "jobs.options": ("JobOptions",),
-    "jobs.backoff": ("Backoff",),
-    "jobs.deduplication": ("Deduplication",),
-    "jobs.ordering": ("Ordering", "RateLimit"),
-    "jobs.retention": ("Keep",),
+    "jobs.option_values": ("Backoff", "Deduplication", "Ordering", "RateLimit", "Keep"),
     "jobs.job": ("Job",),
     "jobs.states": ("JobState",),
     "schedules.schedule": ("JobTemplate", "Schedule"),

@@ -16,9 +16,8 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs.calls import EncodedJob, job_words
-from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.jobs.adding import EncodedJob, job_words
+from glidemq_orchestrate.jobs.job import JobId, job_fields
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
@@ -166,7 +165,7 @@ def _letter_of(queue: QueueKeys, note: FailureNote) -> Op[FailureNote | None]:
     if note.subscription is not None:
         return note
     try:
-        fields = yield from ask(job_calls.job_fields(queue, note.job_id))
+        fields = yield from ask(job_fields(queue, note.job_id))
     except ProtocolError as exc:
         return replace(note, name="unnamed", reason=f"the job cannot be read: {exc}")
     state = fields.get("state")

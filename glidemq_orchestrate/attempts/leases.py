@@ -11,7 +11,7 @@ from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, function
 from glidemq_orchestrate.wire.codec import readable

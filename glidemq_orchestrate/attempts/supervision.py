@@ -24,7 +24,7 @@ from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows import index, running
 from glidemq_orchestrate.flows.backend import sweep_all
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.worker_id import OURS
+from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each, command, function
 from glidemq_orchestrate.wire.isolated import isolated

@@ -13,8 +13,7 @@ from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotS
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
-from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, OURS
+from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, OURS, Attempt
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import parsed_object

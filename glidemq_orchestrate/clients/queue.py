@@ -13,9 +13,9 @@ from glidemq_orchestrate.clients.operations.usage import UsageOperations
 from glidemq_orchestrate.clients.twins import awaited, awaited_twice, blocking, blocking_twice
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.adding import NewJob
+from glidemq_orchestrate.jobs.changes import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import OutputChunk
-from glidemq_orchestrate.jobs.suspension import Signal, SuspendInfo
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo

@@ -10,11 +10,10 @@ from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.rows import LAST_RANK, read_row
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.fields import JobField
-from glidemq_orchestrate.jobs.job_hash import end_of_stub
-from glidemq_orchestrate.jobs.started import started
+from glidemq_orchestrate.jobs.attempt import worker_of
+from glidemq_orchestrate.jobs.job import started
+from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, function
 from glidemq_orchestrate.wire.codec import decode as decode_json

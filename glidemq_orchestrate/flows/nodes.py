@@ -24,9 +24,9 @@ from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rows import read_rows
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.jobs import logs as job_logs
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.jobs.output import LogRange, read_logs
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -93,8 +93,8 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
         ranges = []
         for name, row in zip(part, rows, strict=True):
             _, queue, job_id, *_ = node_rows.read_row(row or "") or (0, "", "")  # for a broken row
-            ranges.append(job_logs.LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
-        read = yield from job_logs.read(ranges, partial(_current, ref))
+            ranges.append(LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
+        read = yield from read_logs(ranges, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))
     return found
 

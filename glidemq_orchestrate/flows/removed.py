@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from glidemq_orchestrate.errors import NodeNotRepeatable
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 
 _NAMED: Final = 3

@@ -17,13 +17,8 @@ from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.jobs.options import (
-    DEFAULT_OPTIONS,
-    Fallback,
-    JobOptions,
-    OptionKeywords,
-    with_keywords,
-)
+from glidemq_orchestrate.jobs.option_values import Fallback
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.codec import Json, JsonLike
 

@@ -1,4 +1,4 @@
-"""Adds jobs, and waits for the result of one."""
+"""Adds jobs."""
 
 from __future__ import annotations
 
@@ -6,38 +6,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
 
-from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import (
     InvalidJob,
-    JobFailed,
     JobNotFound,
     JobSkipped,
     ProtocolError,
-    WaitTimeout,
 )
-from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.names import JOB_NAME
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.bounds import milli
-from glidemq_orchestrate.jobs.calls import EncodedJob
-from glidemq_orchestrate.jobs.job import Job, JobId
-from glidemq_orchestrate.jobs.options import (
-    DEFAULT_OPTIONS,
-    JobOptions,
-    JobRef,
-    OptionKeywords,
-    with_keywords,
-)
-from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function
-from glidemq_orchestrate.wire.codec import Json, JsonLike, decode, encode, pack
+from glidemq_orchestrate.jobs.job import JobId, job_exists
+from glidemq_orchestrate.jobs.option_values import Deduplication, JobRef
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
+from glidemq_orchestrate.wire.codec import JsonLike, encode, pack
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 CHUNK_JOBS: Final = 100
 CHUNK_CHARACTERS: Final = 1_000_000
 NOT_ADDED: Final = ("skipped", "duplicate")
-REREAD_MS: Final = 1000
 BATCH_CALLS: Final = 500
 BATCH_CHARACTERS: Final = 8_000_000
 
@@ -86,9 +74,9 @@ def _is_plain(options: JobOptions) -> bool:
 
 def _add_one(queue: QueueKeys, job: EncodedJob, now_ms: int) -> Call[list[str | None]]:
     if job.options.deduplication:
-        call = job_calls.dedup(queue, job.options.deduplication, job, now_ms)
+        call = dedup(queue, job.options.deduplication, job, now_ms)
     else:
-        call = job_calls.add_job(queue, job.name, job.data, job.options, now_ms)
+        call = add_job_call(queue, job.name, job.data, job.options, now_ms)
 
     def decode(reply: Any) -> list[str | None]:
         job_id = call.decode(reply)
@@ -180,11 +168,11 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
     yield from _check_parents(queue, [job])
     options, mark = job.options, job.options.deduplication
     if mark is None:
-        word = yield from ask(job_calls.add_job(queue, job.name, job.data, options, now_ms))
+        word = yield from ask(add_job_call(queue, job.name, job.data, options, now_ms))
     else:
-        word = yield from ask(job_calls.dedup(queue, mark, job, now_ms))
+        word = yield from ask(dedup(queue, mark, job, now_ms))
     if mark and word == "skipped":
-        existing = yield from ask(job_calls.deduplicated_job(queue, mark.id))
+        existing = yield from ask(deduplicated_job(queue, mark.id))
         raise JobSkipped(queue.queue, mark.id, existing)
     if word == "duplicate":
         raise InvalidJob(
@@ -206,57 +194,6 @@ def add_many(
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A job to wait for: until when, and the position where its events begin."""
-
-    job_id: JobId
-    timeout_ms: int
-    deadline: int
-    position: str
-
-
-def add_awaited(
-    queue: QueueKeys, new: NewJob, timeout_ms: int, clock: Clock, *, packed: bool = False
-) -> Op[Awaited]:
-    """Add a job for ``wait_for``; a separate operation, since only this part is confirmed."""
-    if new.options.remove_on_complete or new.options.remove_on_fail:
-        raise InvalidJob(
-            "remove_on_complete and remove_on_fail must not be set: the job is read when it ends"
-        )
-    if timeout_ms <= 0:
-        raise InvalidJob("timeout must be at least a millisecond")
-    position = yield from events.tail(queue)
-    deadline = clock.monotonic_ms() + timeout_ms
-    job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
-    return Awaited(job_id, timeout_ms, deadline, position)
-
-
-def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
-    """Wait for the result of a job. Events wake it; the job is also re-read, since events can be lost."""
-    job_id, position, deadline = awaited.job_id, awaited.position, awaited.deadline
-    while True:
-        reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
-        position = yield from _wait_for_end(queue, job_id, position, reread, clock)
-        state, result, reason = yield from ask(job_calls.job_outcome(queue, job_id))
-        if state == JobState.COMPLETED:
-            return decode(result, where=f"result of job {job_id}")
-        if state == JobState.FAILED:
-            raise JobFailed(job_id, reason or "no reason given")
-        if state is None:
-            raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed during the wait")
-        if clock.monotonic_ms() >= deadline:
-            raise WaitTimeout(f"job {job_id} is still {state} after {awaited.timeout_ms} ms")
-
-
-def get_job(queue: QueueKeys, job_id: str, *, lenient: bool = False) -> Op[Job]:
-    """Read one job."""
-    fields = yield from ask(job_calls.job_fields(queue, job_id))
-    if "state" not in fields:
-        raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
-    return Job.from_wire(queue.queue, fields, lenient=lenient)
-
-
 def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
     JOB_NAME.check(new.name)
     text = encode(new.data, where=f"data of job {new.name}")
@@ -273,9 +210,7 @@ def _check_parents(queue: QueueKeys, jobs: Sequence[EncodedJob]) -> Op[None]:
     parents = list({job.options.parent for job in jobs if job.options.parent} - new)
     for first in range(0, len(parents), BATCH_CALLS):
         page = parents[first : first + BATCH_CALLS]
-        found = yield from ask_all(
-            [job_calls.job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page]
-        )
+        found = yield from ask_all([job_exists(QueueKeys(queue.prefix, one.queue), one.id) for one in page])
         for parent, exists in zip(page, found, strict=True):
             if not exists:
                 raise JobNotFound(
@@ -299,17 +234,74 @@ def _batches(
         yield batch
 
 
-def _wait_for_end(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
-    """Read events until one of them may be the end of the job, or until ``until_ms``."""
-    while (left := until_ms - clock.monotonic_ms()) > 0:
-        for event in (yield from events.read(queue, position, left)):
-            position = event.id
-            if event.job_id == job_id and event.kind in (
-                "completed",
-                "failed",
-                "expired",
-                "revoked",
-                "removed",
-            ):
-                return position
-    return position
+@dataclass(frozen=True, slots=True)
+class EncodedJob:
+    """A job in its encoded form."""
+
+    name: str
+    data: str
+    options: JobOptions
+
+
+def add_job_call(queue: QueueKeys, name: str, data: str, options: JobOptions, now_ms: int) -> Call[str]:
+    """Create one job; idempotent only with a custom job id. Returns the id or ``duplicate``."""
+    keys = [*queue.keys("id", "stream", "scheduled", "events"), *_parent_keys(queue, options)]
+    return function("glidemq_addJob", keys, job_words(EncodedJob(name, data, options), now_ms), _added)
+
+
+def dedup(queue: QueueKeys, deduplication: Deduplication, job: EncodedJob, now_ms: int) -> Call[str]:
+    """Create one job unless a job has its deduplication id. Returns the id, ``duplicate`` or ``skipped``."""
+    keys = [*queue.keys("dedup", "id", "stream", "scheduled", "events"), *_parent_keys(queue, job.options)]
+    ttl = milliseconds(deduplication.ttl) if deduplication.ttl else 0
+    words = (deduplication.id, ttl, deduplication.mode, *job_words(job, now_ms))
+    return function("glidemq_dedup", keys, words, _added)
+
+
+def deduplicated_job(queue: QueueKeys, deduplication_id: str) -> Call[str | None]:
+    """The id of the job with a deduplication id."""
+
+    def decode(reply: Any) -> str | None:
+        return reply.rpartition(":")[0] or None if reply else None
+
+    return command("HGET", queue.key("dedup"), deduplication_id, decode=decode)
+
+
+def _added(reply: Any) -> str:
+    """The id or word in the reply; raises an error for a refusal."""
+    if str(reply).startswith("ERR:"):
+        raise ProtocolError(f"job was refused: {reply}")
+    return replies.text(reply)
+
+
+def _parent_keys(queue: QueueKeys, options: JobOptions) -> list[str]:
+    # Also for a parent in another queue, as the child may end before it is registered with the parent.
+    parent = options.parent
+    return [QueueKeys(queue.prefix, parent.queue).deps(parent.id)] if parent else []
+
+
+def job_words(job: EncodedJob, now_ms: int) -> tuple[Word, ...]:
+    """Arguments 1 to 19 of ``glidemq_addJob`` and of ``glidemq_dedup``."""
+    options = job.options
+    order, parent = options.ordering, options.parent
+    limit, bucket = (order.rate_limit, order.token_bucket) if order else (None, None)
+    return (
+        job.name,
+        job.data,
+        options.to_wire(),
+        now_ms,
+        milliseconds(options.delay),
+        options.priority,
+        parent.id if parent else "",
+        options.attempts,
+        order.key if order else "",
+        order.concurrency if order else 0,
+        limit.max if limit else 0,
+        milliseconds(limit.per) if limit else 0,
+        milli(bucket.capacity) if bucket else 0,
+        milli(bucket.refill_per_second) if bucket else 0,
+        milli(options.cost) if options.cost else 0,
+        milliseconds(options.ttl) if options.ttl else 0,
+        options.job_id or "",
+        int(options.lifo),
+        parent.queue if parent else "",
+    )

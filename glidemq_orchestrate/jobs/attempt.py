@@ -1,23 +1,26 @@
-"""An attempt, which is one run of a job in a worker, and the calls that write on its behalf."""
+"""An attempt, which is one run of a job in a worker; its token and worker id; the calls that write for it.
+
+The id of a worker contains the length of its leases. The search for lost workers needs it, and a killed
+worker can no longer report it. So it is part of the name under which the server stores the holder of a job
+or message; ``parts/lease.lua`` reads it there.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
-from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE
+from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, function
-from glidemq_orchestrate.wire.codec import is_utf8, sendable
+from glidemq_orchestrate.wire.codec import is_utf8, readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_generation
 from glidemq_orchestrate.wire.stored import exact
-
-MAX_MESSAGES: Final = 100
-MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 
 
 @dataclass(slots=True)
@@ -148,31 +151,6 @@ def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Cal
     )
 
 
-def add_log(attempt: Attempt, queue: QueueKeys, line: str) -> Call[str]:
-    """Append a line to the log of the job. Not idempotent."""
-    keys = [queue.job(attempt.job_id), queue.log(attempt.job_id)]
-    return function("gmo_append", keys, (0, *proof(attempt), "log", sendable(line)), replies.text)
-
-
-def add_output(attempt: Attempt, queue: QueueKeys, fields: Mapping[str, str]) -> Call[str]:
-    """Append to the output of the job; returns the entry's id. Not idempotent."""
-    keys = [queue.job(attempt.job_id), queue.output(attempt.job_id)]
-    words = chain.from_iterable(fields.items())
-    return function("gmo_append", keys, (0, *proof(attempt), "output", *words), replies.text)
-
-
-def write_messages(
-    attempt: Attempt, queue: QueueKeys, first: int, texts: Sequence[str], now_ms: int
-) -> Call[int]:
-    """Append up to ``MAX_MESSAGES`` messages, numbered from ``first`` on; returns the new total.
-
-    They expire ``MESSAGES_KEPT_MS`` after the last one. Idempotent.
-    """
-    keys = [queue.job(attempt.job_id), queue.messages(attempt.job_id)]
-    words = (now_ms, *proof(attempt), MESSAGES_KEPT_MS, first, *texts)
-    return function("gmo_write_messages", keys, words, replies.integer, repeatable=True)
-
-
 def note_published(attempt: Attempt, queue: QueueKeys, lines: Sequence[str], now_ms: int) -> Call[int]:
     """Record what an attempt has written; see ``gmo_note_published.lua``. Returns the number of records."""
     words = (now_ms, *proof(attempt), *lines)
@@ -194,3 +172,61 @@ def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[int]:
 def proof(attempt: Attempt) -> Sequence[Word]:
     """The arguments with which the server checks the lease; see ``lease.lua``."""
     return (attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)
+
+
+def from_outside(job_id: str) -> Sequence[Word]:
+    """The proof of a caller that does not run the job."""
+    return (job_id, "", "", "", "")
+
+
+_BETWEEN = "/"
+
+
+def token_of(worker_id: str, secret: str) -> str:
+    """The token of all attempts that a worker starts with one call."""
+    return f"{worker_id}{_BETWEEN}{secret}"
+
+
+def worker_of(token: str) -> str | None:
+    """The worker id in a token; None without one."""
+    return readable(token.rpartition(_BETWEEN)[0]) or None
+
+
+OURS: Final = "gmo-worker-"
+OF_BROADCASTS: Final = "gmo-broadcast-"
+_LEASE: Final = re.compile(r"-(\d{1,8})ms\Z")
+_MAX_MS: Final = 86_400_000
+
+
+def worker_id(kind: str, unique: str, lock_ms: int) -> str:
+    """The id of a worker; ``kind`` is ``OURS`` or ``OF_BROADCASTS``. Leases are capped at a day."""
+    return f"{kind}{unique}-{min(lock_ms, _MAX_MS)}ms"
+
+
+def lease_of(worker: str) -> timedelta | None:
+    """The length of the leases of a worker; None if its id does not contain it."""
+    found = _LEASE.search(worker)
+    return timedelta(milliseconds=int(found[1])) if found else None
+
+
+NOT_PASSED: Final = "the check did not pass"
+"""The failure reason of a job with ``must_pass``; its result is then stored as its progress."""
+
+
+def has_passed(result: Any) -> bool:
+    """Whether the result of a check passes, which is the default.
+
+    ``False`` does not pass, nor does ``{"passed": false}``, nor ``{"checks": [...]}`` with a failed part,
+    unless that part is a warning: ``{"passed": false, "severity": "WARN"}``.
+    """
+    if not isinstance(result, dict):
+        return result is not False
+    checks = result.get("checks")
+    parts = checks if isinstance(checks, list) else []
+    return result.get("passed") is not False and all(map(_is_fine, parts))
+
+
+def _is_fine(part: Any) -> bool:
+    if not isinstance(part, dict) or part.get("passed") is not False:
+        return True
+    return str(part.get("severity", "")).upper() in ("WARN", "WARNING")

@@ -1,28 +1,33 @@
-"""Changes the priority, delay, data, progress and log of a job, and reruns a failed job."""
+"""Changes a job: its priority, delay or data; retries, revokes, removes it; signals a suspended one."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any, Final
 
-from glidemq_orchestrate.errors import (
-    ConfigurationError,
-    JobStateConflict,
-)
+from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs import logs as job_logs
-from glidemq_orchestrate.jobs.bounds import check_text, whole
-from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.jobs.job_hash import missing
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.bounds import named, whole
+from glidemq_orchestrate.jobs.job_hash import JobField, missing
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY
-from glidemq_orchestrate.wire.call import Op, ask
-from glidemq_orchestrate.wire.codec import JsonLike, encode
-from glidemq_orchestrate.wire.keys import QueueKeys
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, command, function
+from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, readable
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
+
+MAX_JOBS: Final = 100
+"""How many jobs one call removes or retries at most."""
 
 
 def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
     """Run a failed job again, immediately."""
-    (word,) = yield from ask(job_calls.retry_jobs(queue, [job_id], now_ms))
+    (word,) = yield from ask(retry_jobs(queue, [job_id], now_ms))
     if word == "missing":
         raise missing(queue, job_id)
     if word == "flow":
@@ -34,40 +39,156 @@ def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 def change_priority(queue: QueueKeys, job_id: str, priority: int) -> Op[None]:
     """Change the priority of a job."""
     whole("priority", priority, 0, MAX_PRIORITY)
-    yield from ask(job_calls.change_priority(queue, job_id, priority))
+    yield from ask(_change("glidemq_changePriority", queue, job_id, (job_id, priority, GROUP)))
 
 
 def change_delay(queue: QueueKeys, job_id: str, delay: timedelta, now_ms: int) -> Op[None]:
     """Change the delay of a job."""
-    yield from ask(job_calls.change_delay(queue, job_id, milliseconds(delay), now_ms))
+    words = (job_id, milliseconds(delay), now_ms, GROUP)
+    yield from ask(_change("glidemq_changeDelay", queue, job_id, words))
 
 
 def promote(queue: QueueKeys, job_id: str) -> Op[None]:
     """Make a delayed job ready."""
-    yield from ask(job_calls.promote_job(queue, job_id))
-
-
-def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
-    """Append a log line to an existing job."""
-    check_text("log line", line)
-    yield from ask(job_calls.add_log(queue, job_id, line))
-
-
-def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:
-    """Read log lines."""
-    if limit < 0:
-        raise ConfigurationError("limit must not be negative")
-    (found,) = yield from job_logs.read([job_logs.LogRange(queue, job_id, first, limit)])
-    return found
+    yield from ask(_change("glidemq_promoteJob", queue, job_id, (job_id,)))
 
 
 def update(queue: QueueKeys, job_id: str, field: str, value: JsonLike, now_ms: int) -> Op[None]:
     """Change data or progress."""
     text = encode(value, where=f"{field} of job {job_id}")
-    yield from ask(job_calls.update_job(queue, job_id, field, text, now_ms))
+    yield from ask(update_job(queue, job_id, field, text, now_ms))
 
 
 def report_tokens(queue: QueueKeys, job_id: str, tokens: int, now_ms: int) -> Op[None]:
     """Report the number of tokens that a job used."""
     whole("tokens", tokens, 0)
-    yield from ask(job_calls.update_job(queue, job_id, "tpmTokens", tokens, now_ms))
+    yield from ask(update_job(queue, job_id, "tpmTokens", tokens, now_ms))
+
+
+Removal = tuple[list[str], list[tuple[str, str]]]
+
+
+def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, now_ms: int) -> Call[Removal]:
+    """Delete jobs by pairs of job id and stream entry (empty if unknown).
+
+    Returns a word for each job, and pairs of a removed job and a job in another queue that waits for it.
+    """
+    removed = list(jobs)
+
+    def decode(reply: Any) -> Removal:
+        words, elsewhere = reply
+        pairs = [(member, parent) for member, parent in replies.rows(2)(elsewhere)]
+        return replies.texts_of(len(removed))(words), pairs
+
+    args: list[Word] = [now_ms, event, *chain.from_iterable(removed)]
+    return function("gmo_remove_jobs", [queue.key("id")], args, decode)
+
+
+def retry_jobs(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Call[list[str]]:
+    """Run failed jobs again; returns a word for each."""
+    return function("gmo_retry_jobs", [queue.key("id")], (now_ms, *job_ids), replies.texts_of(len(job_ids)))
+
+
+def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
+    """Fail a job that is not running, flag a running one; returns a word and the flow to advance."""
+
+    def decode(reply: Any) -> tuple[str, str]:
+        word, flow_id = replies.texts(reply)
+        return word, flow_id
+
+    return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), decode)
+
+
+def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_ms: int) -> Call[int]:
+    """Change data, progress or reported tokens of an existing job. Idempotent."""
+    return function("gmo_update_job", [queue.job(job_id)], (now_ms, job_id, field, value), replies.integer)
+
+
+_REASONS = {
+    "error:invalid_state": "is in a state that does not allow this",
+    "error:not_delayed": "is not delayed",
+    "error:not_in_stream": "is already in the priority or LIFO list, where its place is fixed",
+    "error:not_in_scheduled": "has just become ready",
+    "error:not_active": "is not active",
+    "error:no_group": "has no ordering key",
+}
+
+
+def drop_entry(queue: QueueKeys, entry_id: str) -> list[Call[None]]:
+    """Acknowledge and delete an entry of the stream. Idempotent."""
+    stream = queue.key("stream")
+    return [
+        command("XACK", stream, GROUP, entry_id, decode=replies.anything),
+        command("XDEL", stream, entry_id, decode=replies.anything),
+    ]
+
+
+def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) -> Call[None]:
+    """A call that changes one job; the error words of its reply are raised as errors."""
+    keys = [queue.job(job_id), *queue.keys("stream", "scheduled", "events")]
+
+    def decode(reply: Any) -> None:
+        if reply == "error:not_found":
+            raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
+        if str(reply).startswith("error:"):
+            raise JobStateConflict(job_id, str(reply)[6:], _REASONS.get(reply, "cannot be changed"))
+
+    return function(name, keys, args, decode)
+
+
+def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
+    """Release a job from one of its dependencies or gates. Idempotent."""
+    keys = [queue.deps(job_id), queue.job(job_id), queue.key("stream"), queue.key("events")]
+    return function("glidemq_completeChild", keys, (member, job_id), replies.integer, repeatable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal that resumed a suspended job: its name, its data and when it arrived."""
+
+    name: str
+    data: Json
+    received_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendInfo:
+    """Why a job is suspended, since when, until when (None: no limit), and the signals received."""
+
+    reason: str | None
+    suspended_at: datetime | None
+    deadline: datetime | None
+    signals: list[Signal]
+
+
+def suspend_info(queue: QueueKeys, job_id: str) -> Op[SuspendInfo | None]:
+    """Why and since when a job is suspended; None if it is not."""
+    names: Sequence[JobField] = ("state", "suspendReason", "suspendedAt", "suspendTimeout", "signals")
+    state, reason, since, limit, signals = yield from ask(job_hash.get_some(queue, job_id, names, list))
+    if state is None:
+        raise missing(queue, job_id)
+    if state != JobState.SUSPENDED:
+        return None
+    deadline = moment(str(number(since) + number(limit))) if number(since) and number(limit) else None
+    return SuspendInfo(readable(reason or "") or None, moment(since), deadline, _signals(signals))
+
+
+def signal(queue: QueueKeys, job_id: str, name: str, data: JsonLike, now_ms: int) -> Op[bool]:
+    """Resume a suspended job; ``None`` means no data."""
+    named("signal", name)
+    text = "" if data is None else encode(data, where=f"data of signal {name}")
+    keys = [queue.job(job_id), *queue.keys("stream", "events", "suspended"), queue.signals(job_id)]
+    words = (job_id, name, text, now_ms)
+    reply = yield from ask(function("glidemq_signal", keys, words, replies.text))
+    return reply == "ok"
+
+
+def _signals(text: str | None) -> list[Signal]:
+    entries, found = parsed(text), []
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        stored, at = entry.get("data"), entry.get("receivedAt")
+        data = read_progress(stored) if isinstance(stored, str) else stored
+        found.append(Signal(str(entry.get("name", "")), data, moment(str(at)) if at else None))
+    return found

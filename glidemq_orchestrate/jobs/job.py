@@ -1,24 +1,33 @@
-"""A job as users see it: read from its hash, never written back."""
+"""A job as users see it, read from its hash and never written back; its dependencies and dependents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NewType
+from typing import Any, Final, NewType
 
-from glidemq_orchestrate.errors import DecodeError, InvalidJob
+from glidemq_orchestrate.errors import ChildrenFailed, DecodeError, InvalidJob, JobNotFound
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
-from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, Fallback, JobRef
-from glidemq_orchestrate.jobs.run_options import RunOptions
-from glidemq_orchestrate.jobs.started import START_FIELDS, started
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.attempt import lease_of, worker_of
+from glidemq_orchestrate.jobs.job_hash import (
+    FIELD_FLOW,
+    FIELD_NODE,
+    JOB_FIELDS,
+    JOB_FIELDS_WITHOUT_PAYLOAD,
+    JobField,
+    end_of_stub,
+    missing,
+)
+from glidemq_orchestrate.jobs.option_values import Fallback, JobRef
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, RunOptions
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.jobs.token import worker_of
-from glidemq_orchestrate.jobs.worker_id import lease_of
+from glidemq_orchestrate.wire import commands
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 from glidemq_orchestrate.wire.codec import Json, decode, readable
-from glidemq_orchestrate.wire.keys import read_generation
-from glidemq_orchestrate.wire.stored import moment, number, read_progress, span
+from glidemq_orchestrate.wire.keys import QueueKeys, is_gate, read_generation, read_member
+from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress, span
 
 JobId = NewType("JobId", str)
 
@@ -175,3 +184,87 @@ class JobLogs:
     lines: list[str]
     total: int
     first: int = 0
+
+
+START_FIELDS: Final[tuple[JobField, ...]] = ("state", "processedOn", "finishedOn", "gmo:token")
+"""The arguments of ``started``."""
+
+
+def started(state: str | None, begun: str | None, finished: str | None, token: str | None) -> str | None:
+    """The stored time when the last run began; None if it never ran or the time is unknown.
+
+    glide-mq's own functions replace it by the time of a failure, even for a job that never ran. Our workers
+    keep it, and are recognized by the token.
+    """
+    is_replaced = state == "failed" and bool(begun) and begun == finished and worker_of(token or "") is None
+    return None if is_replaced else begun
+
+
+def job_fields(queue: QueueKeys, job_id: str, *, with_payload: bool = True) -> Call[dict[str, str]]:
+    """The text fields of a job; empty for a missing one. ``with_payload`` includes data and result."""
+    names = JOB_FIELDS if with_payload else JOB_FIELDS_WITHOUT_PAYLOAD
+
+    def decode(reply: Any) -> dict[str, str]:
+        return {name: value for name, value in zip(names, reply, strict=True) if value is not None}
+
+    return job_hash.get_some(queue, job_id, names, decode)
+
+
+def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether the job exists; the remains of a removed job have no state."""
+    return command("HEXISTS", queue.job(job_id), "state", decode=bool)
+
+
+def get_job(queue: QueueKeys, job_id: str, *, lenient: bool = False) -> Op[Job]:
+    """Read one job."""
+    fields = yield from ask(job_fields(queue, job_id))
+    if "state" not in fields:
+        raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
+    return Job.from_wire(queue.queue, fields, lenient=lenient)
+
+
+def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
+    """The results of a job's dependencies.
+
+    Raises:
+        ChildrenFailed: One ended without a result. Does not apply to dependencies between nodes.
+    """
+    found = yield from ask(commands.members(queue.deps(job_id)))
+    places = [place for member in found if not is_gate(member) for place in read_member(member)]
+    names: tuple[JobField, ...] = ("state", "returnvalue", "failedReason", "gmo:removed", "gmo:flow", "opts")
+    rows = yield from ask_all([job_hash.get_some(keys, child, names, list) for keys, child in places])
+    values: dict[JobRef, Json] = {}
+    failed: dict[JobRef, str] = {}
+    for (keys, child), (state, result, reason, stub, flow, options) in zip(places, rows, strict=True):
+        ref = JobRef(keys.queue, child)
+        if state == JobState.COMPLETED:
+            values[ref] = decode(result, where=f"result of job {child}")
+        elif state is None and end_of_stub(stub or "") in ("", JobState.COMPLETED):
+            failed[ref] = "it was removed"
+        elif state == JobState.FAILED and not flow and not RunOptions.from_wire(options or "").portable:
+            failed[ref] = readable(reason or "") or "it has failed"
+    if failed:
+        raise ChildrenFailed(job_id, failed, values)
+    return values
+
+
+def parents(queue: QueueKeys, job_id: str) -> Op[list[JobRef]]:
+    """The jobs that wait for a job."""
+    fields = yield from ask(
+        job_hash.get_some(
+            queue, job_id, ("parentId", "parentQueue", "parentIds", "parentQueues", "state"), list
+        )
+    )
+    if fields[4] is None:
+        raise missing(queue, job_id)
+    found = yield from ask(commands.members(queue.parents(job_id)))
+    refs = [JobRef(keys.queue, parent) for member in found for keys, parent in read_member(member)]
+    single = [(fields[1], fields[0])] if fields[0] and fields[1] else []
+    for parent_queue, parent_id in [*single, *zip(_texts(fields[3]), _texts(fields[2]), strict=False)]:
+        refs.append(JobRef(parent_queue, parent_id))
+    return list(dict.fromkeys(refs))
+
+
+def _texts(text: str | None) -> list[str]:
+    found = parsed(text)
+    return [str(part) for part in found] if isinstance(found, list) else []

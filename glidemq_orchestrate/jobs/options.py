@@ -1,4 +1,4 @@
-"""The options of one job, checked on creation, and their form on the wire. Independent of the server."""
+"""The options of a job, checked on creation; their form on the wire, and what a worker reads back."""
 
 from __future__ import annotations
 
@@ -8,73 +8,34 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, TypedDict
 
-from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
+from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, seconds
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.backoff import Backoff
 from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
-from glidemq_orchestrate.jobs.deduplication import Deduplication, deduplication_wire
-from glidemq_orchestrate.jobs.ordering import Ordering, ordering_wire
-from glidemq_orchestrate.jobs.retention import Keep, Retention, check_retention
-from glidemq_orchestrate.wire.codec import Json, encode
-from glidemq_orchestrate.wire.keys import check_job_id, check_queue_name
+from glidemq_orchestrate.jobs.option_values import (
+    Backoff,
+    Deduplication,
+    Fallback,
+    JobRef,
+    Keep,
+    Ordering,
+    Retention,
+    check_retention,
+    deduplication_wire,
+    ordering_wire,
+)
+from glidemq_orchestrate.wire.codec import is_utf8
+from glidemq_orchestrate.wire.keys import check_job_id
+from glidemq_orchestrate.wire.stored import amount as stored_amount
 
 MAX_PRIORITY: Final = 2048
-
-
 MIN_LOCK: Final = timedelta(seconds=1)
-
-
 MAX_LOCK: Final = timedelta(days=1)
-
-
 DEFAULT_LOCK: Final = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """What an attempt after the first uses instead: ``fallbacks[0]`` on the second, and so on."""
-
-    model: str
-    provider: str | None = None
-    metadata: Mapping[str, Json] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a model that is not a name, and metadata that is not JSON."""
-        named("fallbacks.model", self.model)
-        check_fields(self, InvalidJob)
-        try:
-            encode(self.metadata, where="fallbacks.metadata")
-        except EncodeError as exc:
-            raise InvalidJob(str(exc)) from exc
-
-    def to_wire(self) -> dict[str, Any]:
-        """The element of the ``fallbacks`` list."""
-        wire: dict[str, Any] = {"model": self.model}
-        if self.provider is not None:
-            wire["provider"] = self.provider
-        if self.metadata is not None:
-            wire["metadata"] = dict(self.metadata)
-        return wire
-
-
-@dataclass(frozen=True, slots=True)
-class JobRef:
-    """A job of any queue under the same prefix."""
-
-    queue: str
-    id: str
-
-    def __post_init__(self) -> None:
-        """Refuse names that no job can have."""
-        try:
-            check_queue_name(self.queue)
-            check_job_id(self.id)
-        except (ConfigurationError, InvalidJob) as exc:
-            raise InvalidJob(f"not a job: {exc}") from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +235,106 @@ def with_keywords(options: JobOptions, keywords: Mapping[str, Any]) -> JobOption
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
             raise InvalidJob(f"there is no option {described(name)}; did you mean {near!r}?")
     return replace(options, **keywords)
+
+
+_CACHED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The stored job options that a worker needs; unknown and broken parts are ignored.
+
+    ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
+    ``portable``: flow and node of a job on the portable path;
+    ``is_wide``: it has more dependents than one server call notifies.
+    """
+
+    attempts: int
+    backoff: Backoff | None
+    timeout: timedelta | None
+    backoff_name: str = ""
+    remove_on_complete: str = ""
+    remove_on_fail: str = ""
+    lock_duration: timedelta | None = None
+    fallbacks: tuple[Fallback, ...] = ()
+    trace: str = ""
+    portable: tuple[str, str] | None = None
+    is_wide: bool = False
+    must_pass: bool = False
+
+    @classmethod
+    def from_wire(cls, text: str) -> RunOptions:
+        """Read the ``opts`` JSON."""
+        return _run_options(text) if len(text) <= _CACHED else _run_options.__wrapped__(text)
+
+
+@lru_cache(maxsize=1024)  # most jobs of a queue have the same options
+def _run_options(text: str) -> RunOptions:
+    try:
+        wire = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        wire = {}
+    if not isinstance(wire, dict):
+        wire = {}
+    timeout, lock = stored_amount(wire.get("timeout")), stored_amount(wire.get("lockDuration"))
+    backoff, trace, mark = wire.get("backoff"), wire.get("traceparent"), wire.get("gmo")
+    return RunOptions(
+        attempts=max(int(stored_amount(wire.get("attempts"))), 1),
+        backoff=_backoff(backoff),
+        timeout=timedelta(milliseconds=timeout) if timeout > 0 else None,
+        backoff_name=_backoff_name(backoff),
+        remove_on_complete=_retention(wire.get("removeOnComplete")),
+        remove_on_fail=_retention(wire.get("removeOnFail")),
+        lock_duration=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
+        fallbacks=_fallbacks(wire.get("fallbacks")),
+        trace=trace if isinstance(trace, str) else "",
+        portable=_portable(mark),
+        is_wide=isinstance(mark, dict) and "wide" in mark,
+        must_pass=wire.get("mustPass") is True,
+    )
+
+
+def _portable(mark: object) -> tuple[str, str] | None:
+    """Flow and node of a node on the portable path; names that are not valid are ignored."""
+    flow, node = (mark.get("flow"), mark.get("node")) if isinstance(mark, dict) else (None, None)
+    if not isinstance(flow, str) or not isinstance(node, str) or not is_utf8(flow + node):
+        return None
+    return flow, node
+
+
+def _backoff_name(wire: object) -> str:
+    """The name of a backoff function of the worker; '' for the built-in ones."""
+    name = wire.get("type") if isinstance(wire, dict) else None
+    return name if isinstance(name, str) and name not in ("fixed", "exponential") else ""
+
+
+def _retention(wire: object) -> str:
+    if wire is True:
+        return "true 0 0"
+    if isinstance(wire, dict) and (wire.get("age") or wire.get("count")):
+        return f"age_count {int(stored_amount(wire.get('count')))} {int(stored_amount(wire.get('age')))}"
+    count = int(stored_amount(wire))
+    return f"count {count} 0" if count else ""
+
+
+def _backoff(wire: object) -> Backoff | None:
+    if not isinstance(wire, dict):
+        return None
+    return Backoff(
+        kind="exponential" if wire.get("type") == "exponential" else "fixed",
+        delay=timedelta(milliseconds=stored_amount(wire.get("delay"))),
+        jitter=min(stored_amount(wire.get("jitter")), 1.0),
+    )
+
+
+def _fallbacks(wire: object) -> tuple[Fallback, ...]:
+    if not isinstance(wire, list):
+        return ()
+    found = []
+    for part in wire:
+        fields = part if isinstance(part, dict) else {}
+        try:
+            found.append(Fallback(fields.get("model", ""), fields.get("provider"), fields.get("metadata")))
+        except InvalidJob:
+            return ()  # omitting one would shift the others
+    return tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import GROUP, KeyName, QueueKeys

@@ -19,7 +19,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.attempt import from_outside
 from glidemq_orchestrate.jobs.bounds import amount, lasting, named
 from glidemq_orchestrate.wire import commands, replies, stored
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
@@ -147,7 +147,7 @@ def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock, proof: Seq
     text = json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
     fields = {f"usage:{name}": _text(value) for name, value in wire.items()}
     for _ in range(TRIES):
-        shown = proof or job_calls.from_outside(job_id)
+        shown = proof or from_outside(job_id)
         call = report_usage(queue, shown, text, fields, clock.now_ms())
         if (yield from ask(call)):
             # In a cluster this set is in another slot; the report itself is stored.

@@ -9,9 +9,9 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError, QueueInUse
 from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import pages, usage
 from glidemq_orchestrate.jobs.bounds import whole
+from glidemq_orchestrate.jobs.changes import MAX_JOBS, retry_jobs
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import listing
@@ -21,7 +21,7 @@ from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each, command
 from glidemq_orchestrate.wire.keys import KeyName, QueueKeys, flow_home
 
-SLICE: Final = job_calls.MAX
+SLICE: Final = MAX_JOBS
 
 
 ENDED: Final[Mapping[JobState, KeyName]] = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
@@ -73,7 +73,7 @@ def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
         if not ids:
             break
         left -= len(ids)
-        words = yield from ask(job_calls.retry_jobs(queue, ids, now_ms))
+        words = yield from ask(retry_jobs(queue, ids, now_ms))
         count += words.count("retried")
         kept += len(words) - words.count("retried") - words.count("missing")
     return count

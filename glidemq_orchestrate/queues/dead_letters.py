@@ -14,8 +14,8 @@ from glidemq_orchestrate.errors import (
     JobNotFound,
 )
 from glidemq_orchestrate.jobs import changes as jobs
-from glidemq_orchestrate.jobs.adding import NewJob, add_job, get_job
-from glidemq_orchestrate.jobs.job import Job, JobId
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
+from glidemq_orchestrate.jobs.job import Job, JobId, get_job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits as queue_settings
 from glidemq_orchestrate.queues import listing, removal

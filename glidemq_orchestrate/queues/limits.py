@@ -10,7 +10,7 @@ from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.bounds import named, whole
-from glidemq_orchestrate.jobs.ordering import RateLimit
+from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.queues import listing
 from glidemq_orchestrate.wire import commands, replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function

@@ -19,11 +19,10 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
 )
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import pages as reads
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
-from glidemq_orchestrate.jobs.fields import JobField
-from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.job import Job, job_fields
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, decode
@@ -249,9 +248,7 @@ def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[lis
     """The jobs with these ids; omits jobs that have been removed."""
     jobs: list[Job] = []
     for some in _slices(ids, READ):
-        rows = yield from _each(
-            [job_calls.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
-        )
+        rows = yield from _each([job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some])
         for job_id, fields in zip(some, rows, strict=True):
             if isinstance(fields, ProtocolError):  # its key is not a hash
                 jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))

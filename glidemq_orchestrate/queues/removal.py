@@ -10,9 +10,9 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import pages
-from glidemq_orchestrate.jobs.calls import complete_child
+from glidemq_orchestrate.jobs.changes import complete_child, drop_entry, remove_jobs, revoke_job
+from glidemq_orchestrate.jobs.job import job_exists
 from glidemq_orchestrate.jobs.job_hash import missing
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys, read_member
@@ -26,7 +26,7 @@ Revoked = Literal["revoked", "flagged"]
 
 def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     """End a job that is not running; flag a running one."""
-    word, flow_id = yield from ask(job_calls.revoke_job(queue, job_id, clock.now_ms()))
+    word, flow_id = yield from ask(revoke_job(queue, job_id, clock.now_ms()))
     if flow_id:
         yield from running.advance(queue, flow_id, clock)
     if word == "left":
@@ -49,13 +49,13 @@ def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
     """Delete up to 100 jobs by pairs of job id and stream entry; returns a word for each."""
-    words, elsewhere = yield from ask(job_calls.remove_jobs(queue, jobs, event, now_ms))
+    words, elsewhere = yield from ask(remove_jobs(queue, jobs, event, now_ms))
     if nodes := [job_id for (job_id, _), word in zip(jobs, words, strict=True) if word == NODE]:
         removed = yield from _remove_nodes(queue, nodes, event, now_ms)
         words = [removed.get(job_id, word) for (job_id, _), word in zip(jobs, words, strict=True)]
     for member, parent, parent_id in _foreign(elsewhere):
         # Some glidemq libraries create a hash for a removed parent.
-        if (yield from ask(job_calls.job_exists(parent, parent_id))):
+        if (yield from ask(job_exists(parent, parent_id))):
             yield from ask(complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
         if word == "left":
@@ -68,7 +68,7 @@ def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: in
     marks = yield from running.removal_marks(queue, nodes)
     words = dict.fromkeys(nodes, "flow")
     if marks:
-        found, _ = yield from ask(job_calls.remove_jobs(queue, list(marks.items()), event, now_ms))
+        found, _ = yield from ask(remove_jobs(queue, list(marks.items()), event, now_ms))
         words |= dict(zip(marks, found, strict=True))
     return words
 
@@ -80,7 +80,7 @@ def _drop_entry(queue: QueueKeys, job_id: str) -> Op[None]:
         entries = yield from ask(pages.stream_page(queue, start, PAGE))
         for entry_id, found in entries:
             if found == job_id:
-                yield from ask_all(job_calls.drop_entry(queue, entry_id))
+                yield from ask_all(drop_entry(queue, entry_id))
                 return
         if len(entries) < PAGE:
             return

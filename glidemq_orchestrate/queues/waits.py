@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs import job_hash, pages
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import limits as queue_settings
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all

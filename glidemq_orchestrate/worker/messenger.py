@@ -20,10 +20,10 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs import usage
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.output import check_output
+from glidemq_orchestrate.jobs.output import append_log, append_output, check_output
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
-from glidemq_orchestrate.wire.codec import JsonLike, encode
+from glidemq_orchestrate.wire.codec import JsonLike, encode, sendable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.context import Speaker
 from glidemq_orchestrate.worker.log import about
@@ -124,7 +124,7 @@ class Messenger:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
         queue = self.queues[attempt.queue]
         if kind == "log":
-            self.post(attempt, Report(attempt_calls.add_log(attempt, queue, text)))
+            self.post(attempt, Report(append_log(queue, attempt_calls.proof(attempt), sendable(text))))
         else:
             call = attempt_calls.progress(attempt, queue, text, self.clock.now_ms())
             self.post(attempt, Report(call, kind="progress"))
@@ -215,7 +215,7 @@ class AttemptSpeaker(Speaker):
 
     def output(self, fields: Mapping[str, str]) -> None:
         check_output(fields)
-        call = attempt_calls.add_output(self._attempt, self._queue, fields)
+        call = append_output(self._queue, attempt_calls.proof(self._attempt), fields)
         self._messenger.post(self._attempt, Report(call, may_be_dropped=False))
 
     def report_usage(self, used: Usage) -> None:

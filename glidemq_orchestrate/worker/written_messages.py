@@ -18,7 +18,8 @@ from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.attempt import MAX_MESSAGES, Attempt, write_messages
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.output import MAX_MESSAGES, write_messages
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.tasks import KeyedTasks, reconnect_delays

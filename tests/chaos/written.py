@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from glidemq_orchestrate import NodeStatus, Queue
-from glidemq_orchestrate.jobs.check_result import NOT_PASSED
+from glidemq_orchestrate.jobs.attempt import NOT_PASSED
 from tests.chaos.book import Book
 from tests.chaos.plan import FlowPlan
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 import glidemq_orchestrate as gmo
-from glidemq_orchestrate.jobs.options import Fallback, JobRef
-from glidemq_orchestrate.jobs.ordering import TokenBucket
-from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.option_values import Fallback, JobRef, TokenBucket
+from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker import TokenLimit

@@ -15,7 +15,7 @@ from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater
 from glidemq_orchestrate.attempts import exchange, leases, workers
 from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
-from glidemq_orchestrate.jobs.ordering import RateLimit
+from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.jobs.job import Job
-from glidemq_orchestrate.jobs.ordering import Ordering
+from glidemq_orchestrate.jobs.option_values import Ordering
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.handler import run_python_step

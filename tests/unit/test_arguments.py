@@ -34,7 +34,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.rules import Rule
 from glidemq_orchestrate.foundation.arguments import explained, fits
-from glidemq_orchestrate.jobs.options import Fallback
+from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.services.supervisor import Supervisor

@@ -29,8 +29,8 @@ from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation import names
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs import adding as queue_ops
-from glidemq_orchestrate.jobs import suspension
 from glidemq_orchestrate.jobs.adding import NewJob
+from glidemq_orchestrate.jobs.changes import signal
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.queues import limits as admin
 from glidemq_orchestrate.schedules import ops as schedulers
@@ -85,7 +85,7 @@ PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
     "prefix": (lambda name: ConnectionSettings(URL, prefix=name), 256),
     "ordering.key": (Ordering, 256),
     "deduplication.id": (Deduplication, 256),
-    "signal": (lambda name: next(suspension.signal(KEYS, "1", name, None, T)), 256),
+    "signal": (lambda name: next(signal(KEYS, "1", name, None, T)), 256),
     "key": (
         lambda name: next(admin.rate_limit_group(KEYS, name, timedelta(1), T, extend=False)),
         256,

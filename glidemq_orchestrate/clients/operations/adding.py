@@ -10,7 +10,9 @@ from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBas
 from glidemq_orchestrate.flows.waits import Wait
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding as ops
+from glidemq_orchestrate.jobs import job
 from glidemq_orchestrate.jobs.adding import NewJob, traced
+from glidemq_orchestrate.jobs.awaited import add_awaited, wait_for
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.queues import waits
@@ -102,8 +104,8 @@ class AddingOperations(QueueOperationsBase):
         )
 
     def _add_and_wait(self, new: NewJob, limit: int) -> Op[Op[Json]]:
-        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
-        return ops.wait_for(self._keys, (yield from adding), self._clock)
+        adding = add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
+        return wait_for(self._keys, (yield from adding), self._clock)
 
     def get_job(self, job_id: str, *, lenient: bool = False) -> Op[Job]:
         """Read one job as it is now.
@@ -116,7 +118,7 @@ class AddingOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             DecodeError: Its data or result is not valid JSON; not if ``lenient``.
         """
-        return ops.get_job(self._keys, job_id, lenient=lenient)
+        return job.get_job(self._keys, job_id, lenient=lenient)
 
     def wait_of(self, job_id: str) -> Op[Wait | None]:
         """Why a job does not run now, and until when, as ``Flow.waits``; None for one that runs or has ended.

@@ -11,7 +11,7 @@ from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBas
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
 from glidemq_orchestrate.jobs.bounds import lasting
 from glidemq_orchestrate.jobs.job import JobId
-from glidemq_orchestrate.jobs.ordering import RateLimit
+from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.queues import cleaning, dead_letters, limits, metrics
 from glidemq_orchestrate.queues.dead_letters import DeadLetter

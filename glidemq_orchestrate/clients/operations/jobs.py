@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
-from glidemq_orchestrate.jobs import changes as ops
-from glidemq_orchestrate.jobs import children, output, suspension
-from glidemq_orchestrate.jobs import messages as message_ops
+from glidemq_orchestrate.jobs import changes, job, output
 from glidemq_orchestrate.jobs.bounds import lasting
+from glidemq_orchestrate.jobs.changes import SuspendInfo
 from glidemq_orchestrate.jobs.job import JobLogs
-from glidemq_orchestrate.jobs.messages import AcceptedAttempt, JobMessage
-from glidemq_orchestrate.jobs.options import JobRef
-from glidemq_orchestrate.jobs.output import OutputChunk
-from glidemq_orchestrate.jobs.suspension import SuspendInfo
+from glidemq_orchestrate.jobs.option_values import JobRef
+from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputChunk
 from glidemq_orchestrate.queues import removal
 from glidemq_orchestrate.queues.removal import Revoked
 from glidemq_orchestrate.wire.call import Op
@@ -31,7 +28,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It has not failed, or it is a node of a flow, which is retried as a whole.
         """
-        yield from ops.retry(self._keys, job_id, self._clock.now_ms())
+        yield from changes.retry(self._keys, job_id, self._clock.now_ms())
 
     def revoke(self, job_id: str) -> Op[Revoked]:
         """End a job that does not run yet; ask a running one to stop.
@@ -65,7 +62,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
-        return ops.change_priority(self._keys, job_id, priority)
+        return changes.change_priority(self._keys, job_id, priority)
 
     def change_delay(self, job_id: str, delay: Duration) -> Op[None]:
         """Let a job that does not run yet start ``delay`` from now; zero: as soon as a worker is free.
@@ -76,7 +73,7 @@ class JobOperations(QueueOperationsBase):
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
         span = lasting("delay", delay)
-        return self._now(lambda now_ms: ops.change_delay(self._keys, job_id, span, now_ms))
+        return self._now(lambda now_ms: changes.change_delay(self._keys, job_id, span, now_ms))
 
     def promote(self, job_id: str) -> Op[None]:
         """Make a delayed job ready now.
@@ -85,7 +82,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It is not delayed.
         """
-        return ops.promote(self._keys, job_id)
+        return changes.promote(self._keys, job_id)
 
     def add_log(self, job_id: str, line: str) -> Op[None]:
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
@@ -94,7 +91,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             PayloadTooLarge: The line is longer; nothing was sent.
         """
-        return ops.add_log(self._keys, job_id, line)
+        return output.add_log(self._keys, job_id, line)
 
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> Op[JobLogs]:
         """Read log lines, the oldest first; none for a job that does not exist.
@@ -107,7 +104,7 @@ class JobOperations(QueueOperationsBase):
         Raises:
             ConfigurationError: ``limit`` is negative.
         """
-        return ops.logs(self._keys, job_id, offset, limit)
+        return output.logs(self._keys, job_id, offset, limit)
 
     def set_progress(self, job_id: str, progress: JsonLike) -> Op[None]:
         """Store the progress of a job, JSON of at most 1 MiB, and emit an event. Repeatable.
@@ -116,7 +113,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             EncodeError, PayloadTooLarge: The progress is not valid JSON or too large; nothing was sent.
         """
-        yield from ops.update(self._keys, job_id, "progress", progress, self._clock.now_ms())
+        yield from changes.update(self._keys, job_id, "progress", progress, self._clock.now_ms())
 
     def update_data(self, job_id: str, data: JsonLike) -> Op[None]:
         """Replace the data of a job; a running attempt keeps the old data. Repeatable.
@@ -125,7 +122,7 @@ class JobOperations(QueueOperationsBase):
             JobNotFound: There is none with this id.
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
-        yield from ops.update(self._keys, job_id, "data", data, self._clock.now_ms())
+        yield from changes.update(self._keys, job_id, "data", data, self._clock.now_ms())
 
     def report_tokens(self, job_id: str, tokens: int) -> Op[None]:
         """Report how many tokens a job used, for the rate limit by tokens. Repeatable.
@@ -134,7 +131,7 @@ class JobOperations(QueueOperationsBase):
             InvalidJob: The number is negative; nothing was sent.
             JobNotFound: There is none with this id.
         """
-        yield from ops.report_tokens(self._keys, job_id, tokens, self._clock.now_ms())
+        yield from changes.report_tokens(self._keys, job_id, tokens, self._clock.now_ms())
 
     def children_values(self, job_id: str) -> Op[dict[JobRef, Json]]:
         """The results of the completed jobs that a job waits or waited for, in any queue.
@@ -144,7 +141,7 @@ class JobOperations(QueueOperationsBase):
                 reasons, and the results of the others.
             DecodeError: A result is not valid JSON.
         """
-        return children.children_values(self._keys, job_id)
+        return job.children_values(self._keys, job_id)
 
     def parents(self, job_id: str) -> Op[list[JobRef]]:
         """The jobs that wait for a job, in any queue; in a DAG these are its dependents.
@@ -152,7 +149,7 @@ class JobOperations(QueueOperationsBase):
         Raises:
             JobNotFound: There is none with this id.
         """
-        return children.parents(self._keys, job_id)
+        return job.parents(self._keys, job_id)
 
     def suspend_info(self, job_id: str) -> Op[SuspendInfo | None]:
         """Why, since when and until when a job is suspended; None if it is not.
@@ -160,7 +157,7 @@ class JobOperations(QueueOperationsBase):
         Raises:
             JobNotFound: There is none with this id.
         """
-        return suspension.suspend_info(self._keys, job_id)
+        return changes.suspend_info(self._keys, job_id)
 
     def signal(self, job_id: str, name: str, data: JsonLike = None) -> Op[bool]:
         """Send a signal to a suspended job, which then runs again and sees it. False if it is not suspended.
@@ -169,7 +166,7 @@ class JobOperations(QueueOperationsBase):
             InvalidJob: The name is empty; nothing was sent.
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
-        return (yield from suspension.signal(self._keys, job_id, name, data, self._clock.now_ms()))
+        return (yield from changes.signal(self._keys, job_id, name, data, self._clock.now_ms()))
 
     def add_output(self, job_id: str, fields: Mapping[str, str]) -> Op[str]:
         """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
@@ -202,11 +199,11 @@ class JobOperations(QueueOperationsBase):
         Raises:
             ConfigurationError: The limit is out of bounds, or ``after`` no position; nothing was sent.
         """
-        return message_ops.messages(self._keys, job_id, after, limit)
+        return output.messages(self._keys, job_id, after, limit)
 
     def accepted_attempts(self, job_ids: Sequence[str]) -> Op[Mapping[str, AcceptedAttempt]]:
         """The attempts whose results were accepted, by job; only of those that have written messages.
 
         A job that runs again has none until it has completed again.
         """
-        return message_ops.accepted(self._keys, job_ids)
+        return output.accepted(self._keys, job_ids)

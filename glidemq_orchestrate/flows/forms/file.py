@@ -18,9 +18,7 @@ from pydantic_core.core_schema import TimedeltaSchema
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.durations import from_text
-from glidemq_orchestrate.jobs.backoff import Backoff
-from glidemq_orchestrate.jobs.ordering import Ordering
-from glidemq_orchestrate.jobs.retention import Keep
+from glidemq_orchestrate.jobs.option_values import Backoff, Keep, Ordering
 
 _NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
 FAULTS_SHOWN: Final = 10

@@ -24,7 +24,7 @@ from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.flows.trips import parts, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 
 CANCELLED: Final = "cancelled: "
@@ -182,7 +182,7 @@ def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: 
     """Release nodes that may run: complete all their remaining dependencies, and open their gates."""
     by_name = {node.name: node for node in nodes}
     edges = [(node, by_name[name].ref) for node in due for name in node.after if name in by_name]
-    yield from send_all(job_calls.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
+    yield from send_all(complete_child(node.queue, node.job_id, ref) for node, ref in edges)
     numbers = range(record.number + 1)
     knows_gates = record.number == 0
     for part in parts(due):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.calls import complete_child
+from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -19,7 +19,7 @@ from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rules import EAGER
 from glidemq_orchestrate.flows.trips import parts, send_all
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import keys
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
 from glidemq_orchestrate.wire.commands import members
@@ -80,7 +80,7 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
     """Notify dependents of completed jobs in other queues; advance the flows where that is not enough."""
     dependents = yield from ask_all([members(queue.parents(job_id)) for job_id in completed])
     notifying = [
-        job_calls.complete_child(other, parent, f"{queue.base}:{job_id}")
+        complete_child(other, parent, f"{queue.base}:{job_id}")
         for job_id, refs in zip(completed, dependents, strict=True)
         for other, parent in (keys.read_ref(queue.prefix, ref) for ref in refs)
         if other != queue

@@ -11,9 +11,8 @@ from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.flows.portable.gates import add_deps, gate
 from glidemq_orchestrate.flows.staging import kept, traced
 from glidemq_orchestrate.jobs import job_hash
-from glidemq_orchestrate.jobs.fields import OF_ONE_RUN, JobField
-from glidemq_orchestrate.jobs.job_hash import end_of_stub
-from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.job_hash import OF_ONE_RUN, JobField, end_of_stub
+from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.errors import CodecError
-from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
-from glidemq_orchestrate.jobs.started import START_FIELDS, started
+from glidemq_orchestrate.jobs.attempt import worker_of
+from glidemq_orchestrate.jobs.job import START_FIELDS, started
+from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.partitions import jobs as ops

@@ -10,7 +10,7 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.jobs.deduplication import Deduplication
+from glidemq_orchestrate.jobs.option_values import Deduplication
 from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.commands import fields_of

@@ -16,8 +16,8 @@ from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.foundation.names import JOB_NAME, REQUEST, described
 from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.bounds import MAX_DURATION, whole
+from glidemq_orchestrate.jobs.option_values import Ordering
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobOptions
-from glidemq_orchestrate.jobs.ordering import Ordering
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.remembered import deduplication, job_id
 from glidemq_orchestrate.spark.source.values import Form, form_of, is_exact, is_whole

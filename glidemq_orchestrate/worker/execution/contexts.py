@@ -12,7 +12,7 @@ from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.codec import decode
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -12,8 +12,7 @@ from typing import Any, Final
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
+from glidemq_orchestrate.jobs.attempt import NOT_PASSED, Attempt, has_passed
 from glidemq_orchestrate.worker.execution.caller import Caller, Exited
 from glidemq_orchestrate.worker.execution.contexts import Contexts, refuse_unreadable
 from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse

@@ -10,7 +10,7 @@ from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.backoff import MAX_DELAY_MS, delay_ms
+from glidemq_orchestrate.jobs.option_values import MAX_DELAY_MS, delay_ms
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.worker.handlers.registered import BackoffStrategy
 from glidemq_orchestrate.worker.handlers.signals import (

@@ -30,8 +30,7 @@ from glidemq_orchestrate.attempts.exchange import (
 from glidemq_orchestrate.errors import EncodeError, TransportError
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.token import token_of
+from glidemq_orchestrate.jobs.attempt import Attempt, token_of
 from glidemq_orchestrate.wire.call import Op, Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.execution.outcomes import refuse

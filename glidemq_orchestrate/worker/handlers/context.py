@@ -11,7 +11,7 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
-from glidemq_orchestrate.jobs.options import Fallback
+from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
 

@@ -21,11 +21,10 @@ from glidemq_orchestrate.broadcasts.subjects import check_pattern
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
-from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, Attempt, from_outside
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS
+from glidemq_orchestrate.jobs.output import append_log
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Call, ask
 from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
@@ -371,7 +370,7 @@ class MessageSpeaker(Speaker):
         self._send(broadcast_calls.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
-        self._send(job_calls.add_log(self._queue, self._job_id, sendable(line)))
+        self._send(append_log(self._queue, from_outside(self._job_id), sendable(line)))
 
 
 async def _awaited(made: Any) -> Any:

@@ -9,8 +9,7 @@ from datetime import timedelta
 
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, seconds
-from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.worker_id import worker_id
+from glidemq_orchestrate.jobs.attempt import Attempt, worker_id
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import GROUP
 from glidemq_orchestrate.worker.execution.threads import Threads

@@ -12,7 +12,7 @@ from glidemq_orchestrate.attempts import upkeep, workers
 from glidemq_orchestrate.attempts.client_supervision import Tending
 from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.jobs.worker_id import OURS
+from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys

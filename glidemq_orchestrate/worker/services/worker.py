@@ -27,11 +27,10 @@ from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.bounds import whole
+from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.jobs.ordering import RateLimit
-from glidemq_orchestrate.jobs.worker_id import OURS
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.execution.caller import Caller

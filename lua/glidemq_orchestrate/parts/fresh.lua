@@ -1,7 +1,7 @@
 -- fresh: a rerun node begins like a new one; nothing from its last run affects it.
 L.fresh = {}
 
--- jobs/fields.py has the same list (OF_ONE_RUN), for servers without these functions.
+-- jobs/job_hash.py has the same list (OF_ONE_RUN), for servers without these functions.
 local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:accepted', 'gmo:begun', 'gmo:end', 'gmo:entry', 'gmo:lost',
   'gmo:messages', 'gmo:published', 'gmo:ran', 'gmo:skipped', 'gmo:suspect', 'gmo:token', 'gmo:unhandled', 'gmo:waited',
   'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount',

@@ -11,7 +11,7 @@ function L.lease.attempt(token, processed_on)
   return token .. ' ' .. processed_on
 end
 
--- How many ms a lease lasts: as long as encoded in its holder's id (jobs/worker_id.py), and at least as long as that of
+-- How many ms a lease lasts: as long as encoded in its holder's id (jobs/attempt.py), and at least as long as that of
 -- the checking worker. A worker with short leases must not end those of others. `holder`: '' if unknown.
 function L.lease.duration(holder, lock_ms)
   return math.max(lock_ms, math.min(L.numbers.int(holder:match('%-(%d+)ms$'), 0), MAX))

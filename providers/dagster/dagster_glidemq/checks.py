@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_glidemq.metadata import result_metadata
 from glidemq_orchestrate import FlowSpec, NodeStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
+from glidemq_orchestrate.jobs.attempt import NOT_PASSED, has_passed
 from glidemq_orchestrate.runs import Json, in_text
 
 

@@ -24,7 +24,7 @@ from dagster_glidemq.lineage import lineage_of
 from dagster_glidemq.private import EngineEventData
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, NodeStatus, Owner
 from glidemq_orchestrate.errors import FlowFailed, GlideMQError
-from glidemq_orchestrate.jobs.check_result import has_passed
+from glidemq_orchestrate.jobs.attempt import has_passed
 from glidemq_orchestrate.runs import (
     Changes,
     Decision,

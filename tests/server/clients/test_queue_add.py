@@ -30,8 +30,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     WaitTimeout,
 )
-from glidemq_orchestrate.jobs.options import JobRef
-from glidemq_orchestrate.jobs.ordering import TokenBucket
+from glidemq_orchestrate.jobs.option_values import JobRef, TokenBucket
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -27,7 +27,7 @@ from glidemq_orchestrate.errors import (
     JobStateConflict,
     PayloadTooLarge,
 )
-from glidemq_orchestrate.jobs.options import JobRef
+from glidemq_orchestrate.jobs.option_values import JobRef
 from tests.server.node import Node
 
 if TYPE_CHECKING:

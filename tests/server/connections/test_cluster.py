@@ -41,7 +41,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     TransportError,
 )
-from glidemq_orchestrate.jobs.options import JobRef
+from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.server import rights as acl
 from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker

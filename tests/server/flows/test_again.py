@@ -29,7 +29,7 @@ from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import node_jobs
 from glidemq_orchestrate.foundation.clock import SystemClock
-from glidemq_orchestrate.jobs.fields import OF_ONE_RUN
+from glidemq_orchestrate.jobs.job_hash import OF_ONE_RUN
 from glidemq_orchestrate.wire.call import ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.conftest import REACHES

@@ -10,7 +10,7 @@ from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.jobs import attempt as attempt_calls
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
@@ -23,7 +23,7 @@ STREAM = "glide:{etl}:stream"
 
 def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
     options_ = JobOptions(job_id=job_id, **options)
-    return str(bench.call(job_calls.add_job(ETL, "work", "1", options_, bench.now)))
+    return str(bench.call(add_job_call(ETL, "work", "1", options_, bench.now)))
 
 
 class TestBeginning:

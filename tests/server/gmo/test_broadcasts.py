@@ -14,10 +14,10 @@ from glidemq_orchestrate.broadcasts import ops, subscriptions
 from glidemq_orchestrate.broadcasts.calls import Result
 from glidemq_orchestrate.broadcasts.ops import Subscription
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.adding import get_job
+from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.jobs.changes import retry as retry_job
+from glidemq_orchestrate.jobs.job import get_job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.jobs.worker_id import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.queues import cleaning, dead_letters, listing
 from glidemq_orchestrate.queues.removal import revoke as revoke_job
 from glidemq_orchestrate.wire.call import ask

@@ -11,9 +11,9 @@ from glidemq_orchestrate import Deduplication, JobOptions, Ordering, RateLimit
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.upkeep import clean_up
 from glidemq_orchestrate.errors import JobSkipped
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
-from glidemq_orchestrate.jobs.ordering import TokenBucket
+from glidemq_orchestrate.jobs.changes import retry_jobs
+from glidemq_orchestrate.jobs.option_values import TokenBucket
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues import cleaning, metrics
 from glidemq_orchestrate.queues import limits as admin
@@ -224,7 +224,7 @@ def test_a_failed_job_comes_back_to_a_key_that_was_removed(bench: Bench, *, has_
         bench.client.delete(f"glide:{{etl}}:{key}")
     bench.client.set(ETL.key("gmo:ordering"), 4)
     others = [add(bench, ordering=Ordering("k")) for _ in range(2 * has_come_again)]
-    assert bench.call(job_calls.retry_jobs(ETL, [failed], bench.now)) == ["retried"]
+    assert bench.call(retry_jobs(ETL, [failed], bench.now)) == ["retried"]
     others += [add(bench, ordering=Ordering("k"))]
     ran = []
     while begun := bench.exchange(wanted=10).begun:

@@ -11,8 +11,8 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.flows import deadlines, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs.ordering import Ordering, RateLimit, TokenBucket
+from glidemq_orchestrate.jobs.adding import add_job_call
+from glidemq_orchestrate.jobs.option_values import Ordering, RateLimit, TokenBucket
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 
 
 def add(bench: Bench, options: JobOptions | None = None) -> str:
-    return str(bench.call(job_calls.add_job(bench.etl, "work", "1", options or JobOptions(), bench.now)))
+    return str(bench.call(add_job_call(bench.etl, "work", "1", options or JobOptions(), bench.now)))
 
 
 def wake(bench: Bench, last: Answer, *outcomes: Outcome) -> Answer:
@@ -114,7 +114,7 @@ class TestManyPriorities:
         pipe = bench.client.pipeline(transaction=False)
         for priority in range(1, count + 1):
             options = JobOptions(priority=priority, delay=timedelta(hours=1))
-            pipe.execute_command(*job_calls.add_job(bench.etl, "work", "1", options, bench.now).words)
+            pipe.execute_command(*add_job_call(bench.etl, "work", "1", options, bench.now).words)
         pipe.execute()
 
     def test_a_call_costs_the_same_with_a_thousand_as_with_twenty(self, bench: Bench) -> None:

@@ -13,10 +13,10 @@ from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.option_values import Ordering
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.jobs.ordering import Ordering
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -164,7 +164,7 @@ class TestOneCall:
         self, bench: Bench, worker: Worker
     ) -> None:
         options = JobOptions(ordering=Ordering("k", concurrency=2))
-        ids = [bench.call(job_calls.add_job(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
+        ids = [bench.call(add_job_call(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
         first, second = worker(wanted=9).begun
         assert bench.pending() == 2
         (third,) = worker(done(first), wanted=9).begun

@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows import index, node_status, staging
 from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.server import libraries
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -30,7 +30,7 @@ STREAM = "glide:{etl}:stream"
 
 def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
     options_ = JobOptions(job_id=job_id, **options)
-    return str(bench.call(job_calls.add_job(ETL, "work", "1", options_, bench.now)))
+    return str(bench.call(add_job_call(ETL, "work", "1", options_, bench.now)))
 
 
 class TestVersion:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobOptions
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
+from glidemq_orchestrate.jobs.changes import remove_jobs, retry_jobs
 from glidemq_orchestrate.wire.call import function
 
 if TYPE_CHECKING:
@@ -46,16 +47,16 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
 def test_an_invalid_call_changes_nothing(
     bench: Bench, name: str, key: str, args: list[Any], code: str
 ) -> None:
-    bench.call(job_calls.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
+    bench.call(add_job_call(bench.etl, "work", "1", JobOptions(), bench.now))
     assert bench.refused(function(name, [key], args, lambda reply: reply)) == code
 
 
 def test_a_hundred_removals_list_each_job(bench: Bench) -> None:
-    ids = [bench.call(job_calls.add_job(bench.etl, "work", "1", JobOptions(), bench.now)) for _ in range(100)]
+    ids = [bench.call(add_job_call(bench.etl, "work", "1", JobOptions(), bench.now)) for _ in range(100)]
     entries = bench.client.xrange("glide:{etl}:stream")
     pairs = [(fields["jobId"], entry_id) for entry_id, fields in entries[:98]]
     unknown = [(ids[98], ""), ("nobody", "")]
-    words, elsewhere = bench.call(job_calls.remove_jobs(bench.etl, [*pairs, *unknown], "removed", bench.now))
+    words, elsewhere = bench.call(remove_jobs(bench.etl, [*pairs, *unknown], "removed", bench.now))
     assert (words, elsewhere) == (["removed"] * 98 + ["left", "missing"], [])
     assert bench.job(ids[99])["state"] == "waiting"
 
@@ -63,14 +64,14 @@ def test_a_hundred_removals_list_each_job(bench: Bench) -> None:
 def test_the_traces_of_a_missing_job_go(bench: Bench) -> None:
     for name in ("completed", "failed", "scheduled"):
         bench.client.zadd(f"glide:{{etl}}:{name}", {"gone": 1, "other": 2})
-    bench.call(job_calls.remove_jobs(bench.etl, [("gone", "")], "removed", bench.now))
+    bench.call(remove_jobs(bench.etl, [("gone", "")], "removed", bench.now))
     for name in ("completed", "failed", "scheduled"):
         assert bench.client.zrange(f"glide:{{etl}}:{name}", 0, -1) == ["other"]
 
 
 def test_an_attempt_of_a_job_that_was_retried_is_stale(bench: Bench) -> None:
-    job_id = bench.call(job_calls.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
+    job_id = bench.call(add_job_call(bench.etl, "work", "1", JobOptions(), bench.now))
     bench.begin()
     bench.client.hset(f"glide:{{etl}}:job:{job_id}", "state", "failed")
-    assert bench.call(job_calls.retry_jobs(bench.etl, [job_id], bench.now)) == ["retried"]
+    assert bench.call(retry_jobs(bench.etl, [job_id], bench.now)) == ["retried"]
     assert "gmo:token" not in bench.job(job_id)

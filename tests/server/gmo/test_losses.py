@@ -9,9 +9,8 @@ import pytest
 from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
+from glidemq_orchestrate.jobs.attempt import OURS, token_of, worker_id
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.jobs.token import token_of
-from glidemq_orchestrate.jobs.worker_id import OURS, worker_id
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

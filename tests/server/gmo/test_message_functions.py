@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.jobs import attempt as attempt_calls
-from glidemq_orchestrate.jobs import calls as job_calls
-from glidemq_orchestrate.jobs import messages as calls
+from glidemq_orchestrate.jobs import output
+from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.messages import AcceptedAttempt
 from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.jobs.output import AcceptedAttempt, accepted_attempt, page
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -23,20 +22,20 @@ ETL = QueueKeys("glide", "etl")
 
 @pytest.fixture
 def attempt(bench: Bench) -> Attempt:
-    bench.call(job_calls.add_job(ETL, "work", "1", JobOptions(job_id="j"), bench.now))
+    bench.call(add_job_call(ETL, "work", "1", JobOptions(job_id="j"), bench.now))
     return bench.begin()
 
 
 def write(attempt: Attempt, first: int, *texts: str) -> Any:
-    return attempt_calls.write_messages(attempt, ETL, first, texts, 1_000_000)
+    return output.write_messages(attempt, ETL, first, texts, 1_000_000)
 
 
 def texts(bench: Bench, job_id: str = "j") -> list[tuple[str, int, str]]:
-    return [(one.attempt, one.number, one.text) for one in bench.call(calls.page(ETL, job_id, "", 100))]
+    return [(one.attempt, one.number, one.text) for one in bench.call(page(ETL, job_id, "", 100))]
 
 
 def accepted(bench: Bench, job_id: str = "j") -> AcceptedAttempt | None:
-    found: AcceptedAttempt | None = bench.call(calls.accepted_attempt(ETL, job_id))
+    found: AcceptedAttempt | None = bench.call(accepted_attempt(ETL, job_id))
     return found
 
 
@@ -46,10 +45,10 @@ def test_messages_are_numbered_and_expire(bench: Bench, attempt: Attempt) -> Non
     name = f"{attempt.token} {attempt.processed_on}"
     assert texts(bench) == [(name, 1, "a"), (name, 2, "b"), (name, 3, "c")]
     left = bench.client.pttl("glide:{etl}:gmo:messages:j")
-    assert 0 < left <= attempt_calls.MESSAGES_KEPT_MS
+    assert 0 < left <= output.MESSAGES_KEPT_MS
     bench.client.persist("glide:{etl}:gmo:messages:j")
     bench.call(write(attempt, 4, "d"))
-    assert bench.client.pttl("glide:{etl}:gmo:messages:j") > attempt_calls.MESSAGES_KEPT_MS - 60_000
+    assert bench.client.pttl("glide:{etl}:gmo:messages:j") > output.MESSAGES_KEPT_MS - 60_000
 
 
 def test_a_repeat_appends_nothing_and_an_overlap_only_what_is_new(bench: Bench, attempt: Attempt) -> None:
@@ -109,7 +108,7 @@ def test_the_messages_of_an_attempt_before_do_not_count(bench: Bench, attempt: A
 def test_a_node_that_runs_again_or_is_completed_by_hand_has_none(bench: Bench, node: Any) -> None:
     bench.submit(node("a"))
     attempt = bench.begin()
-    bench.call(attempt_calls.write_messages(attempt, ETL, 1, ["a"], bench.now))
+    bench.call(output.write_messages(attempt, ETL, 1, ["a"], bench.now))
     bench.finish(attempt)
     assert accepted(bench, "f~a") is not None
     home = "glide:{etl}:gmo:flow:f"

@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.portable import gates, node_jobs
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -92,7 +92,7 @@ class TestEnding:
 
     def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:
         later = JobOptions(job_id="j", delay=timedelta(seconds=60))
-        bench.call(job_calls.add_job(ETL, "work", "1", later, bench.now))
+        bench.call(add_job_call(ETL, "work", "1", later, bench.now))
         assert end(bench, "cancelled") == 1
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 

@@ -8,8 +8,9 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs import attempt as attempt_calls
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.changes import remove_jobs
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.spark.published import accepted as published
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -23,7 +24,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def attempt(bench: Bench) -> Attempt:
-    bench.call(job_calls.add_job(ETL, "work", "1", JobOptions(job_id="j"), bench.now))
+    bench.call(add_job_call(ETL, "work", "1", JobOptions(job_id="j"), bench.now))
     return bench.begin()
 
 
@@ -56,7 +57,7 @@ def test_a_job_that_stays_keeps_no_note_of_its_own(bench: Bench, attempt: Attemp
     bench.call(note(attempt, "a"))
     bench.finish(attempt)
     assert "gmo:published" not in bench.job("j")
-    bench.call(job_calls.remove_jobs(ETL, [("j", "")], "removed", bench.now))
+    bench.call(remove_jobs(ETL, [("j", "")], "removed", bench.now))
     assert noted(bench) == ["a"]
 
 
@@ -90,7 +91,7 @@ def test_what_nobody_has_made_visible_for_a_month_goes(bench: Bench, attempt: At
     bench.finish(attempt)
     for days, left in ((20, ["old", "j20"]), (11, ["j20", "j11"])):
         bench.now += days * DAY_MS
-        bench.call(job_calls.add_job(ETL, "work", "1", JobOptions(job_id=f"j{days}"), bench.now))
+        bench.call(add_job_call(ETL, "work", "1", JobOptions(job_id=f"j{days}"), bench.now))
         later = bench.begin()
         bench.call(note(later, f"j{days}"))
         bench.finish(later)

@@ -11,7 +11,8 @@ import pytest
 from glidemq_orchestrate import JobOptions, Keep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.deadlines import expire_due
-from glidemq_orchestrate.jobs import calls as job_calls
+from glidemq_orchestrate.jobs.adding import add_job_call
+from glidemq_orchestrate.jobs.changes import revoke_job
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.attempt import Attempt
@@ -108,7 +109,7 @@ def test_what_was_removed_or_retried_is_none_of_the_newest(bench: Bench, kind: K
     options = JobOptions(remove_on_complete=2, remove_on_fail=2)
 
     def one() -> str:
-        job_id = str(bench.call(job_calls.add_job(bench.etl, "work", "1", options, bench.now)))
+        job_id = str(bench.call(add_job_call(bench.etl, "work", "1", options, bench.now)))
         end(bench, bench.begin(), "count 2 0", kind)
         return job_id
 
@@ -178,9 +179,9 @@ class TestJobsThatTheServerFails:
         ttl = timedelta(milliseconds=5) if how.startswith("expired") else None
         delay = timedelta(milliseconds=9) if how == "expired while it waits" else timedelta(0)
         options = JobOptions(remove_on_fail=keep, ttl=ttl, delay=delay)
-        job_id = str(bench.call(job_calls.add_job(bench.etl, "work", "1", options, bench.now)))
+        job_id = str(bench.call(add_job_call(bench.etl, "work", "1", options, bench.now)))
         if how == "revoked":
-            bench.call(job_calls.revoke_job(bench.etl, job_id, bench.now))
+            bench.call(revoke_job(bench.etl, job_id, bench.now))
         elif how == "suspended":
             bench.exchange(Outcome(bench.begin(), Kind.SUSPEND, "", first=5))
         elif how == "lost":
@@ -205,7 +206,7 @@ class TestJobsThatTheServerFails:
         bench.client.hset(P + "meta", "deadLetterQueueName", "spark")
         options = JobOptions(remove_on_fail=True, ttl=timedelta(milliseconds=5))
         large = '"' + "x" * 70_000 + '"'
-        job_id = str(bench.call(job_calls.add_job(bench.etl, "work", large, options, bench.now)))
+        job_id = str(bench.call(add_job_call(bench.etl, "work", large, options, bench.now)))
         bench.now += 10
         bench.exchange(wanted=1)
         assert left(bench, "failed") == [job_id]

@@ -28,11 +28,10 @@ from glidemq_orchestrate.broadcasts.calls import Result
 from glidemq_orchestrate.broadcasts.ops import Subscription
 from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs import changes as job_ops
-from glidemq_orchestrate.jobs import output, usage
+from glidemq_orchestrate.jobs import changes, output, usage
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
-from glidemq_orchestrate.jobs.attempt import write_messages
-from glidemq_orchestrate.jobs.ordering import TokenBucket
+from glidemq_orchestrate.jobs.option_values import TokenBucket
+from glidemq_orchestrate.jobs.output import add_log
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.queues import dead_letters
 from glidemq_orchestrate.queues import limits as admin
@@ -130,12 +129,12 @@ class Week:
 
     def talk(self, attempt: Attempt) -> None:
         self.run(
-            job_ops.add_log(ETL, attempt.job_id, "line"),
-            job_ops.update(ETL, attempt.job_id, "progress", 1, self.bench.now),
+            add_log(ETL, attempt.job_id, "line"),
+            changes.update(ETL, attempt.job_id, "progress", 1, self.bench.now),
             output.add_output(ETL, attempt.job_id, {"chunk": "1"}),
             usage.report(ETL, attempt.job_id, Usage(tokens={"in": 1}), self.bench),
         )
-        self.bench.call(write_messages(attempt, ETL, 1, ["m"], self.bench.now))
+        self.bench.call(output.write_messages(attempt, ETL, 1, ["m"], self.bench.now))
 
     def outcome(self, attempt: Attempt) -> Outcome:
         options = attempt.options

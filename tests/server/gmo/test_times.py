@@ -10,9 +10,8 @@ import pytest
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.flows.portable import node_jobs
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
-from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def read_node(bench: Bench) -> NodeStatus:
 
 
 def read_job(bench: Bench, job_id: str) -> Job:
-    return Job.from_wire("etl", bench.call(job_calls.job_fields(ETL, job_id)))
+    return Job.from_wire("etl", bench.call(job_fields(ETL, job_id)))
 
 
 def lasted(bench: Bench, job_id: str) -> timedelta | None:

@@ -26,7 +26,7 @@ from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.foundation.clock import SystemClock
-from glidemq_orchestrate.jobs.options import JobRef
+from glidemq_orchestrate.jobs.option_values import JobRef
 from tests.server.conftest import REACHES
 
 if TYPE_CHECKING:

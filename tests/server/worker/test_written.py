@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import Context, EmbeddedServer, Handlers, JobOptions, Queue
 from glidemq_orchestrate.errors import GlideMQError, InvalidJob, PayloadTooLarge, ServerBusy
-from glidemq_orchestrate.jobs import attempt
+from glidemq_orchestrate.jobs import output
 from glidemq_orchestrate.worker import written_messages as written
 from tests.server import process_handlers
 
@@ -43,7 +43,7 @@ def test_all_messages_are_there_in_order_when_the_job_has_completed(
     queue: Queue, run_worker: RunWorker, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    real = attempt.write_messages
+    real = output.write_messages
 
     def counted(of: Any, keys: Any, first: int, texts: Any, now_ms: int) -> Any:
         calls.append(len(texts))

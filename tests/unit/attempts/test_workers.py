@@ -24,7 +24,8 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows import ref
 from glidemq_orchestrate.jobs import adding
-from glidemq_orchestrate.jobs.fields import JOB_FIELDS
+from glidemq_orchestrate.jobs.job import get_job
+from glidemq_orchestrate.jobs.job_hash import JOB_FIELDS
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -136,7 +137,7 @@ class TestQueues:
 
     def test_a_missing_job_is_not_found(self, scripted: Scripted) -> None:
         with pytest.raises(JobNotFound, match="no job 7 in queue etl"):
-            scripted(adding.get_job(HOME, "7"), [[None] * len(JOB_FIELDS)])
+            scripted(get_job(HOME, "7"), [[None] * len(JOB_FIELDS)])
 
 
 class TestTheWorkersCalls:

@@ -32,7 +32,7 @@ from glidemq_orchestrate.flows.forms.drawing import dot, mermaid
 from glidemq_orchestrate.flows.forms.file import OptionsFile, make_schema, schema_text, write_schema
 from glidemq_orchestrate.flows.forms.fold import fold, range_name
 from glidemq_orchestrate.flows.rules import OnFailure
-from glidemq_orchestrate.jobs.options import Fallback
+from glidemq_orchestrate.jobs.option_values import Fallback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

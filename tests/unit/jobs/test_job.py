@@ -14,7 +14,7 @@ from glidemq_orchestrate import Backoff, Job, JobOptions, JobState
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.wire.codec import pack
 from glidemq_orchestrate.wire.stored import moment, read_progress
 

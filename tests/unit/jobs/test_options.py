@@ -10,9 +10,8 @@ import pytest
 
 from glidemq_orchestrate import Deduplication, JobOptions, Keep, Ordering, RateLimit
 from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.jobs.calls import EncodedJob, job_words
-from glidemq_orchestrate.jobs.options import Fallback, JobRef
-from glidemq_orchestrate.jobs.ordering import TokenBucket
+from glidemq_orchestrate.jobs.adding import EncodedJob, job_words
+from glidemq_orchestrate.jobs.option_values import Fallback, JobRef, TokenBucket
 
 SECOND = timedelta(seconds=1)
 BUCKET = TokenBucket(capacity=2.5, refill_per_second=0.5)

@@ -16,8 +16,11 @@ from glidemq_orchestrate.flows import deadlines, node_status
 from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import stalled
-from glidemq_orchestrate.jobs import calls as job_calls
 from glidemq_orchestrate.jobs import pages
+from glidemq_orchestrate.jobs.adding import add_job_call
+from glidemq_orchestrate.jobs.attempt import from_outside
+from glidemq_orchestrate.jobs.job import job_fields
+from glidemq_orchestrate.jobs.output import append_log
 from glidemq_orchestrate.server import calls as server
 from glidemq_orchestrate.server import libraries
 from glidemq_orchestrate.wire.call import Call, ask, ask_all, ask_each, command, function
@@ -111,10 +114,10 @@ def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) ->
 
 
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
-    assert job_calls.job_fields(ETL, "1").repeatable
+    assert job_fields(ETL, "1").repeatable
     assert flow_record.flow_status(ETL, "f").repeatable
     assert staged_calls.advance_flow(ETL, "f", 1).repeatable
-    assert not job_calls.add_log(ETL, "1", "line").repeatable
+    assert not append_log(ETL, from_outside("1"), "line").repeatable
     assert not server.server_time().repeatable
     assert not staged_calls.retry_flow(ETL, "f", 1).repeatable
     assert not budget.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
@@ -136,7 +139,7 @@ def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
         registry.consumers(ETL),
         events.has_lost_events(ETL),
         events.read_events(ETL, "0", 1, None),
-        job_calls.add_job(ETL, "n", "", JobOptions(), 1),
+        add_job_call(ETL, "n", "", JobOptions(), 1),
     ]
     for call in calls:
         with contextlib.suppress(GlideMQError):

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.jobs import job_hash, pages
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.spark.source.partitions.part import (

@@ -13,7 +13,7 @@ from dagster_pipes import PipesMessage
 
 from dagster_glidemq.pipes import messages as pipes
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate.jobs.messages import JobMessage
+from glidemq_orchestrate.jobs.output import JobMessage
 from glidemq_orchestrate.runs import Patience, in_text
 
 PAGE: Final = 100

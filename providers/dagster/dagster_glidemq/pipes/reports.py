@@ -16,7 +16,7 @@ from dagster_glidemq.pipes.log import LiveLog, pages
 from dagster_glidemq.pipes.reportable import Reportable
 from glidemq_orchestrate import JobState, NodeStatus, Queue
 from glidemq_orchestrate.errors import Superseded
-from glidemq_orchestrate.jobs.messages import AcceptedAttempt
+from glidemq_orchestrate.jobs.output import AcceptedAttempt
 from glidemq_orchestrate.runs import Changes, Json, Patience
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate.jobs.check_result import has_passed
+from glidemq_orchestrate.jobs.attempt import has_passed
 
 
 @pytest.mark.parametrize(

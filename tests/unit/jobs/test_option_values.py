@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import Backoff
 from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.jobs.backoff import MAX_DELAY_MS, delay_ms
+from glidemq_orchestrate.jobs.option_values import MAX_DELAY_MS, delay_ms
 
 BACKOFFS = st.builds(
     Backoff,

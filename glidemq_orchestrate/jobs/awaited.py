@@ -1,0 +1,83 @@
+"""Adds a job and waits for its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from glidemq_orchestrate import events
+from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, WaitTimeout
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.adding import NewJob, add_job
+from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.wire.call import Call, Op, ask
+from glidemq_orchestrate.wire.codec import Json, decode
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+REREAD_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job to wait for: until when, and the position where its events begin."""
+
+    job_id: JobId
+    timeout_ms: int
+    deadline: int
+    position: str
+
+
+def add_awaited(
+    queue: QueueKeys, new: NewJob, timeout_ms: int, clock: Clock, *, packed: bool = False
+) -> Op[Awaited]:
+    """Add a job for ``wait_for``; a separate operation, since only this part is confirmed."""
+    if new.options.remove_on_complete or new.options.remove_on_fail:
+        raise InvalidJob(
+            "remove_on_complete and remove_on_fail must not be set: the job is read when it ends"
+        )
+    if timeout_ms <= 0:
+        raise InvalidJob("timeout must be at least a millisecond")
+    position = yield from events.tail(queue)
+    deadline = clock.monotonic_ms() + timeout_ms
+    job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
+    return Awaited(job_id, timeout_ms, deadline, position)
+
+
+def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
+    """Wait for the result of a job. Events wake it; the job is also re-read, since events can be lost."""
+    job_id, position, deadline = awaited.job_id, awaited.position, awaited.deadline
+    while True:
+        reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
+        position = yield from _wait_for_end(queue, job_id, position, reread, clock)
+        state, result, reason = yield from ask(job_outcome(queue, job_id))
+        if state == JobState.COMPLETED:
+            return decode(result, where=f"result of job {job_id}")
+        if state == JobState.FAILED:
+            raise JobFailed(job_id, reason or "no reason given")
+        if state is None:
+            raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed during the wait")
+        if clock.monotonic_ms() >= deadline:
+            raise WaitTimeout(f"job {job_id} is still {state} after {awaited.timeout_ms} ms")
+
+
+def _wait_for_end(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    """Read events until one of them may be the end of the job, or until ``until_ms``."""
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(queue, position, left)):
+            position = event.id
+            if event.job_id == job_id and event.kind in (
+                "completed",
+                "failed",
+                "expired",
+                "revoked",
+                "removed",
+            ):
+                return position
+    return position
+
+
+def job_outcome(queue: QueueKeys, job_id: str) -> Call[list[str | None]]:
+    """State, result and reason of failure."""
+    return job_hash.get_some(queue, job_id, ("state", "returnvalue", "failedReason"), list)
