@@ -24,11 +24,11 @@ _PUBLIC: Final = {
     "embedded": ("EmbeddedServer",),
     # flows
     "flows.spec": ("FlowNode", "FlowOutcome", "FlowSpec", "FlowState", "FlowStatus", "NodeStatus"),
-    "flows.rules": ("Dependency", "Rule"),
+    "flows.dependencies": ("Dependency", "Rule"),
     "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
     "flows.checked": ("check_flow",),
     "flows.owner": ("Owner",),
-    "flows.change": ("FlowChange", "NodeChange"),
+    "flows.watched": ("FlowChange", "NodeChange"),
     "flows.waits": ("Wait",),
     # jobs, schedules and events
     "jobs.adding": ("NewJob",),

@@ -9,16 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import (
-    ConfigurationError,
-    FlowTooLarge,
-    GlideMQError,
-    InvalidFlow,
-    InvalidJob,
+from glidemq_orchestrate.errors import ConfigurationError, FlowTooLarge, GlideMQError, InvalidFlow, InvalidJob
+from glidemq_orchestrate.flows.dependencies import (
+    Dependency,
+    OnFailure,
+    Rule,
+    check_known,
+    check_unique,
+    read_policy,
+    read_rule,
+    topological_order,
 )
-from glidemq_orchestrate.flows.order import check_known, check_unique, topological_order
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import EXPLAINABLE, check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
@@ -325,3 +327,16 @@ def canonical(data: str) -> str:
     """JSON text with sorted keys, so that their order does not affect the fingerprint."""
     # A single key needs no sorting.
     return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data
+
+
+def policy_text(node: CheckedNode) -> str:
+    """The stored form of the policy of a node; '' for an ordinary one."""
+    wire: dict[str, Any] = {
+        "rule": node.rule,
+        "on_failure": node.on_failure,
+        "policies": dict(node.policies),
+        "queue_timeout": node.queue_timeout_ms,
+        "delay": node.delay_ms,
+    }
+    stored = {name: value for name, value in wire.items() if value}
+    return json.dumps(stored) if stored else ""

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
+from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical, policy_text
 from glidemq_orchestrate.flows.definitions import POLICIES, Definition, definition, settled_options
-from glidemq_orchestrate.flows.policies import policy_text
 from glidemq_orchestrate.flows.record import record_fields as record_of
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rows import Row, read_rows

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
-from glidemq_orchestrate.flows import node_changes, owner_leases
+from glidemq_orchestrate.flows import node_changes
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
-from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.owner import Owner, note_flow, renew_lease
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
@@ -78,7 +78,7 @@ class Ownership:
         at = self.renewals.done.get((ref.home.base, self.owner.name))
         if at is not None and began - at < self.owner.lease_ms // PER_LEASE:
             return
-        if (yield from ask(owner_leases.renew(ref.home, self.owner, clock.now_ms()))):
+        if (yield from ask(renew_lease(ref.home, self.owner, clock.now_ms()))):
             self.renewals.done[ref.home.base, self.owner.name] = began
         else:
             yield from self.own(ref, clock)
@@ -103,7 +103,7 @@ def note(ref: FlowRef, text: str) -> Op[None]:
     Raises:
         FlowNotFound: It no longer exists.
     """
-    yield from ask(owner_leases.note(ref.home, ref.flow_id, text))
+    yield from ask(note_flow(ref.home, ref.flow_id, text))
 
 
 def owner_of(owned: Ownership | None) -> Owner | None:

@@ -1,16 +1,21 @@
-"""Common shapes of flows: pure functions from nodes to nodes, also for running flows."""
+"""Common shapes of flows: pure functions from nodes to nodes, also for running flows.
+
+``expand`` creates nodes like Airflow's ``expand`` creates tasks.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from itertools import product
+from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
-from glidemq_orchestrate.flows.rules import Dependency
+from glidemq_orchestrate.flows.dependencies import Dependency
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.foundation.arguments import explained
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.wire.codec import JsonLike
 
 Part: TypeAlias = "FlowNode | FlowSpec | Iterable[FlowNode]"
@@ -62,10 +67,10 @@ def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()
     """Make a flow a part of another: every node is called ``name/node``.
 
     Args:
-        flow: Its nodes are used; its labels, deadline and other settings of a whole flow are ignored, the
-            outer flow has its own.
+        flow: Its nodes are used; its labels, deadline and other settings of a whole flow are ignored in
+            favour of those of the outer flow.
         name: Replaces the flow's own name in the prefix.
-        after: What its first nodes wait for in the outer flow.
+        after: The nodes of the outer flow that its first nodes wait for.
     """
     prefix = f"{name or flow.name}/"
     nodes = [
@@ -82,8 +87,8 @@ def map_over(
     """Make one node per item: ``name[0]``, ``name[1]``, ... in the order of the items.
 
     Args:
-        template: Queue, job, options and dependencies of each. Its data must be an object or nothing: each
-            node gets it with the item added as ``item``; without data, the item is the data.
+        template: The queue, job, options and dependencies of each node. Its data must be an object or None:
+            each node gets it with the item added as ``item``; without data, the item is the data.
         items: JSON values.
         collect: A node that waits for all of them, in addition to its own dependencies. Without items it
             waits for the dependencies of the template.
@@ -142,3 +147,67 @@ def _with_item(template: FlowNode, item: JsonLike) -> JsonLike:
             f"node {template.name}: data of a template must be an object, since the item is added to it"
         )
     return {**template.data, "item": item}
+
+
+ARGUMENTS: Final = "arguments"
+FIELDS: Final = "fields"
+"""Where the values of an item go: into ``data["arguments"]`` of a node, or into its fields."""
+NODE_FIELDS: Final = {"queue_name": "queue", "job": "job", "data": "data", "options": "options"}
+"""The fields that may differ from node to node, by the names of the operator's parameters."""
+
+
+def expand(template: FlowNode, over: Any, into: str) -> list[FlowNode]:
+    """Make one node per item: ``name[0]``, ``name[1]``, ... in the order of the items.
+
+    Args:
+        template: The common fields.
+        over: Lists by name: a node for each combination, the last name fastest, where a dict counts as the
+            list of its pairs. Or a list of dicts: a node for each.
+        into: ``arguments`` or ``fields``.
+
+    Raises:
+        InvalidFlow: A value that must be a list is not one, or an item has a field that nodes do not have.
+    """
+    return [
+        replace(_with(template, item, into), name=f"{template.name}[{at}]")
+        for at, item in enumerate(_items(template.name, over))
+    ]
+
+
+def _items(node: str, over: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(over, Mapping):
+        lists = [_list(node, str(name), value) for name, value in over.items()]
+        yield from (dict(zip(over, values, strict=True)) for values in product(*lists))
+        return
+    for item in _list(node, "expand_kwargs", over):
+        if not isinstance(item, Mapping):
+            raise InvalidFlow(f"{node}: it is expanded over a list of dicts, got {_kind(item)} in it")
+        yield item
+
+
+def _list(node: str, name: str, value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [list(pair) for pair in value.items()]
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidFlow(f"{node}: it is expanded over {name}, which must be a list, got {_kind(value)}")
+    return list(value)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _with(template: FlowNode, item: Mapping[str, Any], into: str) -> FlowNode:
+    if into == ARGUMENTS:
+        data: Any = template.data
+        return replace(template, data={**data, "arguments": {**data["arguments"], **item}})
+    if unknown := [name for name in item if name not in NODE_FIELDS]:
+        raise InvalidFlow(
+            f"{template.name}: it is expanded over {described(unknown[0])}, and nodes differ in "
+            f"{', '.join(NODE_FIELDS)} only"
+        )
+    fields = {NODE_FIELDS[name]: value for name, value in item.items()}
+    if "options" in fields:
+        wire = {"name": "n", "queue": "q", "job": "j", "options": fields["options"]}
+        fields["options"] = FlowSpec.from_dict({"name": "options", "nodes": [wire]}).nodes[0].options
+    return replace(template, **fields)

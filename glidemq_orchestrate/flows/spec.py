@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NewType, Unpack
 
 from glidemq_orchestrate.errors import ConfigurationError, FailedNode, InvalidFlow, InvalidJob
+from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule
 from glidemq_orchestrate.flows.forms.forms import FlowForms
-from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.foundation.importing import importing

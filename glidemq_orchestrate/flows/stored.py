@@ -13,10 +13,10 @@ from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.compare import is_of_spec
 from glidemq_orchestrate.flows.definitions import Manner
+from glidemq_orchestrate.flows.dependencies import OnFailure, Rule
 from glidemq_orchestrate.flows.record import record_fields
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
 from glidemq_orchestrate.flows.rows import Row
-from glidemq_orchestrate.flows.rules import OnFailure, Rule
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all

@@ -20,11 +20,11 @@ from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.flows import deadlines
 from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
-from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Reported, time_of
 from glidemq_orchestrate.flows.node_status import node_status
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
 from glidemq_orchestrate.flows.rows import read_row
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.watched import UNSEEN, FlowChange, NodeChange, Reported, time_of
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.server.confirm import unconfirmed

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.flows.expansion import ARGUMENTS, expand
+from glidemq_orchestrate.flows.pattern import ARGUMENTS, expand
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers

@@ -8,11 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.flows import owner as owners
-from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.owner import MAX, Owner
 
 MAX_NAME: Final = 256
-MAX_LEASE: Final = owners.MAX
+MAX_LEASE: Final = MAX
 """The longest time for which a lease may last."""
 RENEWALS: Final = 3
 """How often an owner renews its lease in the time for which it lasts."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import WorkersMissing
-from glidemq_orchestrate.flows.change import FlowChange, NodeChange
+from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.runs.patience import Patience, Warns
 from glidemq_orchestrate.runs.steps import Steps

@@ -8,7 +8,7 @@ from math import prod
 from typing import Final
 
 from glidemq_orchestrate import Rule
-from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from tests.chaos.plan import Step
 from tests.rule_oracle import ENDS, counts_as, verdicts
 

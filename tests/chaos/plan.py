@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Ordering, Owner, Rule
-from glidemq_orchestrate.flows.rules import Dependency, OnFailure
+from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure
 
 KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = (

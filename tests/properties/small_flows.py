@@ -14,8 +14,8 @@ from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Requ
 from glidemq_orchestrate.flows import backend, running, submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.portable import sweep
-from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX

@@ -32,7 +32,7 @@ from glidemq_orchestrate import (
     nested,
 )
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidFlow, InvalidJob
-from glidemq_orchestrate.flows.rules import Rule
+from glidemq_orchestrate.flows.dependencies import Rule
 from glidemq_orchestrate.foundation.arguments import explained, fits
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.usage import Usage

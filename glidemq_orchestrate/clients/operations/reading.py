@@ -12,11 +12,11 @@ from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.owners import Ownership
 from glidemq_orchestrate.flows.ref import FlowRef, raise_unless_completed
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs

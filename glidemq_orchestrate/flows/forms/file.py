@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TimedeltaSchema
 
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
+from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule
 from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.jobs.option_values import Backoff, Keep, Ordering
 

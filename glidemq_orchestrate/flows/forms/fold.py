@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from glidemq_orchestrate.flows.order import check_known, check_unique, topological_order
+from glidemq_orchestrate.flows.dependencies import check_known, check_unique, topological_order
 
 _NUMBER: Final = re.compile(r"\d+")
 

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
+from glidemq_orchestrate.flows.dependencies import Dependency, topological_order
 from glidemq_orchestrate.flows.forms.file import NodeFile, as_file, without_defaults
 from glidemq_orchestrate.flows.forms.fold import NamedNode, dependencies
-from glidemq_orchestrate.flows.order import topological_order
-from glidemq_orchestrate.flows.rules import Dependency
 from glidemq_orchestrate.foundation.importing import importing
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from glidemq_orchestrate.flows.dependencies import UPSTREAM, Rule, counts_as, verdict
 from glidemq_orchestrate.flows.portable.table import _ENDED, Node
-from glidemq_orchestrate.flows.rules import UPSTREAM, Rule, counts_as, verdict
 
 _FAILED: Final = "upstream failed: "
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from glidemq_orchestrate.flows.dependencies import EAGER, ORDINARY, Policy
 from glidemq_orchestrate.flows.home import claimed_by
 from glidemq_orchestrate.flows.node_status import Inputs
-from glidemq_orchestrate.flows.policies import ORDINARY, Policy
 from glidemq_orchestrate.flows.portable import gates, node_jobs
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rules import EAGER
 from glidemq_orchestrate.flows.trips import parts, send_all
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child

@@ -10,8 +10,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate.flows import owner_leases
-from glidemq_orchestrate.flows.owner import MAX, Owner
+from glidemq_orchestrate.flows.owner import (
+    MAX,
+    Owner,
+    begin_lease,
+    last_renewal,
+    lease_name,
+    remove_leases,
+    silent_leases,
+)
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.reading import record_of, unsuperseded
 from glidemq_orchestrate.flows.portable.record import Record
@@ -49,7 +56,7 @@ def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
 
 def own_round(ref: FlowRef, owner: Owner, number: int, clock: Clock) -> Op[None]:
     """Add an owner to a round of a flow, which may not have begun. Idempotent."""
-    yield from ask(owner_leases.begin(ref.home, owner, clock.now_ms()))
+    yield from ask(begin_lease(ref.home, owner, clock.now_ms()))
     text = f"{owner.lease_ms}\n{owner.on_expiry}"
     yield from ask(records.write(ref.home, ref.flow_id, {f"owner:{number}:{owner.name}": text}))
 
@@ -66,7 +73,7 @@ def abandoned(ref: FlowRef, record: Record, clock: Clock) -> Op[str]:
     if not owners:
         return ""
     renewed_ms = yield from ask_all(
-        [owner_leases.heard(ref.home, owner_leases.lease(owned.name, owned.lapse_ms)) for owned in owners]
+        [last_renewal(ref.home, lease_name(owned.name, owned.lapse_ms)) for owned in owners]
     )
     now_ms, is_wanted = clock.now_ms(), False
     for owned, at in zip(owners, renewed_ms, strict=True):
@@ -109,6 +116,6 @@ def _reason(owned: _Owned, renewed_ms: int) -> str:
 def forget(home: QueueKeys, record: Record, clock: Clock) -> Op[None]:
     """When a flow with owners is removed, forget the leases of those long lapsed. Idempotent."""
     if any(name.startswith("owner:") for name in record.fields):
-        gone = yield from ask(owner_leases.silent(home, clock.now_ms() - FORGOTTEN_MS, PER_FLOW))
+        gone = yield from ask(silent_leases(home, clock.now_ms() - FORGOTTEN_MS, PER_FLOW))
         if gone:
-            yield from ask(owner_leases.forget(home, gone))
+            yield from ask(remove_leases(home, gone))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
 from glidemq_orchestrate.flows.definitions import Ran, StoredNodes, ran_of_row
+from glidemq_orchestrate.flows.dependencies import UPSTREAM, Policy
 from glidemq_orchestrate.flows.node_status import GONE, failed_node, node_status, read_results
-from glidemq_orchestrate.flows.policies import Policy
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.decisions import delayed_until
 from glidemq_orchestrate.flows.portable.record import Record
@@ -16,7 +16,6 @@ from glidemq_orchestrate.flows.portable.table import Node, read_nodes, read_poli
 from glidemq_orchestrate.flows.record import read_status
 from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
 from glidemq_orchestrate.flows.rows import read_rows
-from glidemq_orchestrate.flows.rules import UPSTREAM
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs.states import JobState

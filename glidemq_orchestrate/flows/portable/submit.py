@@ -28,9 +28,8 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows import generation_record
 from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows import rows as node_rows
-from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
+from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, policy_text
 from glidemq_orchestrate.flows.generation_record import Before
-from glidemq_orchestrate.flows.policies import policy_text
 from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables

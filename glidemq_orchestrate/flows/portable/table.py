@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate.flows import node_status
-from glidemq_orchestrate.flows.policies import ORDINARY, Policy
+from glidemq_orchestrate.flows.dependencies import ORDINARY, OnFailure, Policy
 from glidemq_orchestrate.flows.portable.gates import PAGE
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rows import read_rows
-from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command

@@ -18,8 +18,7 @@ from glidemq_orchestrate.flows.definitions import (
     settled_options,
 )
 from glidemq_orchestrate.flows.node_change import Change
-from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.owner_leases import words
+from glidemq_orchestrate.flows.owner import Owner, owner_words
 from glidemq_orchestrate.flows.rows import Row, flat_row
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.flows.staging import JobNames, Piece, staged
@@ -52,7 +51,7 @@ def stage_flow(
     if flow.request:
         header["request"] = flow.request
     if flow.owner:
-        header["owner"] = words(flow.owner)
+        header["owner"] = owner_words(flow.owner)
     if flow.carried:
         header["completed"] = len(flow.carried)
     head, names = (
@@ -101,7 +100,7 @@ def retry_flow(
 
     ``also``: refs of completed nodes to rerun too.
     """
-    args = (now_ms, flow_id, *(words(owner) if owner else ("", "", "") if also else ()), *also)
+    args = (now_ms, flow_id, *(owner_words(owner) if owner else ("", "", "") if also else ()), *also)
     return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 

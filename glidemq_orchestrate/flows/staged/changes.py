@@ -8,9 +8,9 @@ from typing import Final
 from glidemq_orchestrate.errors import (
     NodeNotRepeatable,
 )
-from glidemq_orchestrate.flows import owner_leases, removed
+from glidemq_orchestrate.flows import removed
 from glidemq_orchestrate.flows.node_change import Change
-from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.owner import Owner, own_flow, owner_names
 from glidemq_orchestrate.flows.ref import BROKEN, FlowRef
 from glidemq_orchestrate.flows.rows import Row, read_rows
 from glidemq_orchestrate.flows.spec import FlowState
@@ -37,13 +37,13 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 
 def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
     """Add an owner to a flow, or renew its lease. An ended flow is unchanged. Idempotent."""
-    return (yield from ask(owner_leases.own(ref.home, ref.flow_id, owner, clock.now_ms())))
+    return (yield from ask(own_flow(ref.home, ref.flow_id, owner, clock.now_ms())))
 
 
 def owners(ref: FlowRef) -> Op[list[str]]:
     """The names of the owners of a flow that has not ended, sorted."""
     state = yield from status(ref)
-    return [] if state.state.is_terminal else (yield from ask(owner_leases.owners(ref.home, ref.flow_id)))
+    return [] if state.state.is_terminal else (yield from ask(owner_names(ref.home, ref.flow_id)))
 
 
 def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:

@@ -12,9 +12,9 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.definitions import Manner, Ran, StoredNodes
+from glidemq_orchestrate.flows.dependencies import UPSTREAM
 from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.rows import Row
-from glidemq_orchestrate.flows.rules import UPSTREAM
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import removed as removed_ops

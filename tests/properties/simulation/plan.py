@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Ordering, Owner, Rule
 from glidemq_orchestrate.flows.backend import Reach
-from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.foundation.durations import milliseconds
 from tests.properties.simulation.choices import Choices
 

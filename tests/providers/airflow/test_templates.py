@@ -18,7 +18,7 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, Glid
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Ordering, Worker
-from glidemq_orchestrate.flows.rules import Dependency
+from glidemq_orchestrate.flows.dependencies import Dependency
 from glidemq_orchestrate.jobs.option_values import Fallback
 from tests.providers.airflow.conftest import DAY, QUEUE, Valkey
 

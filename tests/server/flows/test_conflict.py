@@ -14,7 +14,7 @@ from glidemq_orchestrate import Dependency, FlowNode, FlowProducer, FlowSpec, Jo
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import LONG, REACHES
 

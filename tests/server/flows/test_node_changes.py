@@ -26,10 +26,10 @@ from glidemq_orchestrate.errors import (
     Superseded,
 )
 from glidemq_orchestrate.flows import backend, node_changes
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.portable import changes
-from glidemq_orchestrate.flows.rules import OnFailure
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.call import Batch

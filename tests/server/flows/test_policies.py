@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowProducer, FlowSpec, Queue, Rule, Skip
-from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
 

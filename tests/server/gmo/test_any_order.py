@@ -25,7 +25,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.rules import OnFailure
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import Call, ask, function

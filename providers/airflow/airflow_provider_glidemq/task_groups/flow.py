@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Rule
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.flows.expansion import expand
-from glidemq_orchestrate.flows.rules import verdict
+from glidemq_orchestrate.flows.dependencies import verdict
+from glidemq_orchestrate.flows.pattern import expand
 
 Task = Mapping[str, Any]
 

@@ -25,7 +25,7 @@ from airflow_provider_glidemq.task_groups.options import carried_over, options_o
 from airflow_provider_glidemq.templates import is_template
 from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
-from glidemq_orchestrate.flows.expansion import ARGUMENTS, FIELDS, NODE_FIELDS
+from glidemq_orchestrate.flows.pattern import ARGUMENTS, FIELDS, NODE_FIELDS
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.param import ParamsDict

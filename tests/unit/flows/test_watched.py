@@ -15,7 +15,7 @@ import pytest
 
 from glidemq_orchestrate import FlowState, JobState, NodeStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.change import Reported, time_of, turn_of
+from glidemq_orchestrate.flows.watched import Reported, time_of, turn_of
 
 WAITING_CHILDREN = JobState.WAITING_CHILDREN
 

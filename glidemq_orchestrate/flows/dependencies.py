@@ -1,15 +1,20 @@
-"""When a node runs: trigger rules, and how the failure of a dependency counts. Independent of the server.
+"""Dependencies between nodes: the order that they require, trigger rules and failure policies. Pure.
 
-The server decides; see ``rules.lua``. ``verdict`` decides for flows on the portable path.
+On the staged path the server applies the rules: see ``lua/glidemq_orchestrate/parts/rules.lua``. On the
+portable path, ``verdict`` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self, TypeAlias
+from heapq import heappop, heappush
+from typing import Any, Final, Self, TypeAlias
 
-from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.errors import CycleError, DuplicateNode, InvalidFlow, UnknownDependency
 from glidemq_orchestrate.foundation.names import described
 
 UPSTREAM: Final = "upstream "
@@ -181,3 +186,90 @@ def read_rule(value: str, *, where: str) -> Rule:
 def _listed(names: type[StrEnum]) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}"
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Refuse duplicate names.
+
+    Raises:
+        DuplicateNode: It lists the duplicate names.
+    """
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise DuplicateNode(repeated)
+
+
+def check_known(after: Mapping[str, Sequence[str]]) -> None:
+    """Refuse dependencies that are not among the names.
+
+    Raises:
+        UnknownDependency: It maps each dependent to its unknown dependencies.
+    """
+    missing = {name: [str(one) for one in others if one not in after] for name, others in after.items()}
+    if any(missing.values()):
+        raise UnknownDependency({name: others for name, others in missing.items() if others})
+
+
+def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names with every dependency before its dependents; otherwise in the original order.
+
+    Raises:
+        CycleError: There is no such order.
+    """
+    names = list(after)
+    ranks = {name: rank for rank, name in enumerate(names)}
+    dependents: list[list[int]] = [[] for _ in names]
+    missing = []
+    for rank, dependencies in enumerate(map(set, after.values())):
+        missing.append(len(dependencies))
+        for dependency in dependencies:
+            dependents[ranks[dependency]].append(rank)
+    ready = [rank for rank, count in enumerate(missing) if not count]
+    order = []
+    while ready:
+        rank = heappop(ready)
+        order.append(names[rank])
+        for dependent in dependents[rank]:
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                heappush(ready, dependent)
+    if len(order) < len(names):
+        raise CycleError(_cycle(after, set(order)))
+    return order
+
+
+def _cycle(after: Mapping[str, Sequence[str]], ordered: Collection[str]) -> list[str]:
+    """A cycle among the nodes that could not be ordered, dependencies before dependents."""
+    # Each of them waits for another one, so following dependencies reaches a node twice.
+    seen: dict[str, int] = {}
+    name = next(name for name in after if name not in ordered)
+    while name not in seen:
+        seen[name] = len(seen)
+        name = next(other for other in after[name] if other not in ordered)
+    return list(seen)[seen[name] :][::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings of a node that are not defaults, stored apart from its row. See ``CheckedNode``."""
+
+    rule: Rule = Rule.ALL_SUCCESS
+    on_failure: OnFailure | None = None
+    policies: Mapping[str, OnFailure] | None = None
+    queue_timeout_ms: int | None = None
+    delay_ms: int = 0
+
+    @classmethod
+    def read(cls, text: str) -> Policy:
+        """Read the stored form."""
+        wire: dict[str, Any] = json.loads(text)
+        on_failure = wire.get("on_failure")
+        return cls(
+            Rule(wire.get("rule", Rule.ALL_SUCCESS)),
+            OnFailure(on_failure) if on_failure else None,
+            {name: OnFailure(policy) for name, policy in wire.get("policies", {}).items()},
+            wire.get("queue_timeout"),
+            wire.get("delay", 0),
+        )
+
+
+ORDINARY: Final = Policy()
