@@ -10,8 +10,15 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import (
+    MILLISECOND,
+    Duration,
+    duration,
+    seconds,
+    setting_duration,
+)
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.names import PREFIX, SERVICE, described
+from glidemq_orchestrate.foundation.names import PREFIX, SERVICE
 from glidemq_orchestrate.wire.confirmation import Confirmation, read_confirm
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
@@ -82,7 +89,8 @@ class Endpoint(NamedTuple):
 class ConnectionSettings:
     """A server, a cluster or a server behind sentinels, and the credentials for it.
 
-    These options take precedence over the URL. Files are read at the first connection.
+    These options take precedence over the URL. Files are read at the first connection. Durations are kept in
+    seconds; in the URL they may be text, such as ``500ms`` or ``PT1M``.
 
     Attributes:
         url: ``valkey://user:password@host:6379/0``, ``unix:///path``, ``valkey+cluster://host:6379,host:6379``
@@ -90,8 +98,8 @@ class ConnectionSettings:
             of ``valkey`` is TLS; ``redis`` and ``rediss`` mean the same. The options below and ``db`` may
             also be query parameters: ``?ca=/etc/ca.pem``.
         prefix: First part of every key; ``glide`` as in glide-mq.
-        connect_timeout: Seconds to wait for a connection.
-        socket_timeout: Seconds to wait for the reply to a call that does not block on purpose.
+        connect_timeout: How long to wait for a connection.
+        socket_timeout: How long to wait for the reply to a call that does not block on purpose.
         user: ACL user.
         password: Password of that user.
         ca: File with the trusted certificates; those of the system by default.
@@ -103,7 +111,7 @@ class ConnectionSettings:
         confirm: What every write that a caller relies on must reach before its call returns: ``disk``
             (the append-only file of the primary), ``replicas:1`` (that many replicas) or
             ``disk,replicas:1``. By default nothing is awaited.
-        confirm_timeout: Seconds to wait for each of the two; then ``NotConfirmed`` is raised.
+        confirm_timeout: How long to wait for each of the two; then ``NotConfirmed`` is raised.
 
     Raises:
         ConfigurationError: An option is not valid; the message names it and shows no secret.
@@ -111,8 +119,8 @@ class ConnectionSettings:
 
     url: str
     prefix: str = DEFAULT_PREFIX
-    connect_timeout: float = 5.0
-    socket_timeout: float = 30.0
+    connect_timeout: Duration = 5.0
+    socket_timeout: Duration = 30.0
     user: str | None = None
     password: str | None = None
     ca: str | None = None
@@ -122,7 +130,7 @@ class ConnectionSettings:
     sentinel_user: str | None = None
     sentinel_password: str | None = None
     confirm: str | None = None
-    confirm_timeout: float = 5.0
+    confirm_timeout: Duration = 5.0
     kind: Kind = field(init=False)
     places: tuple[Endpoint, ...] = field(init=False)
     db: int = field(init=False, default=0)
@@ -137,11 +145,7 @@ class ConnectionSettings:
                 object.__setattr__(self, name, value)
         read_confirm(self.confirm)
         for name in ("connect_timeout", "socket_timeout", "confirm_timeout"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise ConfigurationError(
-                    f"{name} must be a number of seconds above zero, got {described(value)}"
-                )
+            object.__setattr__(self, name, seconds(duration(name, getattr(self, name), min_=MILLISECOND)))
         self._check_options()
 
     def _check_options(self) -> None:
@@ -194,9 +198,7 @@ class ConnectionSettings:
         """A URL with every option except the prefix, for another process. It contains the secrets."""
         names = [name for name in dict.fromkeys(_QUERY.values()) if name != "db"]
         changed = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
-        options = {
-            name: str(value).lower() if value is False else str(value) for name, value in changed.items()
-        }
+        options = {name: "false" if value is False else str(value) for name, value in changed.items()}
         head, scheme = self.url.partition("://")[0], "valkeys" if self.tls else "valkey"
         if head in _SOCKETS:
             place = f"unix://{quote(self.places[0].host)}"
@@ -219,9 +221,8 @@ class ConnectionSettings:
         parts = urlsplit(self.url)
         secrets = _secrets(parts)
         user_info = ":".join(quote(secrets.get(name, ""), safe="") for name in ("user", "password")) + "@"
-        query = urlencode(
-            [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "db"]
-        )
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        query = urlencode([option for option in options if option[0] != "db"])
         scheme = "valkeys+cluster" if self.tls else "valkey+cluster"
         return replace(
             self, url=f"{scheme}://{user_info if secrets else ''}{place}{'?' if query else ''}{query}"
@@ -380,7 +381,7 @@ def _query(parts: SplitResult) -> Iterator[tuple[str, object]]:
         elif ours == "db":
             yield ours, _database(text)
         elif ours.endswith("timeout"):
-            yield ours, _seconds(ours, text)
+            yield ours, _seconds(f"{ours} in the query of the URL", text)
         else:
             yield ours, text
 
@@ -393,9 +394,7 @@ def _database(text: str) -> int:
 
 def _seconds(name: str, text: str) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ConfigurationError(f"{name} in the query of the URL must be a number of seconds above zero")
-    return value
+        return seconds(setting_duration(name, text, min_=MILLISECOND))
+    except ConfigurationError:  # its message quotes the text, which may be part of a password
+        pass
+    raise ConfigurationError(f"{name} must be a duration above zero, such as 30 (seconds) or 5m")

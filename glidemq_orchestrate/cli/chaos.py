@@ -88,12 +88,12 @@ def run(
         float,
         typer.Option(
             parser=seconds(1),
-            metavar="SECONDS",
+            metavar="DURATION",
             help="Let workers take jobs over after this long without a heartbeat.",
         ),
     ] = 2,
     timeout: Annotated[
-        float, typer.Option(parser=seconds(1), metavar="SECONDS", help="Maximum duration of a run.")
+        float, typer.Option(parser=seconds(1), metavar="DURATION", help="Maximum duration of a run.")
     ] = 300,
     keep: Annotated[
         Path | None, typer.Option(help="Keep the ledger, the logs and the data in this new folder.")

@@ -102,14 +102,14 @@ def worker(
         float,
         typer.Option(
             parser=seconds(1),
-            metavar="SECONDS",
+            metavar="DURATION",
             help="Let other workers take the jobs over after this long without a heartbeat.",
         ),
     ] = 30,
     stop_after: Annotated[
         float,
         typer.Option(
-            parser=seconds(), metavar="SECONDS", help="Wait this long for running jobs at shutdown."
+            parser=seconds(), metavar="DURATION", help="Wait this long for running jobs at shutdown."
         ),
     ] = 10,
     allow_import: AllowImport = None,

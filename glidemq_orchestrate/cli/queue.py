@@ -161,7 +161,7 @@ def queue_clean(
     older: Annotated[
         float,
         typer.Option(
-            parser=seconds(), metavar="SECONDS", help="Delete only jobs that ended at least this long ago."
+            parser=seconds(), metavar="DURATION", help="Delete only jobs that ended at least this long ago."
         ),
     ] = 0,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs.")] = 1000,

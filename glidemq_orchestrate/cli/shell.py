@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     InvalidJob,
 )
+from glidemq_orchestrate.foundation.durations import setting_duration
 from glidemq_orchestrate.jobs.bounds import MAX_DURATION
 
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -132,18 +132,14 @@ def as_json_value(value: object) -> object:
 
 
 def seconds(least: float = 0) -> Callable[[str], float]:
-    """A parser for options in seconds, with a minimum."""
+    """A parser for options that are durations: seconds, or a text such as ``5m``; with a minimum."""
 
     def parse(text: str) -> float:
         try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= MAX_DURATION.total_seconds():
-            raise typer.BadParameter(
-                f"must be a number of seconds from {least:g} to {MAX_DURATION.total_seconds():.0f}"
-            )
-        return value
+            span = setting_duration("it", text, min_=timedelta(seconds=least), max_=MAX_DURATION)
+        except ConfigurationError as exc:
+            raise typer.BadParameter(str(exc).removeprefix("it ")) from exc
+        return span.total_seconds()
 
     return parse
 

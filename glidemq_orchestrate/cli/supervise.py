@@ -22,7 +22,7 @@ def supervise(
         float,
         typer.Option(
             parser=seconds(1),
-            metavar="SECONDS",
+            metavar="DURATION",
             help="Take back the jobs of a worker after this long without a heartbeat.",
         ),
     ] = 30,

@@ -1,4 +1,7 @@
-"""Durations as users give them: a ``timedelta`` or seconds as a number; in files also ``PT5M`` and ``5m``."""
+"""Durations as users give them: a ``timedelta`` or seconds as a number; in files and settings also as text.
+
+The text is ``PT5M`` or ``5m``; in settings, whose values are all text, also a number of seconds.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,15 @@ Duration: TypeAlias = timedelta | float
 """A length of time: a ``timedelta``, or seconds. Finite and not negative; kept to the millisecond."""
 
 MILLISECOND: Final = timedelta(milliseconds=1)
-_SHORT: Final = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
-_UNITS: Final = ("days", "hours", "minutes", "seconds", "milliseconds")
+_SHORT: Final = re.compile(
+    r"(?:(?P<weeks>[\d.]+)w)?(?:(?P<days>[\d.]+)d)?(?:(?P<hours>[\d.]+)h)?(?:(?P<minutes>[\d.]+)m)?(?:(?P<seconds>[\d.]+)s)?"
+    r"(?:(?P<milliseconds>[\d.]+)ms)?"
+)
+_ISO: Final = re.compile(
+    r"P(?:(?P<weeks>[\d.]+)W)?(?:(?P<days>[\d.]+)D)?"
+    r"(?:T(?:(?P<hours>[\d.]+)H)?(?:(?P<minutes>[\d.]+)M)?(?:(?P<seconds>[\d.]+)S)?)?"
+)
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?|\.\d+")
 
 
 def duration(
@@ -85,12 +95,32 @@ def seconds(span: Duration) -> float:
 
 
 def from_text(text: str) -> timedelta | None:
-    """The duration of a text such as ``5m``, ``1.5h``, ``1h30m`` or ``250ms``; None for any other text."""
-    found = _SHORT.fullmatch(text)
-    if not text or found is None:
-        return None
+    """The duration of a text such as ``5m``, ``1.5h``, ``1h30m``, ``2w`` or ``PT5M``; None for any other."""
+    found = _SHORT.fullmatch(text) or _ISO.fullmatch(text)
+    parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
     try:
-        parts = {unit: float(number) for unit, number in zip(_UNITS, found.groups(), strict=True) if number}
-        return timedelta(**parts)
+        return timedelta(**{unit: float(number) for unit, number in parts.items()}) if parts else None
     except (ValueError, OverflowError):
         return None
+
+
+def setting_duration(
+    name: str,
+    value: object,
+    *,
+    min_: timedelta = timedelta(0),
+    max_: timedelta = timedelta.max,
+    error: type[GlideMQError] = ConfigurationError,
+) -> timedelta:
+    """``duration`` of a setting, which may be text: ``30``, ``5m`` or ``PT5M``.
+
+    Raises:
+        ConfigurationError, or ``error``: It is not a duration, or out of bounds.
+    """
+    if not isinstance(value, str):
+        return duration(name, value, min_=min_, max_=max_, error=error)
+    text = value.strip()
+    span = float(text) if _NUMBER.fullmatch(text) else from_text(text)
+    if span is None:
+        raise error(f"{name} must be a duration such as 30 (seconds), 5m or PT5M, got {described(value)}")
+    return duration(name, span, min_=min_, max_=max_, error=error)

@@ -11,6 +11,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import BusyLoadingError, ResponseError
 
 from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import abort, async_pool, opened_async
 from glidemq_orchestrate.io.packing import outcome, pieces, put_back, sort_out
@@ -174,14 +175,14 @@ class AsyncDriver:
     async def _open(self, connection: AbstractConnection, parcel: Parcel) -> None:
         settings = self._settings
         try:
-            async with asyncio.timeout(settings.connect_timeout + settings.socket_timeout):
+            async with asyncio.timeout(seconds(settings.connect_timeout) + seconds(settings.socket_timeout)):
                 await opened_async(connection)
         except Exception as exc:
             raise not_connected(settings, parcel.place, exc) from exc
 
     async def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
         settings = self._settings
-        limit = settings.socket_timeout + sum(call.blocks_for or 0 for call in parcel.calls)
+        limit = seconds(settings.socket_timeout) + sum(call.blocks_for or 0 for call in parcel.calls)
         replies: Replies = []
         doubt = self._doubt(connection, parcel) if self._topology.may_doubt(parcel) else None
         try:

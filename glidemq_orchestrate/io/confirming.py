@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
+from glidemq_orchestrate.foundation.durations import milliseconds, seconds
 from glidemq_orchestrate.io.slots import first_key
 from glidemq_orchestrate.io.topology import ASKING, Parcel, Replies
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -27,7 +28,7 @@ def followed(parcel: Parcel, settings: ConnectionSettings) -> Parcel | None:
     # The mark goes to the server of the last write, also while its slot is being moved.
     asking = (ASKING,) if parcel.calls[parcel.calls.index(writes[-1]) - 1] is ASKING else ()
     marking = mark(settings.prefix, str(first_key(writes[-1].words)))
-    limit_ms = max(int(settings.confirm_timeout * 1000), 1)
+    limit_ms = max(milliseconds(settings.confirm_timeout), 1)
     return replace(parcel, calls=(*parcel.calls, *asking, marking, *_waits(required, limit_ms)))
 
 
@@ -69,7 +70,7 @@ def _shortfall(
     calls: tuple[Call[Any], ...], replies: Replies, settings: ConnectionSettings
 ) -> tuple[str, GlideMQError | None]:
     """Which confirmation is missing, in words, and the error that caused it; '' if none is."""
-    within, required = f"within {settings.confirm_timeout:g} s", settings.confirmation
+    within, required = f"within {seconds(settings.confirm_timeout):g} s", settings.confirmation
     for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, GlideMQError):
             advice = (

@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.packing import ESCAPES
 from glidemq_orchestrate.io.pool import Pool
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
@@ -141,7 +142,7 @@ def sync_pool(
     return Pool(
         partial(
             _BLOCKING.of(settings, place),
-            socket_timeout=settings.socket_timeout,
+            socket_timeout=seconds(settings.socket_timeout),
             retry=Retry(NoBackoff(), 0),  # if the driver repeated calls, outcomes would be unknowable
             **options,
         )
@@ -176,7 +177,7 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
         "encoding_errors": ESCAPES,
         "protocol": 2,
         "driver_info": None,  # saves two commands per connection that an ACL would have to allow
-        "socket_connect_timeout": settings.connect_timeout,
+        "socket_connect_timeout": seconds(settings.connect_timeout),
         "username": settings.sentinel_user if sentinel else settings.user,
         "password": settings.sentinel_password if sentinel else settings.password,
         "db": 0 if sentinel else settings.db,

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.io.confirming import confirmed_replies, followed
 from glidemq_orchestrate.io.connect import opened, sync_pool
 from glidemq_orchestrate.io.packing import outcome, pieces, put_back, sort_out
@@ -166,7 +167,7 @@ class SyncDriver:
 
     def _await_reply(self, connection: AbstractConnection, parcel: Parcel, call: Call[Any]) -> None:
         """Wait for the first bytes of a reply; end the wait if the server has been replaced."""
-        limit = self._settings.socket_timeout + (call.blocks_for or 0.0)
+        limit = seconds(self._settings.socket_timeout) + (call.blocks_for or 0.0)
         until, pause = time.monotonic() + limit, DOUBT_SECONDS + (call.blocks_for or 0.0)
         while not connection.can_read(min(pause, max(until - time.monotonic(), 0.0))):
             if time.monotonic() >= until:
@@ -180,7 +181,7 @@ class SyncDriver:
         try:
             if call.blocks_for is None:
                 return connection.read_response()
-            return connection.read_response(timeout=call.blocks_for + self._settings.socket_timeout)
+            return connection.read_response(timeout=call.blocks_for + seconds(self._settings.socket_timeout))
         except ResponseError as exc:
             return refused(exc)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.foundation.durations import milliseconds, seconds
 from glidemq_orchestrate.server import calls as server
 from glidemq_orchestrate.server.confirm import check_confirmation
 from glidemq_orchestrate.server.finding import Facts, Finding, Verdict
@@ -81,7 +82,7 @@ def _failover(facts: Facts, settings: ConnectionSettings) -> Iterator[Finding]:
 
 def _confirm(settings: ConnectionSettings, required: Confirmation, *, look_only: bool) -> Op[Finding]:
     """Have a write confirmed that leaves no trace."""
-    name, limit_ms = "confirm", max(int(settings.confirm_timeout * 1000), 1)
+    name, limit_ms = "confirm", max(milliseconds(settings.confirm_timeout), 1)
     try:
         yield from check_confirmation(required)
     except ConfigurationError as exc:
@@ -97,5 +98,5 @@ def _confirm(settings: ConnectionSettings, required: Confirmation, *, look_only:
         not isinstance(got, GlideMQError) and got >= min_ for got, min_ in zip(reached, minimums, strict=True)
     ):
         return Finding(name, Verdict.OK, f"{settings.confirm} holds")
-    found = f"{settings.confirm} does not hold within {settings.confirm_timeout:g} s"
+    found = f"{settings.confirm} does not hold within {seconds(settings.confirm_timeout):g} s"
     return Finding(name, Verdict.FAILED, found, "check the replicas and the disk of the server")

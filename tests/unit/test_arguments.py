@@ -86,7 +86,7 @@ class Pet:
         (lambda: Handlers().batch_handler("a", size="x"), ConfigurationError, "size must be int, got str"),  # type: ignore[arg-type]
         (lambda: Queue("a", URL, compression=HUGE), ConfigurationError, "compression a value of type int"),  # type: ignore[arg-type]
         (lambda: Queue("a", URL).add_and_wait("x", timeout="5"), ConfigurationError, "timeout must be a timedelta"),  # type: ignore[arg-type]  # noqa: E501
-        (lambda: ConnectionSettings(URL, socket_timeout=[HUGE]), ConfigurationError, "got a value of type list"),  # type: ignore[arg-type]  # noqa: E501
+        (lambda: ConnectionSettings(URL, socket_timeout=[HUGE]), ConfigurationError, "seconds, got list"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_an_argument_of_the_wrong_type_is_named(

@@ -13,6 +13,7 @@ from glidemq_orchestrate import (
     AsyncQueue,
     Backoff,
     BroadcastWorker,
+    ConnectionSettings,
     Deduplication,
     EventReader,
     FlowNode,
@@ -30,7 +31,7 @@ from glidemq_orchestrate import (
     check_flow,
 )
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
-from glidemq_orchestrate.foundation.durations import duration, from_text
+from glidemq_orchestrate.foundation.durations import duration, from_text, setting_duration
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
@@ -65,8 +66,13 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "delay of RetryLater": RetryLater,
     "timeout of Suspend": lambda d: Suspend(timeout=d),
     "grace of handler 'a'": lambda d: Handlers().handler("a", grace=d),
+    "timeout of a handler": lambda d: Handlers().handler(timeout=d),
+    "timeout of a batch": lambda d: Handlers().batch_handler("a", size=2, timeout=d),
     "wait of a batch": lambda d: Handlers().batch_handler("a", size=2, wait=d),
     "lease": lambda d: Owner("me", lease=d),
+    "connect_timeout": lambda d: ConnectionSettings(URL, connect_timeout=d),
+    "socket_timeout": lambda d: ConnectionSettings(URL, socket_timeout=d),
+    "confirm_timeout": lambda d: ConnectionSettings(URL, confirm_timeout=d),
     "worker: lock_duration": lambda d: Worker(URL, queues=["q"], lock_duration=d),
     "shutdown_timeout": lambda d: Worker(URL, queues=["q"], shutdown_timeout=d),
     "worker: rate_limit.per": lambda d: Worker(URL, queues=["q"], rate_limit=RateLimit(1, per=d)),
@@ -125,6 +131,8 @@ def test_a_number_and_a_timedelta_are_equal_once_they_are_options() -> None:
         ("250ms", timedelta(milliseconds=250)),
         ("2d", timedelta(days=2)),
         ("10s", timedelta(seconds=10)),
+        ("2w", timedelta(weeks=2)),
+        ("PT5M", timedelta(minutes=5)),
         ("", None),
         ("5", None),
         ("m5", None),
@@ -151,6 +159,41 @@ def test_a_flow_file_may_have_numbers_iso_8601_and_short_texts() -> None:
     assert flow("5m").nodes[0].options.timeout == timedelta(minutes=5)
     with pytest.raises(InvalidFlow, match="more errors"):
         flow("5 parsecs")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("5m", timedelta(minutes=5)),
+        ("PT1H30M", timedelta(minutes=90)),
+        ("P1DT0.5S", timedelta(days=1, milliseconds=500)),
+        ("P2W", timedelta(weeks=2)),
+        (" 30 ", timedelta(seconds=30)),
+        ("2.5", timedelta(seconds=2.5)),
+        (30, timedelta(seconds=30)),
+        (timedelta(hours=1), timedelta(hours=1)),
+    ],
+)
+def test_a_setting_may_be_text(value: Any, expected: timedelta) -> None:
+    assert setting_duration("X", value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["", "P", "PT", "soon", "-5", "-PT5M", "inf", "nan", "5 m", "1e400", None, True, "9" * 99]
+)
+def test_a_setting_that_is_no_duration_is_refused_by_its_name(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^X must "):
+        setting_duration("X", value)
+
+
+def test_the_address_may_have_durations_as_text() -> None:
+    settings = ConnectionSettings("valkey://h?connect_timeout=500ms&socket_timeout=PT1M&confirm_timeout=2")
+    assert (settings.connect_timeout, settings.socket_timeout, settings.confirm_timeout) == (0.5, 60, 2)
+    assert ConnectionSettings(settings.whole_url).socket_timeout == 60
+    assert (
+        ConnectionSettings("valkey://h", socket_timeout=timedelta(minutes=1)).whole_url
+        == "valkey://h:6379?socket_timeout=60.0"
+    )
 
 
 def test_the_bounds_are_in_the_error() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,11 +14,9 @@ from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_js
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.foundation.names import shown
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
-
-_AGE: Final = re.compile(r"([0-9]+)([smhdw])\Z")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @reports_errors
@@ -85,8 +82,8 @@ def _since(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     try:
-        if age := _AGE.match(text):
-            return now - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+        if age := from_text(text):
+            return now - age
         moment = datetime.fromisoformat(text)
         return moment.astimezone() if moment.tzinfo is None else moment
     except (ValueError, OverflowError) as exc:

@@ -65,7 +65,7 @@ Lease = Annotated[
     float | None,
     typer.Option(
         parser=seconds(),
-        metavar="SECONDS",
+        metavar="DURATION",
         help="With --owner: consider the owner dead after this long without a renewal; default: 300.",
     ),
 ]
@@ -79,7 +79,7 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         parser=seconds(),
-        metavar="SECONDS",
+        metavar="DURATION",
         help="Wait at most this long; then exit with code 3 while the flow continues.",
     ),
 ]

@@ -3,7 +3,7 @@
 * ``GLIDEMQ_SPARK_SESSIONS``: sessions at a time, including the shared one; 2 by default. A replacement is
   started before the old session ends, and does not count.
 * ``GLIDEMQ_SPARK_SESSION_STEPS``: a session is replaced after this many steps; unlimited by default.
-* ``GLIDEMQ_SPARK_SESSION_SECONDS``: a session is replaced at this age; a day by default.
+* ``GLIDEMQ_SPARK_SESSION_AGE``: a session is replaced at this age (seconds, or ``12h``); a day by default.
 * ``GLIDEMQ_SPARK_SESSION_MEMORY``: a session is replaced when its processes use this much memory (``6g``);
   unlimited by default.
 """
@@ -15,13 +15,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Self
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import Duration, setting_duration
 
 PREFIX: Final = "GLIDEMQ_SPARK_SESSION"
 _SIZE: Final = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
-_DAY: Final = 86_400.0
+_DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Limits:
 
     sessions: int = 2
     steps: float = math.inf
-    seconds: float = _DAY
+    age: Duration = _DAY
     memory: float = math.inf
 
     @classmethod
@@ -44,7 +46,7 @@ class Limits:
         return cls(
             int(_count(given, "S", cls().sessions)),
             _count(given, "_STEPS", math.inf),
-            _count(given, "_SECONDS", _DAY),
+            _age(given, "_AGE"),
             _size(given, "_MEMORY"),
         )
 
@@ -56,6 +58,11 @@ def _count(given: Mapping[str, str], name: str, default: float) -> float:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigurationError(f"{PREFIX}{name} must be a whole number, 1 or more")
     return int(text)
+
+
+def _age(given: Mapping[str, str], name: str) -> timedelta:
+    text = given.get(PREFIX + name)
+    return setting_duration(PREFIX + name, text, min_=timedelta(seconds=1)) if text else _DAY
 
 
 def _size(given: Mapping[str, str], name: str) -> float:

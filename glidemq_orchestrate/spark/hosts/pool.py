@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled
 from glidemq_orchestrate.spark.hosts.host import Host, PooledHost
 from glidemq_orchestrate.spark.hosts.limits import Limits
@@ -309,7 +310,7 @@ class Hosts:
     def _is_worn(self, place: PooledHost) -> bool:
         age = time.monotonic() - place.host.since
         limits = self._limits
-        return place.host.steps >= limits.steps or age >= limits.seconds or place.bytes >= limits.memory
+        return place.host.steps >= limits.steps or age >= seconds(limits.age) or place.bytes >= limits.memory
 
     def _end_unused(self) -> None:
         now = time.monotonic()

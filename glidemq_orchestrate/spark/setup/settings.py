@@ -6,28 +6,29 @@
 * ``GLIDEMQ_SPARK_CONF``: a JSON object of further Spark settings. They override those of
   ``spark-defaults.conf``, which override the defaults of this module.
 * ``GLIDEMQ_SPARK_EXECUTOR_TIMEOUT``: a step fails when its Spark jobs wait and no executor has run anything
-  of the session for this many seconds, 300 by default.
+  of the session for this long (seconds, or ``5m``), 300 by default.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
 from glidemq_orchestrate.spark.setup.master import spark_home
 
 MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
 PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_EXECUTOR_TIMEOUT"
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE: Final = timedelta(minutes=5)
 _LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[=:\s]\s*(.*?)\s*")
 
 
@@ -149,20 +150,14 @@ def settings_of_file(environment: Mapping[str, str] | None = None) -> dict[str, 
     return {match[1]: match[2] for match in found if match[1].startswith("spark.")}
 
 
-def patience(environment: Mapping[str, str] | None = None) -> float:
-    """How many seconds a step may wait for executors.
+def patience(environment: Mapping[str, str] | None = None) -> timedelta:
+    """How long a step may wait for executors.
 
     Raises:
-        ConfigurationError: The variable is not a number of seconds.
+        ConfigurationError: The variable is not a duration.
     """
-    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise ConfigurationError(f"{PATIENCE_VARIABLE} must be a number of seconds")
-    return seconds
+    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE
+    return setting_duration(PATIENCE_VARIABLE, text, min_=MILLISECOND)
 
 
 def setting(value: object) -> str:

@@ -10,15 +10,15 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.settings import ENV_PREFIX, ConnectionSettings
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 SECRETS: Final = ("url", "password", "sentinel_user", "sentinel_password")
-_NUMBERS: Final = ("connect_timeout", "socket_timeout", "confirm_timeout")
+_DURATIONS: Final = ("connect_timeout", "socket_timeout", "confirm_timeout")
 _TEXTS: Final = ("user", "password", "ca", "cert", "sentinel_user", "sentinel_password", "confirm")
-CONNECTION: Final = ("url", "prefix", *_TEXTS, "ssl_keyfile", "verify", *_NUMBERS)
+CONNECTION: Final = ("url", "prefix", *_TEXTS, "ssl_keyfile", "verify", *_DURATIONS)
 _TRUTH: Final = {"true": True, "false": False}
 
 
@@ -115,19 +115,11 @@ class Options:
         return -(-round(moment.timestamp() * 1_000_000) // 1000)
 
     def duration(self, name: str, default: timedelta, most: timedelta) -> timedelta:
-        """The value of an option that is a duration: seconds, or in the form of ISO 8601."""
+        """The value of an option that is a duration: seconds, or a text such as ``12h`` or ``P7D``."""
         value = self.text(name)
         if value is None:
             return default
-        with importing():
-            from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  slow to import
-        try:
-            found = TypeAdapter(timedelta).validate_python(value if value.startswith("P") else float(value))
-        except (ValidationError, ValueError, OverflowError):
-            found = timedelta(0)
-        if not timedelta(0) < found <= most:
-            raise self.refused(name, f"seconds, or a duration such as P7D, at most {most.days} days")
-        return found
+        return setting_duration(f"the option {name} of {self.what}", value, min_=MILLISECOND, max_=most)
 
     def settings(self) -> ConnectionSettings:
         """The settings of the connection; the URL is that of ``GLIDEMQ_URL`` if none is given.
@@ -142,12 +134,9 @@ class Options:
             more["key"] = key
         if self.text("verify") is not None:
             more["verify"] = self.truth("verify", default=True)
-        for name in _NUMBERS:
+        for name in _DURATIONS:
             if (value := self.text(name)) is not None:
-                try:
-                    more[name] = float(value)
-                except ValueError:
-                    raise self.refused(name, "a number of seconds") from None
+                more[name] = setting_duration(f"the option {name} of {self.what}", value)
         url = ConnectionSettings.resolve(self.text("url")).url
         prefix = self.text("prefix") or os.environ.get(ENV_PREFIX) or DEFAULT_PREFIX
         return ConnectionSettings(url, prefix=prefix, **more)

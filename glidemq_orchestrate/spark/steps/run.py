@@ -51,7 +51,8 @@ def run_step(engine: Engine, ctx: Context) -> Json:
         SessionGone: The session was lost while the step ran.
     """
     call = statement_of(ctx, FIELDS) if ctx.name == SQL_JOB else NamedCall.of(ctx, "step", fields=FIELDS)
-    asked = StepRequest(call.title, _extras(call.title, ctx.data), patience(), identity_of(call.title, ctx))
+    extras, identity = _extras(call.title, ctx.data), identity_of(call.title, ctx)
+    asked = StepRequest(call.title, extras, patience().total_seconds(), identity)
     call.check(leading=2)
     step = None
     try:

@@ -180,7 +180,7 @@ class Drivers:
         output: Output,
     ) -> DriverFolder:
         """Start a driver with a keeper; returns its folder."""
-        tag, patience = self.tag(ctx), folders.patience()
+        tag, patience = self.tag(ctx), folders.patience().total_seconds()
         folder = DriverFolder.made(f"{tag}-{ctx.epoch}", digest)
         try:
             output.begin(tag=tag, driver=folder.name, machine=folders.machine(), patience=patience)

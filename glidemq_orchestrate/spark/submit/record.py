@@ -62,7 +62,8 @@ class Record:
             return
         since, patience = _number(self.facts.get("alone_since")), _number(self.facts.get("patience"))
         since = since if since is not None and since <= epoch else epoch
-        left = min(patience or 0.0, MAX_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (epoch - since) / 1000
+        left = min(patience or 0.0, MAX_PATIENCE.total_seconds())
+        left += GRACE_SECONDS + SLACK_SECONDS - (epoch - since) / 1000
         if left > 0:
             report(**{**self.facts, "alone_since": since})
             raise RetryLater(

@@ -101,8 +101,9 @@ class RegistersHandlers(ABC):
                 is not usable, or there is a grace for a handler that runs in no thread.
         """
         _check_name(name, "handler")
-        limit = optional_duration("the timeout of a handler", timeout, min_=MILLISECOND)
-        grace_seconds = seconds(duration("the grace of a handler", grace))
+        whose = f"handler {name!r}" if isinstance(name, str) else "a handler"
+        limit = optional_duration(f"the timeout of {whose}", timeout, min_=MILLISECOND)
+        grace_seconds = seconds(duration(f"the grace of {whose}", grace))
 
         def register(function: F, job: str) -> None:
             is_async = inspect.iscoroutinefunction(function)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from glidemq_orchestrate.attempts.leases import renew_all
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -40,10 +41,9 @@ class Renewal:
         self, *, worker: str, queues: Sequence[str], group: str, connection: Mapping[str, Any]
     ) -> None:
         settings = ConnectionSettings(**connection)
-        calls = min(settings.socket_timeout, CALL_SECONDS)
-        self._settings = replace(
-            settings, socket_timeout=calls, connect_timeout=min(settings.connect_timeout, calls), confirm=None
-        )
+        calls = min(seconds(settings.socket_timeout), CALL_SECONDS)
+        connecting = min(seconds(settings.connect_timeout), calls)
+        self._settings = replace(settings, socket_timeout=calls, connect_timeout=connecting, confirm=None)
         self._worker, self._queues, self._group = worker, queues, group
         self._client: _RenewalClient | None = None
         self._printed = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,14 @@ class TestFolders:
         with pytest.raises(ConfigurationError, match="is not a private folder of this user"):
             driver_folder.home()
 
-    @pytest.mark.parametrize(("text", "seconds"), [("", 120.0), ("0", 0.0), ("7.5", 7.5)])
-    def test_the_patience_is_a_number_of_seconds(self, text: str, seconds: float) -> None:
-        assert driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text}) == seconds
+    @pytest.mark.parametrize(("text", "seconds"), [("", 120.0), ("0", 0.0), ("7.5", 7.5), ("5m", 300.0)])
+    def test_the_patience_is_a_duration(self, text: str, seconds: float) -> None:
+        found = driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
+        assert found == timedelta(seconds=seconds)
 
     @pytest.mark.parametrize("text", ["-1", "x", "nan", "inf", "90000"])
     def test_any_other_patience_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigurationError, match="must be a number of seconds, at most 86400"):
+        with pytest.raises(ConfigurationError, match="GLIDEMQ_SPARK_DRIVER_PATIENCE must "):
             driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
 
 

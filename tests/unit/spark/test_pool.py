@@ -175,7 +175,7 @@ def test_a_wrong_patience_is_told_before_the_first_step(
 ) -> None:
     monkeypatch.setenv("GLIDEMQ_SPARK_EXECUTOR_TIMEOUT", "abc")
     with pytest.raises(
-        ConfigurationError, match="GLIDEMQ_SPARK_EXECUTOR_TIMEOUT must be a number of seconds"
+        ConfigurationError, match="GLIDEMQ_SPARK_EXECUTOR_TIMEOUT must be a duration such as 30"
     ):
         hosts.start()
     assert not FakeHost.made
@@ -208,7 +208,7 @@ def test_a_lost_session_is_replaced_and_says_whether_the_step_was_alone(
     eventually(lambda: [host for host in FakeHost.made if not host.has_ended] == FakeHost.made[-1:], 5)
 
 
-@pytest.mark.parametrize("change", [{"steps": 2}, {"seconds": 0.0}])
+@pytest.mark.parametrize("change", [{"steps": 2}, {"age": 0.0}])
 def test_a_worn_one_takes_steps_until_the_next_is_there(
     hosts: Hosts, begin: Any, eventually: Eventually, change: dict[str, Any]
 ) -> None:
@@ -218,7 +218,7 @@ def test_a_worn_one_takes_steps_until_the_next_is_there(
     run(hosts)
     with limits(hosts, **change):
         eventually(lambda: len(FakeHost.made) >= 2, 5)
-        hosts._limits = replace(hosts._limits, steps=1e9, seconds=1e9)
+        hosts._limits = replace(hosts._limits, steps=1e9, age=1e9)
         eventually(lambda: run(hosts) is not old, 5)
         assert not old.has_ended  # a step still runs there
         go.set()

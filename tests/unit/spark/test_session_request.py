@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -59,15 +60,15 @@ def test_limits_come_from_the_environment() -> None:
     given = {
         "GLIDEMQ_SPARK_SESSIONS": "4",
         "GLIDEMQ_SPARK_SESSION_STEPS": "100",
-        "GLIDEMQ_SPARK_SESSION_SECONDS": "3600",
+        "GLIDEMQ_SPARK_SESSION_AGE": "1h",
         "GLIDEMQ_SPARK_SESSION_MEMORY": "6g",
     }
-    assert Limits.from_environment(given) == Limits(4, 100, 3600, 6 * 1024**3)
+    assert Limits.from_environment(given) == Limits(4, 100, timedelta(hours=1), 6 * 1024**3)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("S", "0"), ("S", "many"), ("_STEPS", "-1"), ("_SECONDS", "1.5"), ("_MEMORY", "6"), ("_MEMORY", "big")],
+    [("S", "0"), ("S", "many"), ("_STEPS", "-1"), ("_AGE", "old"), ("_MEMORY", "6"), ("_MEMORY", "big")],
 )
 def test_limits_of_another_form_are_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"GLIDEMQ_SPARK_SESSION{name} must be"):

@@ -209,7 +209,7 @@ def test_a_name_is_text(name: Any) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, "60", float("nan")])
 def test_the_timeout_of_a_handler_is_a_duration(timeout: Any) -> None:
-    with pytest.raises(ConfigurationError, match="timeout of a handler"):
+    with pytest.raises(ConfigurationError, match="timeout of handler 'a'"):
         Handlers().handler("a", timeout=timeout)
     with pytest.raises(ConfigurationError, match="timeout of a batch"):
         Handlers().batch_handler("a", size=2, timeout=timeout)

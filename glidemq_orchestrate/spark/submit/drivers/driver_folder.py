@@ -14,7 +14,6 @@ of the attempt that has started it. Files in it:
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import secrets
 import shutil
@@ -23,14 +22,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import setting_duration
 
 PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_DRIVER_PATIENCE"
-PATIENCE_SECONDS: Final = 120.0
-MAX_PATIENCE: Final = 86_400.0
+PATIENCE: Final = timedelta(minutes=2)
+MAX_PATIENCE: Final = timedelta(days=1)
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _BUSY_SECONDS: Final = 1.0
 """The keeper takes the lock of the worker for a moment to check whether it is held."""
@@ -194,19 +195,11 @@ def _folders() -> Iterator[Path]:
     return (path for path in home().iterdir() if path.is_dir())
 
 
-def patience(environment: Mapping[str, str] | None = None) -> float:
-    """How many seconds a driver continues without a worker: ``GLIDEMQ_SPARK_DRIVER_PATIENCE``, default 120.
+def patience(environment: Mapping[str, str] | None = None) -> timedelta:
+    """How long a driver continues without a worker: ``GLIDEMQ_SPARK_DRIVER_PATIENCE``, default two minutes.
 
     Raises:
-        ConfigurationError: It is not a number of seconds from 0 to a day.
+        ConfigurationError: It is not a duration of at most a day.
     """
-    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= MAX_PATIENCE:
-        raise ConfigurationError(
-            f"{PATIENCE_VARIABLE} must be a number of seconds, at most {MAX_PATIENCE:.0f}"
-        )
-    return seconds
+    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE
+    return setting_duration(PATIENCE_VARIABLE, text, max_=MAX_PATIENCE)
