@@ -1,37 +1,37 @@
-"""Whether a try of a task goes on with its flow or runs all of it again. Pure: no Airflow, no server.
+"""One try of a task: the id of its flow, and whether it continues that flow or runs all of it again.
 
-A retry goes on. A clear does again what the task shows: of a task that failed, what did not complete; of one
-that succeeded, or still waited, all of it. Where a person has set the flow going by hand since, the task
-shows that. And where a task before it has run again since the flow began, or the DAG run is a new one, all of
-it runs.
+A retry continues. A clear repeats what the task shows: of a task that failed, what did not complete; of one
+that succeeded, or still waited, all of it. If a person has restarted the flow by hand since, the task shows
+that. If a task before it has run again since the flow began, or the DAG run is a new one, all of it runs.
 
-An operator does not learn from Airflow whether it is retried or was cleared. ``dag_run.start_date`` and
-``ti.max_tries`` show it: an automatic retry leaves both alone, a clear raises ``max_tries`` and, where the
-run had ended, also begins the run again; a run that was deleted and created again has another start. The
-other fields of a ``TaskAttempt`` cover the cases in which that is wrong:
+Airflow does not tell an operator whether it is retried or was cleared. ``dag_run.start_date`` and
+``ti.max_tries`` show it: an automatic retry changes neither, a clear raises ``max_tries`` and, if the run had
+ended, also begins the run again; a run that was deleted and created again has another start. The other
+fields of a ``TaskAttempt`` cover the cases in which that is wrong:
 
 - a run that is put back to ``queued`` has another start, though nothing was cleared;
 - a task that is cleared after its ``retries`` were lowered may have the ``max_tries`` of before;
 - a task that is cleared while it runs keeps its ``max_tries`` if the executor reports the kill as a failure.
 
-The last one is recognised where the kill has cancelled the flow. If the process died before it could do so,
+The last one is recognised if the kill has cancelled the flow. If the process died before it could do so,
 a clear looks like a retry. Airflow 3.1 counts only the clears of runs that had ended, so there the last two
 look like retries as well.
 
-What a task has shown, and what it has set going itself, is the note of the flow: see ``Note``.
+``Note`` is what the task keeps with its flow: what it has shown, and what it has restarted itself. All but
+``runs_before`` is pure: no Airflow, no server.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from airflow_provider_glidemq.identity import flow_id_for
-from glidemq_orchestrate.runs import Attempt, Origin
+from glidemq_orchestrate.runs import Attempt, Origin, derived_id
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
@@ -294,3 +294,42 @@ def _seen(text: str) -> dict[str, object]:
 
 def _time(at: datetime | None) -> str:
     return "" if at is None else at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def flow_id_for(dag_id: str, task_id: str, run_id: str, map_index: int = -1) -> str:
+    """The id of the flow of one task in one DAG run: 35 characters, the same on every try.
+
+    Try numbers are left out on purpose: a retry finds the flow of the previous try, and attaches to it or
+    repairs it.
+
+    Args:
+        dag_id: The DAG.
+        task_id: The task, with its groups.
+        run_id: The DAG run.
+        map_index: The index of a mapped task; -1 for a task that is not mapped.
+    """
+    return derived_id("af", dag_id, run_id, task_id, str(map_index))
+
+
+LENGTH: Final = 12
+
+
+def runs_before(ti: RuntimeTaskInstanceProtocol, task_ids: Collection[str]) -> str | None:
+    """A fingerprint of the last runs of these tasks in the DAG run of a task; '' if there are none.
+
+    Another run of a task has another duration, to the microsecond (with SQLite, to the millisecond). None:
+    Airflow does not tell, as before 3.2.
+    """
+    if not task_ids:
+        return ""
+    try:
+        every = ti.get_task_breadcrumbs(ti.dag_id, ti.run_id)  # type: ignore[attr-defined]
+        rows = [
+            [one["task_id"], one["map_index"], str(one["state"]), one["duration"]]
+            for one in every
+            if one["task_id"] in task_ids
+        ]
+    except Exception:  # noqa: BLE001  of several classes, by release
+        return None
+    text = json.dumps(sorted(rows, key=str))
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:LENGTH]

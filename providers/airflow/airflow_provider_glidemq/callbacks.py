@@ -1,8 +1,11 @@
-"""Functions of the user that are told what becomes of a flow: submitted, progress, end.
+"""Callbacks of the user about a flow: submitted, progress, end.
 
-They are named by import path, because the triggerer calls them too, which does not have the DAG. What becomes
-of the task, Airflow's own ``on_failure_callback`` and its like are told: their ``context["exception"]`` is a
+They are named by import path, because the triggerer calls them too and does not have the DAG. For the end of
+the task use Airflow's own ``on_failure_callback`` and its like: their ``context["exception"]`` is a
 ``GlideMQFlowFailed`` with ``flow_id`` and ``failed``.
+
+A triggerer calls each in a thread of its own that it does not wait for at its end. The threads of
+``asyncio.to_thread`` are few, and all triggers share them: some that hang would stop the triggerer.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from airflow_provider_glidemq.own_thread import in_own_thread
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.named import find, is_named
@@ -187,3 +190,53 @@ def _warn(log: Logger, path: str, kind: Kind, exc: BaseException) -> None:
         log.warning("Callback %s cannot be called here: %s", path, exc)
     else:
         log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)
+
+
+T = TypeVar("T")
+
+MAX_THREADS: Final = 32
+_running: Final[set[threading.Thread]] = set()
+
+
+async def in_own_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread of its own; one that nobody awaits any more goes on, and harms nobody.
+
+    Raises:
+        RuntimeError: Too many have not returned yet; it was not called.
+        BaseException: Whatever the function raises.
+    """
+    if len(_running) >= MAX_THREADS:
+        raise RuntimeError(f"{MAX_THREADS} callbacks have not returned yet, so this one is not called")
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    thread = threading.Thread(
+        target=_call_in_thread, args=(function, loop, future), name="glidemq-callback", daemon=True
+    )
+    _running.add(thread)
+    thread.start()
+    return await future
+
+
+def _call_in_thread(
+    function: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
+) -> None:
+    try:
+        tell = partial(_settle, future, function())
+    except BaseException as exc:  # noqa: BLE001  raised where it is awaited
+        # A future takes no StopIteration, and one that holds SystemExit would end the loop.
+        is_plain = isinstance(exc, Exception) and not isinstance(exc, StopIteration)
+        told = exc if is_plain else RuntimeError(f"{type(exc).__name__}: {exc}")
+        tell = partial(_settle, future, None, told)
+    finally:
+        _running.discard(threading.current_thread())
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(tell)
+
+
+def _settle(future: asyncio.Future[Any], result: object, raised: BaseException | None = None) -> None:
+    if future.done():  # nobody waits any more
+        return
+    if raised is None:
+        future.set_result(result)
+    else:
+        future.set_exception(raised)

@@ -22,7 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks"),
         "operators": _modules("operators"),
         "sensors": _modules("sensors"),
-        "triggers": _modules("triggers", "glidemq", "jobs", "messages", "node", "queues"),
+        "triggers": _modules("triggers", "glidemq", "messages", "node", "queue"),
         "queues": ["airflow_provider_glidemq.queues.glidemq.GlideMQMessageQueueProvider"],
         "notifications": ["airflow_provider_glidemq.notifications.glidemq.GlideMQNotifier"],
         "extra-links": ["airflow_provider_glidemq.links.glidemq.GlideMQLink"],

@@ -1,27 +1,43 @@
-"""What nodes report while a task waits for their flow: log lines and progress, for the log of the task.
+"""What the log of a task shows of the nodes of its flow: their log lines and progress, and why nodes wait.
 
-Lines are read in batches: a look asks for the nodes and then for the new lines of at most 50 of them, 50 of
-each. What does not fit comes with the next look; the last look, at the end of the flow, is repeated 20 times
-at most. Each line is shown once by the process that waits. One that takes over from a triggerer that has died
+Lines are read in batches: each look reads the nodes and then the new lines of at most 50 of them, 50 lines
+each. The rest comes with the next look; the last look, at the end of the flow, is repeated at most 20 times.
+Each line is shown once by the process that waits. A process that takes over from a triggerer that has died
 does not know what was shown, and shows it again.
+
+Airflow learns in the process of a task what to mask in logs: passwords of connections, variables with
+telling names. A triggerer never learns it. If the payloads of a flow hold such values (``holds_masked``),
+only processes of tasks show what its nodes log and report.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from glidemq_orchestrate import runs
-from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, NodeNotFound, Superseded
+from glidemq_orchestrate.errors import (
+    FlowExpired,
+    FlowNotFound,
+    GlideMQError,
+    NodeNotFound,
+    Superseded,
+    TransportError,
+    WaitTimeout,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from glidemq_orchestrate import Flow, NodeStatus
+    from glidemq_orchestrate import Flow, FlowSpec, FlowStatus, NodeStatus, Wait
     from glidemq_orchestrate.jobs.job import JobLogs
 
 NODES: Final = 50
@@ -165,3 +181,151 @@ def _progress(node: NodeStatus) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+AT_ONCE: Final = 1_000
+WITHHELD: Final = (
+    "Its payload has values that Airflow masks, which a triggerer does not know: what it says is not shown "
+    "here. See it with: glidemq flow node %s %s"
+)
+
+
+def holds_masked(spec: FlowSpec) -> bool:
+    """Whether this process masks a part of a payload."""
+    texts = (text for node in spec.nodes for text in _texts(node.data))
+    while some := list(islice(texts, AT_ONCE)):  # a call for many: each costs some microseconds
+        whole = "\n".join(some)
+        if redact(whole) != whole:
+            return True
+    return False
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
+
+
+FIRST: Final = 10.0  # seconds without a node that ends, after which it is looked why
+LAST: Final = 600.0
+SHOWN: Final = 5
+UNTOLD: Final = "why is in: glidemq flow show %s"
+
+
+@dataclass(slots=True)
+class Silence:
+    """When to look why nothing happens: ten seconds after a node has ended, and then less and less often.
+
+    Each look reads all nodes of the flow. What was logged is not logged again.
+    """
+
+    ended: int = -1
+    due: float = 0.0
+    pause: float = FIRST
+    logged: str = ""
+
+    def seconds_left(self, now: float) -> float:
+        """Until the next look."""
+        return max(self.due - now, 0.0)
+
+    def is_due(self, ended: int, now: float) -> bool:
+        """Whether to look now; ``ended``: how many nodes have."""
+        if ended != self.ended:
+            self.ended, self.pause, self.due = ended, FIRST, now + FIRST
+            return False
+        if now < self.due:
+            return False
+        self.pause = min(self.pause * 2, LAST)
+        self.due = now + self.pause
+        return True
+
+    def line(self, waits: Mapping[str, Wait], flow_id: str = "") -> str:
+        """What to log: the first nodes that wait; '' for nothing new.
+
+        ``flow_id``: of a flow of which no reason may be shown here; see ``node_reports``.
+        """
+        if flow_id:
+            parts = [f"{len(waits)} nodes wait; {UNTOLD % flow_id}"] if waits else []
+        else:
+            parts = [f"{name} waits {in_line(str(wait))}" for name, wait in list(waits.items())[:SHOWN]]
+            parts += [f"{len(waits) - SHOWN} more wait"] if len(waits) > SHOWN else []
+        text = "; ".join(parts)
+        if text == self.logged:
+            return ""
+        self.logged = text
+        return text
+
+
+def log_silence(flow: Flow, silence: Silence, log: Logger) -> None:
+    """Log why nodes of a flow wait; never fails."""
+    try:
+        if line := silence.line(flow.waits()):
+            log.info("%s", line)
+    except PASSING:
+        pass
+    except GlideMQError as exc:
+        log.warning("Why nodes wait cannot be read: %s", exc)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """How a task waits in its own process.
+
+    Attributes:
+        log: The log of the task.
+        often: Seconds between lines about progress.
+        reports: What nodes report is shown; None: it is not.
+        on_progress: Called with the status when more nodes have completed.
+    """
+
+    log: Logger
+    often: float
+    reports: NodeReports | None
+    on_progress: Callable[[FlowStatus], None]
+    silence: Silence = field(default_factory=Silence)
+
+    def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
+        """The status of a flow that ends within this time; else the one that is known."""
+        ends, completed = time.monotonic() + seconds, status.completed
+        with contextlib.suppress(TransportError):
+            while (left := ends - time.monotonic()) > 0:
+                try:
+                    return flow.wait(timeout=timedelta(seconds=min(left, self.often))).status
+                except WaitTimeout:
+                    if left > self.often:
+                        completed = self._show(flow, completed)
+        return status
+
+    def until_end(self, flow: Flow) -> FlowStatus:
+        """The status of the flow when it has ended; a server that cannot be reached is waited for.
+
+        Airflow enforces ``execution_timeout`` and calls ``on_kill``.
+        """
+        patience, logged = runs.Patience(None, what=f"Flow {flow.id} cannot be watched", log=self.log), -1
+        while True:
+            try:
+                return patience(lambda: flow.wait(timeout=timedelta(seconds=self.often))).status
+            except WaitTimeout:
+                logged = self._show(flow, logged)
+
+    def _show(self, flow: Flow, logged: int) -> int:
+        """Show progress beyond the nodes that were logged, and what nodes report; how many have completed."""
+        status = flow.status()
+        if status.completed != logged:
+            self.log.info("%d/%d nodes completed", status.completed, status.total)
+            self.on_progress(status)
+        if self.silence.is_due(status.total - status.open, time.monotonic()):
+            log_silence(flow, self.silence, self.log)
+        self.look(flow)
+        return status.completed
+
+    def look(self, flow: Flow, *, is_last: bool = False) -> None:
+        """Show what nodes have reported since the last look."""
+        if self.reports is not None:
+            log_reports(flow, self.reports, self.log, is_last=is_last)

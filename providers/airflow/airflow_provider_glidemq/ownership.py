@@ -8,7 +8,7 @@ task waits for it, and no kill, time-out or look of a triggerer ends it.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from glidemq_orchestrate import Owner, runs
 from glidemq_orchestrate.errors import ConfigurationError
@@ -16,7 +16,6 @@ from glidemq_orchestrate.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from airflow_provider_glidemq.triggers.task_key import TaskKey
 
 DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
@@ -54,3 +53,21 @@ def name_of(ti: RuntimeTaskInstanceProtocol | TaskKey) -> str:
     """The task instance as its owner is named in reasons; the same for all its tries."""
     index = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
     return runs.short_name(f"Airflow task {ti.dag_id}.{ti.task_id}{index} of run {ti.run_id}")
+
+
+class TaskKey(NamedTuple):
+    """A task in a DAG run; ``map_index`` is -1 for one that is not mapped."""
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+
+    def of(self, task_id: str) -> TaskKey:
+        """Another task of the same run."""
+        return self._replace(task_id=task_id)
+
+    @property
+    def names(self) -> tuple[str, str, str, int]:
+        """The arguments of ``flow_id_for``."""
+        return self.dag_id, self.task_id, self.run_id, self.map_index

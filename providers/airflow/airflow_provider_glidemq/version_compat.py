@@ -42,7 +42,7 @@ except ImportError:  # Airflow 3.1 and 3.2
 
     async def amask_secret(secret: Any, name: str | None = None) -> None:  # type: ignore[misc]
         """Hide a secret in logs, from an event loop."""
-        await sync_to_async(mask_secret)(secret, name)  # see triggers.tasks.ask
+        await sync_to_async(mask_secret)(secret, name)  # see triggers.shared.tasks.ask
 
 
 STARTS_FROM_TRIGGER: Final = hasattr(BaseTrigger, "on_kill")

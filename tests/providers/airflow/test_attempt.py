@@ -15,9 +15,9 @@ from airflow_provider_glidemq.attempt import (
     Note,
     TaskAttempt,
     began,
+    flow_id_for,
     is_taken_over,
 )
-from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import FlowState, FlowStatus
 from glidemq_orchestrate.runs import Decision, decide

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow_provider_glidemq import callbacks
-from airflow_provider_glidemq.callbacks import FlowEvent, tell_from_loop
+from airflow_provider_glidemq.callbacks import MAX_THREADS, FlowEvent, tell_from_loop
 from airflow_provider_glidemq.exceptions import GlideMQFlowFailed, GlideMQFlowTimeout
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
-from airflow_provider_glidemq.own_thread import MAX_THREADS
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import TaskDeferred
 

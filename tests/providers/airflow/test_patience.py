@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import redis
-from airflow_provider_glidemq import patience
 from airflow_provider_glidemq.exceptions import GlideMQException
-from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.hooks import glidemq
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook, LookupFailed, looking_up
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
-from airflow_provider_glidemq.patience import LookupFailed, looking_up
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException
@@ -125,7 +124,7 @@ class TestATrigger:
         assert (await watching)["status"] == "completed"
 
     async def test_is_an_error_when_it_lasts(self, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.5)
+        monkeypatch.setattr(glidemq, "PATIENCE_SECONDS", 0.5)
         users(valkey, monkeypatch, "nobody", "x")
         told = await fired(GlideMQFlowTrigger(flow_id="f"))
         assert (told["status"], "refused the user or password" in told["reason"]) == ("error", True)

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.triggers.events import QueueEvents
-from airflow_provider_glidemq.triggers.poller import NAMED_AT_ONCE, OTHERS_AT_ONCE, Poller, Subscription
+from airflow_provider_glidemq.triggers.shared.events import (
+    NAMED_AT_ONCE,
+    OTHERS_AT_ONCE,
+    Poller,
+    QueueEvents,
+    Subscription,
+)
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, FlowNode, FlowSpec, FlowStatus
 from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound

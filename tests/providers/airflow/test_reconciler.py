@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import TaskAttempt
-from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.attempt import TaskAttempt, flow_id_for
 from airflow_provider_glidemq.ownership import name_of, owner_of
-from airflow_provider_glidemq.triggers import reconciler as module
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from airflow_provider_glidemq.triggers.reconciler import Reconciler
-from airflow_provider_glidemq.triggers.tasks import ask, states_of
+from airflow_provider_glidemq.triggers.shared import reconciler
+from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
+from airflow_provider_glidemq.triggers.shared.tasks import ask, states_of
 from asgiref.sync import async_to_sync
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
@@ -152,7 +151,7 @@ async def test_a_generation_that_begins_meanwhile_is_not_cancelled(
         await begun(producer, "r1", data=2, on_existing="restart")  # the task was cleared
         return found
 
-    monkeypatch.setattr(module, "states_of", slow)
+    monkeypatch.setattr(reconciler, "states_of", slow)
     await Reconciler(producer, set).look()
     flow = await producer.get(flow_id_for("d", "t", "r1"))
     assert (flow.generation, await states(flow)) == (1, ["running"])
@@ -161,21 +160,21 @@ async def test_a_generation_that_begins_meanwhile_is_not_cancelled(
 async def test_many_flows_that_others_watch_cost_a_bounded_look(
     producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX", 5)
-    monkeypatch.setattr(module, "PAGE", 4)
+    monkeypatch.setattr(reconciler, "MAX", 5)
+    monkeypatch.setattr(reconciler, "PAGE", 4)
     flows = [await begun(producer, f"r{number}") for number in range(10)]
     airflow |= {("t", -1, f"r{number}"): "failed" for number in range(10)}
-    reconciler = Reconciler(producer, set)
-    await reconciler.look()
+    looks = Reconciler(producer, set)
+    await looks.look()
     assert sorted(await states(*flows)) == ["cancelled"] * 5 + ["running"] * 5
-    await reconciler.look()
+    await looks.look()
     assert await states(*flows) == ["cancelled"] * 10
 
 
 async def test_while_a_trigger_runs_the_flows_of_others_are_looked_after(
     valkey: Valkey, producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(reconciler, "FIRST_SECONDS", 0.1)
     lost, watched = await begun(producer, "r1"), await begun(producer, "r2")
     airflow["t", -1, "r1"] = airflow["t", -1, "r2"] = "failed"
 
@@ -203,7 +202,7 @@ async def test_one_about_which_airflow_cannot_be_asked_keeps_no_other(
             raise RuntimeError("Task group etl not found")
         return await states_of(task, *args)
 
-    monkeypatch.setattr(module, "states_of", answer)
+    monkeypatch.setattr(reconciler, "states_of", answer)
     await Reconciler(producer, set).look()
     assert await states(refused, *flows) == ["running", *["cancelled"] * 8]
 
@@ -212,8 +211,8 @@ async def test_without_an_answer_of_airflow_nothing_is_cancelled_and_the_look_is
     producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, ended, asked = await begun(producer, "r1"), asyncio.Event(), list[float]()
-    monkeypatch.setattr(module, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(module, "EACH_SECONDS", 0.01)
+    monkeypatch.setattr(reconciler, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(reconciler, "EACH_SECONDS", 0.01)
 
     async def broken(*_: Any) -> Any:
         asked.append(time.monotonic())
@@ -221,7 +220,7 @@ async def test_without_an_answer_of_airflow_nothing_is_cancelled_and_the_look_is
             ended.set()
         raise RuntimeError("the API server is away")
 
-    monkeypatch.setattr(module, "states_of", broken)
+    monkeypatch.setattr(reconciler, "states_of", broken)
     async with asyncio.timeout(20):
         await Reconciler(producer, set).run(ended)
     assert (len(asked), await states(flow)) == (3, ["running"])

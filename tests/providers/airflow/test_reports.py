@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import redis
 from airflow_provider_glidemq.exceptions import GlideMQFlowTimeout
-from airflow_provider_glidemq.node_reports import LINES, NODES, NodeReports
+from airflow_provider_glidemq.node_reports import LINES, NODES, NodeReports, Waiting
 from airflow_provider_glidemq.operators.glidemq import (
     GlideMQFlowOperator,
     GlideMQOperator,
     GlideMQSparkOperator,
     flow_id_for,
 )
-from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowTaskTimeout, TaskDeferred, mask_secret
 

@@ -11,8 +11,7 @@ import pytest
 from airflow.sdk import DAG, task
 from airflow_provider_glidemq.exceptions import GlideMQException, GlideMQJobFailed, GlideMQResultTooLarge
 from airflow_provider_glidemq.sensors.glidemq import GlideMQJobSensor, GlideMQQueueSensor
-from airflow_provider_glidemq.triggers.jobs import GlideMQJobTrigger
-from airflow_provider_glidemq.triggers.queues import GlideMQQueueTrigger
+from airflow_provider_glidemq.triggers.queue import GlideMQJobTrigger, GlideMQQueueTrigger
 from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from glidemq_orchestrate import AsyncQueue, Queue, Worker

@@ -8,16 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq import silence
+from airflow_provider_glidemq import node_reports
 from airflow_provider_glidemq.exceptions import (
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
     GlideMQJobFailed,
     GlideMQNodeFailed,
 )
-from airflow_provider_glidemq.node_reports import in_block, in_lines
+from airflow_provider_glidemq.node_reports import FIRST, LAST, SHOWN, Silence, in_block, in_lines
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
-from airflow_provider_glidemq.silence import FIRST, LAST, SHOWN, Silence
 
 from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Wait, Worker
 from glidemq_orchestrate.errors import FailedNode
@@ -97,7 +96,7 @@ async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(silence, "FIRST", 0.3)
+    monkeypatch.setattr(node_reports, "FIRST", 0.3)
     caplog.set_level(logging.INFO)
 
     @worker.handler("broken")

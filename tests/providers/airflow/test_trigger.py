@@ -14,9 +14,10 @@ import pytest
 import redis
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
-from airflow_provider_glidemq.triggers import events, shared
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from airflow_provider_glidemq.triggers.poller import Subscription
+from airflow_provider_glidemq.triggers.shared import client, events
+from airflow_provider_glidemq.triggers.shared.client import shared_client
+from airflow_provider_glidemq.triggers.shared.events import Subscription
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, FlowStatus, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
@@ -258,7 +259,7 @@ async def test_a_server_that_does_not_answer_is_waited_for(monkeypatch: pytest.M
 async def test_nothing_is_left_when_no_trigger_watches_any_more(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(client, "LINGER_SECONDS", 0.1)
     monkeypatch.setattr(events, "LINGER_SECONDS", 0.1)
     with valkey.producer() as producer:
         producer.submit(chain(), flow_id="f").wait()
@@ -273,7 +274,7 @@ async def test_readers_of_queues_that_nobody_watches_any_more_are_dropped(
 ) -> None:
     """Where each DAG run has queues of its own, a triggerer kept a reader for each of them."""
     monkeypatch.setattr(events, "LINGER_SECONDS", 0.1)
-    async with shared.shared_client("glidemq_default") as client:
+    async with shared_client("glidemq_default") as client:
         for number in range(3):
             queue = f"{QUEUE}-{number}"
             with valkey.producer() as producer:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
-from airflow_provider_glidemq.by_import_path import NamedFunction
-from airflow_provider_glidemq.operators.job import GlideMQOperator
-from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
+from airflow_provider_glidemq.functions import NamedFunction
+from airflow_provider_glidemq.operators.glidemq import GlideMQOperator, GlideMQSparkOperator
 from glidemq_orchestrate.foundation.names import MAX_NAME
 
 if TYPE_CHECKING:

@@ -1,23 +1,31 @@
-"""Makes clients of glidemq_orchestrate from Airflow connections. No task logic."""
+"""The hook: clients from Airflow connections, the connection form, and the Test button. No task logic.
+
+A secrets backend that does not answer, a password that is being rotated, a right that is missing for a while:
+none of it says anything about the flow. So a process that waits logs a warning, looks the connection up
+again, and continues (``patience_for``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
 
 import glidemq_orchestrate
 from airflow_provider_glidemq.connection import dashboard_urls, settings_from
-from airflow_provider_glidemq.connection_form import form_behaviour, form_widgets
+from airflow_provider_glidemq.get_provider_info import get_provider_info
 from airflow_provider_glidemq.version_compat import amask_secret, mask_secret
-from glidemq_orchestrate import ConnectionSettings
+from glidemq_orchestrate import ConnectionSettings, runs
 from glidemq_orchestrate.dashboard import link_to
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import AsyncFlowProducer, AsyncQueue, FlowProducer, Queue
+    from glidemq_orchestrate.runs import Patience
 
 DEFAULT_CONN_ID: Final = "glidemq_default"
 
@@ -64,7 +72,7 @@ class GlideMQHook(BaseHook):
         return settings
 
     async def aget_settings(self) -> ConnectionSettings:
-        """``get_settings`` for triggers. Goes on to its end if its trigger is stopped: see ``tasks.ask``."""
+        """``get_settings`` for triggers; completes even if its trigger is stopped."""
         return await asyncio.shield(self._aget_settings())
 
     async def _aget_settings(self) -> ConnectionSettings:
@@ -147,3 +155,71 @@ class GlideMQHook(BaseHook):
 def _secrets(settings: ConnectionSettings) -> list[str]:
     """Also those in a URL, which Airflow does not know for secrets."""
     return [secret for secret in (settings.password, settings.sentinel_password) if secret]
+
+
+PATIENCE_SECONDS: Final = 600.0
+
+
+class LookupFailed(ConfigurationError):
+    """Airflow did not tell the connection: it has none of this id, or its secrets backend does not answer."""
+
+    retryable = True
+
+
+@contextmanager
+def looking_up(conn_id: str) -> Iterator[None]:
+    """Let it be known as such when Airflow cannot tell a connection.
+
+    Raises:
+        LookupFailed: Instead of what Airflow or a secrets backend raises, whose text may hold a secret.
+    """
+    try:
+        yield
+    except GlideMQError:
+        raise
+    except Exception as exc:
+        raise LookupFailed(f"Airflow cannot tell the connection {conn_id}: {type(exc).__name__}") from exc
+
+
+def patience_for(log: Any, what: str) -> Patience:
+    """For a process that waits: a server that is away is waited for without limit, all else for ten minutes.
+
+    Args:
+        log: The log of the task.
+        what: What cannot be watched while it lasts.
+    """
+    return runs.Patience(None, other_seconds=PATIENCE_SECONDS, what=f"{what} cannot be watched", log=log)
+
+
+_KINDS = {"integer": "IntegerField", "boolean": "BooleanField"}
+
+
+def form_widgets() -> dict[str, Any]:
+    """The fields of ``extra``, made of wtforms, or of what Airflow puts in its place."""
+    wtforms = import_module("wtforms")
+    return {
+        name: getattr(wtforms, _field(field["schema"]))(
+            field["label"],
+            description=field.get("description", ""),
+            default=field["schema"].get("default"),
+        )
+        for name, field in _connection_type()["conn-fields"].items()
+    }
+
+
+def _field(schema: Mapping[str, Any]) -> str:
+    """The class of a field; numbers of seconds are texts, as a form of 3.1 knows whole numbers only."""
+    if schema.get("format") == "password":
+        return "PasswordField"
+    return _KINDS.get(schema["type"][0], "StringField")
+
+
+def form_behaviour() -> dict[str, Any]:
+    """Which of the standard fields are hidden, what they are named, and examples."""
+    behaviour = _connection_type()["ui-field-behaviour"]
+    return {name.replace("-", "_"): value for name, value in behaviour.items()}
+
+
+def _connection_type() -> dict[str, Any]:
+    found: dict[str, Any] = get_provider_info()["connection-types"][0]
+    return found

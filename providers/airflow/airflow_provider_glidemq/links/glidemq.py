@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook, looking_up
 from airflow_provider_glidemq.version_compat import AirflowException
 from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
+
+    from glidemq_orchestrate import FlowProducer, Queue
 
 
 class GlideMQLink(BaseOperatorLink):
@@ -35,7 +37,7 @@ class GlideMQLink(BaseOperatorLink):
 
 
 class Linked(BaseOperator):
-    """A task with a link.
+    """A task with a connection: clients for it, and a link.
 
     Attributes:
         link_places: What the link may need, of ``flow_id``, ``queue``, ``job_id``; empty until it is known.
@@ -44,3 +46,11 @@ class Linked(BaseOperator):
     operator_extra_links = (GlideMQLink(),)
     glidemq_conn_id: str
     link_places: Mapping[str, str] = MappingProxyType({})
+
+    def _producer(self) -> FlowProducer:
+        with looking_up(self.glidemq_conn_id):
+            return GlideMQHook(self.glidemq_conn_id).get_producer()
+
+    def _queue(self, name: str) -> Queue:
+        with looking_up(self.glidemq_conn_id):
+            return GlideMQHook(self.glidemq_conn_id).get_queue(name)

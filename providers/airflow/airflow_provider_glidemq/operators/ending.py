@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_glidemq.exceptions import GlideMQFlowTimeout, again
-from airflow_provider_glidemq.operators.lineage import LineageTask
+from airflow_provider_glidemq.links.glidemq import Linked
 from glidemq_orchestrate import FlowState, runs
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.runs import OrchestratedRun
 
 
-class EndingTask(LineageTask):
+class EndingTask(Linked):
     """A task that cancels the flow that it has begun."""
 
     cancel_on_kill: bool

@@ -1,11 +1,228 @@
-"""The operators, under one name."""
+"""The operators for a job and for a Spark step; that for a flow, from ``flow``, has its place here too."""
 
 from __future__ import annotations
 
-from airflow_provider_glidemq.identity import flow_id_for
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_glidemq.attempt import flow_id_for
+from airflow_provider_glidemq.description import check_job, job_spec
+from airflow_provider_glidemq.functions import SPARK_JOB
 from airflow_provider_glidemq.operators.flow import GlideMQFlowOperator
-from airflow_provider_glidemq.operators.job import GlideMQOperator
-from airflow_provider_glidemq.operators.lifecycle import XCOM_FLOW_ID
-from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
+from airflow_provider_glidemq.operators.lifecycle import XCOM_FLOW_ID, FlowTask
+from airflow_provider_glidemq.results import KEEPING, check_size
+from airflow_provider_glidemq.templates import is_unknown
+from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
+from glidemq_orchestrate import runs
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.named import is_named
+from glidemq_orchestrate.foundation.names import MAX_NAME, shown
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from glidemq_orchestrate import Flow, FlowSpec, FlowStatus, JobOptions
 
 __all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "GlideMQOperator", "GlideMQSparkOperator", "flow_id_for"]
+
+
+class GlideMQOperator(FlowTask):
+    """Runs one job on a queue, waits for its end without a worker slot, and returns its result.
+
+    The job is a flow of one node, so all that is said of ``GlideMQFlowOperator`` holds: it is submitted once,
+    also when the Airflow worker dies; a retry attaches to it while it runs and runs it again when it
+    failed, a clear runs it again, a kill cancels it, and it does not outlive a task that has vanished.
+
+    A handler that raises ``Skip`` skips the task. ``attempts`` of the job and ``retries`` of the task
+    multiply: the worker repeats a job that fails, with its ``backoff``, and the task sees only the end; a
+    retry of the task then gives it all its attempts again. Prefer attempts: they cost Airflow nothing.
+    Retries are for what no attempt cures: no worker, an unreachable server, a lost Airflow worker.
+
+    Args:
+        queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
+        job: The handler's name (templated).
+        data: What the handler gets as ``ctx.data`` (templated): JSON, at most 1 MiB.
+        options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
+        retention: How long after its end the job is kept; a number is seconds. None: until it is removed.
+        flow_id: An id of your own (templated); default: derived from DAG, DAG run, task and map index.
+        glidemq_conn_id, deferrable, defer_after, poll_interval, logging_interval, show_logs, callbacks,
+        require_workers, cancel_on_kill, lease, on_existing: As of ``GlideMQFlowOperator``.
+
+    Raises:
+        GlideMQFlowFailed: The job failed: with the reason, after how many attempts.
+        AirflowSkipException: Its handler skipped it.
+        GlideMQResultTooLarge: Its result is more than 48 KiB of JSON, and XCom is in Airflow's database.
+        GlideMQFlowCancelled, GlideMQFlowSuperseded, GlideMQFlowTimeout, GlideMQException,
+        AirflowFailException: As ``GlideMQFlowOperator``.
+        ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
+    """
+
+    template_fields: Sequence[str] = (
+        "queue_name",
+        "job",
+        "data",
+        "options",
+        "flow_id",
+        "glidemq_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"data": "json", "options": "json"}
+    structured_fields: ClassVar[tuple[str, ...]] = ("options",)
+    ui_color = "#dbe9f4"
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        job: str,
+        data: Any = None,
+        options: JobOptions | Mapping[str, Any] | None = None,
+        retention: timedelta | float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.job = job
+        self.data = data
+        self.options = options
+        self.retention = retention
+        self._is_checked = False
+        if self.is_being_parsed:
+            self._check()
+
+    def resolve_template_files(self) -> None:
+        """Refuse a job that cannot run; Airflow has parsed the DAG.
+
+        Raises:
+            GlideMQError, TypeError: It cannot run with any values of its templates.
+        """
+        self._check()
+        super().resolve_template_files()
+
+    def _check(self) -> None:
+        if not self._is_checked:
+            with self._told():
+                check_job(self._parts(), self.options, self.retention, self._marks())
+            self._is_checked = True
+
+    def _parts(self) -> dict[str, Any]:
+        return {"queue": self.queue_name, "job": self.job, "data": self.data}
+
+    def _described(self, context: Context) -> FlowSpec:  # noqa: ARG002  its fields are rendered
+        try:
+            return job_spec(self._parts(), self.options, self.retention)
+        except TypeError as exc:
+            raise AirflowFailException(str(exc)) from exc
+
+    def _linked(self, flow: Flow) -> Mapping[str, str]:
+        (node,) = flow.nodes()
+        return {"flow_id": flow.id, "queue": node.queue, "job_id": node.job_id}
+
+    def _returned(self, flow: Flow, status: FlowStatus) -> Any:
+        if status.skipped:
+            (node,) = flow.nodes()
+            why = f"job {node.job} was skipped: {runs.in_text(node.reason)}"
+            self.log.info(why)  # Airflow logs none
+            raise AirflowSkipException(why)
+        results = flow.results()
+        if self.do_xcom_push:
+            check_size(flow.id, results, KEEPING)
+        return next(iter(results.values()), None)
+
+
+class GlideMQSparkOperator(GlideMQOperator):
+    """Runs one Spark step on the warm session of a glide-mq worker, and returns what the step returns.
+
+    The step is a function ``step(spark, ctx, **arguments)``; ``spark`` is a ``SparkSession`` of its own, on
+    the context that the worker keeps, so no JVM is started. How many stages and tasks are done is in the log
+    of the task; a task that is killed ends the Spark jobs of its step. What the step returns is small JSON,
+    such as counts of rows and the paths of what it has written.
+
+    Workers for it: ``glidemq worker --app glidemq_orchestrate.spark --allow-import mypackage --queue spark``.
+    Master and settings of their session are theirs: ``GLIDEMQ_SPARK_MASTER``, ``GLIDEMQ_SPARK_CONF``.
+
+    Args:
+        application: The step, ``package.module:function`` (templated), of a package that the workers were
+            started with.
+        arguments: Its arguments by name (templated).
+        location: Directory or URI where it reads and writes (templated): ``ctx.data["location"]``.
+        lineage: What it reads and writes, for OpenLineage (templated), as ``{"inputs": [...], "outputs":
+            [...]}`` of paths, URIs or ``{"namespace", "name"}``. The step may also return it.
+        conf: Settings of Spark SQL for this step alone (templated), such as ``spark.sql.shuffle.partitions``.
+        user: For whom the step runs (templated), as Spark's pages show it: ``spark.glidemq.user``. It gives
+            no rights.
+        queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
+        options, retention, flow_id, glidemq_conn_id, deferrable, defer_after, poll_interval,
+        logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lease, on_existing: As of
+        ``GlideMQOperator``.
+
+    Raises:
+        GlideMQFlowFailed: The step failed: with the reason, after how many attempts.
+        GlideMQResultTooLarge, GlideMQFlowCancelled, GlideMQFlowSuperseded, GlideMQFlowTimeout,
+        GlideMQException, AirflowSkipException, AirflowFailException: As of ``GlideMQOperator``.
+        ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
+    """
+
+    template_fields: Sequence[str] = (
+        "application",
+        "arguments",
+        "location",
+        "conf",
+        "lineage",
+        "user",
+        *(field for field in GlideMQOperator.template_fields if field not in ("job", "data")),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "arguments": "json",
+        "conf": "json",
+        "lineage": "json",
+        "options": "json",
+    }
+    shows_progress = True
+
+    def __init__(  # noqa: PLR0913  an operator's parameters are its interface
+        self,
+        *,
+        application: str,
+        arguments: Mapping[str, Any] | None = None,
+        location: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+        lineage: Mapping[str, Any] | None = None,
+        user: str | None = None,
+        queue_name: str = "spark",
+        **kwargs: Any,
+    ) -> None:
+        self.application = application
+        self.arguments = arguments
+        self.location = location
+        self.conf = conf
+        self.lineage = lineage
+        self.user = user
+        super().__init__(queue_name=queue_name, job=SPARK_JOB, **kwargs)
+
+    def _parts(self) -> dict[str, Any]:
+        step = self._step()
+        for name in ("location", "conf", "lineage", "user"):
+            if (value := getattr(self, name)) is not None:
+                step["data"] = {**step["data"], name: value}
+        return {"queue": self.queue_name, "job": SPARK_JOB, **step}
+
+    def _step(self) -> dict[str, Any]:
+        """The name of the node, and the data of its job but location and conf."""
+        for name in ("arguments", "conf", "lineage"):
+            value: object = getattr(self, name)
+            if not (value is None or isinstance(value, Mapping) or is_unknown(value, self._marks())):
+                raise TypeError(f"{name} must be a dict, got {type(value).__name__}")
+        application: object = self.application
+        name = "step"
+        if not is_unknown(application, self._marks()):
+            if not isinstance(application, str) or not is_named(application):
+                raise ConfigurationError(
+                    f"application {shown(str(application))} is not package.module:function: a Spark step is "
+                    "a function that the worker imports"
+                )
+            name = application.partition(":")[2]
+        return {
+            "name": name[:MAX_NAME],
+            "data": {"callable": application, "arguments": {} if self.arguments is None else self.arguments},
+        }

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, begun_by
+from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, begun_by, flow_id_for, runs_before
 from airflow_provider_glidemq.callbacks import Kind, event_of, tell
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
@@ -22,16 +22,12 @@ from airflow_provider_glidemq.exceptions import (
     again,
     airflow_errors,
 )
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.identity import flow_id_for
-from airflow_provider_glidemq.masked import holds_masked
-from airflow_provider_glidemq.node_reports import NodeReports, in_block
-from airflow_provider_glidemq.operators.before import runs_before
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
+from airflow_provider_glidemq.node_reports import NodeReports, Waiting, holds_masked, in_block
 from airflow_provider_glidemq.operators.ending import EndingTask
-from airflow_provider_glidemq.operators.waiting import Waiting
+from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import check_parameters, default_deferrable
-from airflow_provider_glidemq.patience import patience_for
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -53,7 +49,7 @@ XCOM_FLOW_ID: Final = "glidemq_flow_id"
 BACKSTOP: Final = timedelta(seconds=60)
 
 
-class FlowTask(EndingTask):
+class FlowTask(EndingTask, LineageTask):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
@@ -98,7 +94,7 @@ class FlowTask(EndingTask):
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
         self._has_told = False  # callbacks know that it was submitted
-        self._is_masked = False  # see ``masked``
+        self._is_masked = False  # see ``node_reports``
 
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         """What the task returns for a flow that has completed."""
@@ -264,7 +260,7 @@ class FlowTask(EndingTask):
     ) -> Any:
         """Find the flow, or ``begin`` it, and wait for its end.
 
-        Once there is a flow, failures to reach the server are passing ones for minutes: see ``patience``.
+        Once there is a flow, failures to reach the server count as temporary for minutes.
         """
         patience, run = patience_for(self.log, f"Flow {flow_id}"), self._run_of(context)
         with airflow_errors():

@@ -7,21 +7,19 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.links.glidemq import Linked
-from airflow_provider_glidemq.operators.templated import TemplatedOperator
-from airflow_provider_glidemq.patience import looking_up
+from airflow_provider_glidemq.templates import TemplatedOperator
 from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.runs import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from glidemq_orchestrate import Flow, FlowProducer, FlowSpec
+    from glidemq_orchestrate import Flow, FlowSpec, Queue
     from glidemq_orchestrate.spark.lineage import Lineage
 
 SPARK: Final = "spark."
@@ -35,10 +33,6 @@ class LineageTask(Linked, TemplatedOperator):
     and Spark tells which folders its queries have read and written.
     The lineage of the task is that of all its steps: what one step writes and another reads is an output.
     """
-
-    def _producer(self) -> FlowProducer:
-        with looking_up(self.glidemq_conn_id):
-            return GlideMQHook(self.glidemq_conn_id).get_producer()
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
         """The id of the flow."""
@@ -67,7 +61,7 @@ class LineageTask(Linked, TemplatedOperator):
     ) -> OperatorLineage[Any, Any] | None:
         """What the steps that have completed declare and report, read from the server: of the first 1,000."""
         with self._producer() as producer:
-            return _as_openlineage(list(_told(producer.get(self._id(task_instance)), self.glidemq_conn_id)))
+            return _as_openlineage(list(_told(producer.get(self._id(task_instance)), self._queue)))
 
     def get_openlineage_facets_on_failure(
         self, task_instance: RuntimeTaskInstanceProtocol
@@ -76,14 +70,14 @@ class LineageTask(Linked, TemplatedOperator):
         return self.get_openlineage_facets_on_complete(task_instance)
 
 
-def _told(flow: Flow, conn_id: str) -> Iterator[Any]:
+def _told(flow: Flow, open_queue: Callable[[str], Queue]) -> Iterator[Any]:
     """The data and the results of the Spark steps that have completed, and what Spark told of them."""
     steps = (node for node in flow.nodes() if node.job.startswith(SPARK) and node.state == "completed")
     with contextlib.ExitStack() as clients:
-        queues: dict[str, Any] = {}
+        queues: dict[str, Queue] = {}
         for node in islice(steps, MAX_STEPS):
             if node.queue not in queues:
-                queues[node.queue] = clients.enter_context(GlideMQHook(conn_id).get_queue(node.queue))
+                queues[node.queue] = clients.enter_context(open_queue(node.queue))
             with contextlib.suppress(JobNotFound):
                 job = queues[node.queue].get_job(node.job_id)
                 yield from (job.data, job.result, job.progress)

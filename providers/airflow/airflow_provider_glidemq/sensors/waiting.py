@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_glidemq.exceptions import GlideMQException
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
-from airflow_provider_glidemq.patience import patience_for
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -44,7 +43,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
     As of every sensor, ``soft_fail`` skips the task when its time is over, and for an
     ``AirflowFailException``; ``never_fail`` for any failure. Deferred or not, and ``timeout`` as
     ``execution_timeout``: whichever comes first. Once it waits, failures to reach the server are passing
-    ones for minutes: see ``patience``.
+    ones for minutes: see ``hooks.glidemq``.
     """
 
     def __init__(

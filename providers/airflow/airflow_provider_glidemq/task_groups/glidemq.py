@@ -11,13 +11,12 @@ from airflow.sdk import TaskGroup
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
+from airflow_provider_glidemq.group_flow import LAUNCH
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.ownership import DAY
 from airflow_provider_glidemq.task_groups.attributes import attributes, defaults_of, rule_of
-from airflow_provider_glidemq.task_groups.flow import LAUNCH
-from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
-from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
 from airflow_provider_glidemq.task_groups.reading import GroupReader
+from airflow_provider_glidemq.task_groups.tasks import GlideMQLaunchOperator, GlideMQNodeMonitor
 from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 
@@ -72,7 +71,7 @@ class GlideMQTaskGroup(TaskGroup):
 
     In it may be ``GlideMQOperator``, ``GlideMQSparkOperator``, ``PythonOperator`` and functions of ``@task``,
     ``@task.glidemq`` and ``@task.glidemq_spark``, also expanded, and task groups. A function runs on a
-    glide-mq worker by its import path: see ``by_import_path``. When the ``with`` block ends, a task
+    glide-mq worker by its import path: see ``functions``. When the ``with`` block ends, a task
     ``launch`` is added, which submits the flow, and each other task is replaced by one that watches its node;
     ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
 

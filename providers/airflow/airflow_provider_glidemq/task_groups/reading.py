@@ -11,17 +11,21 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 from jinja2 import Environment, TemplateSyntaxError, meta
 
-from airflow_provider_glidemq.by_import_path import SPARK_JOB, NamedFunction
 from airflow_provider_glidemq.decorators.glidemq import (
     _GlideMQDecoratedOperator,
     _GlideMQSparkDecoratedOperator,
 )
+from airflow_provider_glidemq.functions import SPARK_JOB, NamedFunction
+from airflow_provider_glidemq.group_flow import ALL, RULES_AFTER_EXPAND
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.operators.job import GlideMQOperator
-from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
-from airflow_provider_glidemq.task_groups.attributes import check_attributes, given, rule_of
-from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
-from airflow_provider_glidemq.task_groups.options import carried_over, options_of
+from airflow_provider_glidemq.operators.glidemq import GlideMQOperator, GlideMQSparkOperator
+from airflow_provider_glidemq.task_groups.attributes import (
+    carried_over,
+    check_attributes,
+    given,
+    options_of,
+    rule_of,
+)
 from airflow_provider_glidemq.templates import is_template
 from glidemq_orchestrate import Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow

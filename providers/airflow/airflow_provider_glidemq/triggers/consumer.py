@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
-from airflow_provider_glidemq.triggers.events import start
 from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
+from airflow_provider_glidemq.triggers.shared.events import start
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Context, Handlers, RetryLater, Worker
 from glidemq_orchestrate.errors import ConfigurationError, JobNotFound
 from glidemq_orchestrate.worker.handlers.registered import Registered

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_glidemq.attempt import is_taken_over
+from airflow_provider_glidemq.attempt import flow_id_for, is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import owner_of
-from airflow_provider_glidemq.triggers.progress import Quiet, Reporter, Telling
-from airflow_provider_glidemq.triggers.renewal import Renewal
-from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
+from airflow_provider_glidemq.triggers.waiting import (
+    MAX_REASON,
+    Quiet,
+    Renewal,
+    Reporter,
+    Telling,
+    WaitingTrigger,
+    module,
+    to_its_end,
+)
 from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
-    from airflow_provider_glidemq.triggers.shared import SharedClient
+    from airflow_provider_glidemq.triggers.shared.client import SharedClient
     from glidemq_orchestrate import AsyncFlow, FlowStatus
-
-_ending: set[asyncio.Task[None]] = set()
 
 
 class _TakenOver(Exception):
@@ -54,7 +58,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         show_logs: Show in the task log what nodes log, and what they report as their progress.
         show_progress: Show only the latter.
         callbacks: Whom to tell about progress; see ``callbacks``.
-        is_masked: Payloads hold what Airflow masks: show nothing of the nodes here; see ``masked``.
+        is_masked: Payloads hold what Airflow masks: show nothing of the nodes here; see ``node_reports``.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -134,7 +138,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
 
     async def _prepare(self) -> None:
         if self.cancel_on_kill and (place := self._place()):
-            tasks = await module("tasks")
+            tasks = await module("shared.tasks")
             tasks.prepare(tasks.Task(*place[:3]), place[3])
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
     async def _look_once_more(self) -> None:
         if self._reported is None:
             return
-        shared = await module("shared")
+        shared = await module("shared.client")
         async with shared.shared_client(self.glidemq_conn_id) as client:
             if (flow := await client.find(self.flow_id, None)) is not None:
                 await self._reported[1].look(client, flow, is_last=True)
@@ -260,7 +264,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         """Why the flow ends with its task; None if a try of the task goes on, or will."""
         if (place := self._place()) is None:
             raise RuntimeError("the trigger has no task")
-        tasks = await module("tasks")
+        tasks = await module("shared.tasks")
         states = await tasks.states_of(tasks.Task(*place[:3]), [place[3]])
         state: str | None = states.get(place[3])
         if state is not None and state not in tasks.ENDED:
@@ -270,7 +274,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         return found
 
     async def _cancel(self, reason: str) -> None:
-        shared = await module("shared")
+        shared = await module("shared.client")
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
                 before = await client.cancel(self.flow_id, reason, self.generation, owner=self.owner)
@@ -280,11 +284,3 @@ class GlideMQFlowTrigger(WaitingTrigger):
             self.log.exception("Flow %s could not be cancelled", self.flow_id)
         else:
             self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)
-
-
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Complete what has begun, though the triggerer cancels ``on_kill`` too, a second later."""
-    ending = asyncio.create_task(work)
-    _ending.add(ending)
-    ending.add_done_callback(_ending.discard)
-    await asyncio.shield(ending)

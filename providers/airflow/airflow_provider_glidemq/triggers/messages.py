@@ -128,7 +128,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         """The side of the stream that takes the jobs, and completes those that were stored."""
         from airflow_provider_glidemq.triggers.stream import MessageProducer  # noqa: PLC0415  Airflow 3.3
 
-        return MessageProducer(cls(**kwargs))
+        return MessageProducer(cls(**kwargs).batches())
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """An event for each batch."""

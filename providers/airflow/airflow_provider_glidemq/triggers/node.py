@@ -23,14 +23,11 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
+from airflow_provider_glidemq.attempt import flow_id_for
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.identity import flow_id_for
-from airflow_provider_glidemq.masked import WITHHELD
-from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
-from airflow_provider_glidemq.patience import patience_for
-from airflow_provider_glidemq.task_groups.ends import (
+from airflow_provider_glidemq.group_flow import (
+    LAUNCH_SECONDS,
+    NotLaunched,
     Seen,
     end_of,
     is_cleared_alone,
@@ -38,20 +35,26 @@ from airflow_provider_glidemq.task_groups.ends import (
     progress,
     to_start_over,
 )
-from airflow_provider_glidemq.triggers.glidemq import to_its_end
-from airflow_provider_glidemq.triggers.node_end import EndedEarly, NodeEnd
-from airflow_provider_glidemq.triggers.progress import Quiet, Reporter
-from airflow_provider_glidemq.triggers.renewal import Renewal
-from airflow_provider_glidemq.triggers.task_key import LAUNCH_SECONDS, NotLaunched, TaskKey
-from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, rest_until
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
+from airflow_provider_glidemq.node_reports import WITHHELD, NodeReports
+from airflow_provider_glidemq.ownership import DAY, TaskKey, name_of, owner_of
+from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
+from airflow_provider_glidemq.triggers.waiting import (
+    MAX_REASON,
+    Quiet,
+    Renewal,
+    Reporter,
+    module,
+    rest_until,
+    to_its_end,
+)
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded
 from glidemq_orchestrate.runs import NotOwned, check_owned, in_text
 
 if TYPE_CHECKING:
-    from airflow_provider_glidemq.triggers.group_task import GroupTask
-    from airflow_provider_glidemq.triggers.nodes import TaskNodes
-    from airflow_provider_glidemq.triggers.shared import SharedClient
+    from airflow_provider_glidemq.triggers.shared.client import SharedClient
+    from airflow_provider_glidemq.triggers.shared.tasks import GroupTask
     from glidemq_orchestrate import NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
@@ -172,7 +175,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     # -- waiting ---------------------------------------------------------------------------------------------
 
     async def _payload(self) -> dict[str, Any]:
-        shared = await module("shared")
+        shared = await module("shared.client")
         patience = patience_for(self.log, f"Node {self.node}")
         while True:
             try:
@@ -213,8 +216,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             raise EndedEarly(
                 "failed", f"flow {launched['flow_id']} is no longer on the server: clear {self.launch}"
             )
-        made = (await module("nodes")).TaskNodes
-        nodes: TaskNodes = made(client, flow, self.node, is_expanded=self.is_expanded)
+        nodes = TaskNodes(client, flow, self.node, is_expanded=self.is_expanded)
         await nodes.read()
         return nodes
 
@@ -337,7 +339,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             await to_its_end(self._follow_mark())
 
     async def _follow_mark(self) -> None:
-        tasks, shared, task = await module("tasks"), await module("shared"), await self._task()
+        tasks, shared, task = await module("shared.tasks"), await module("shared.client"), await self._task()
         task_id = task.place.task_id
         try:
             states = await task.states([task_id], group=self.group)
@@ -371,7 +373,7 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     async def _task(self) -> GroupTask:
         """The task that waits, as Airflow or the operator has told."""
-        made = await module("group_task")
+        made = await module("shared.tasks")
         ti, place, attempt = self.task_instance, self.place, self.attempt
         if ti is not None:
             place = [ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index]

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from airflow_provider_glidemq.triggers.events import start
+from airflow_provider_glidemq.triggers.shared.events import start
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
-    from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +21,8 @@ logger = logging.getLogger(__name__)
 class MessageProducer(SharedStreamProducer):
     """Takes the messages of a trigger, and completes the jobs of those that Airflow has stored."""
 
-    def __init__(self, trigger: GlideMQMessageTrigger) -> None:
-        self._batches = trigger.batches()
+    def __init__(self, batches: AsyncGenerator[tuple[Inbox, Batch]]) -> None:
+        self._batches = batches
         self._reading: asyncio.Task[tuple[Inbox, Batch]] | None = None
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], tuple[Inbox, Batch]]]:

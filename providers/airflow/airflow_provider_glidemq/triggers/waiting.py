@@ -1,27 +1,34 @@
-"""What all triggers have in common that wait for one thing: deadline, reconnecting, the one event."""
+"""What triggers that wait share: deadline, reconnecting, the one event; lease, reports, callbacks."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_glidemq.patience import patience_for
-from glidemq_orchestrate.errors import GlideMQError
+from airflow_provider_glidemq.callbacks import event_of, tell_from_loop
+from airflow_provider_glidemq.hooks.glidemq import patience_for
+from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports, Silence
+from airflow_provider_glidemq.ownership import seconds_of
+from glidemq_orchestrate import runs
+from glidemq_orchestrate.errors import GlideMQError, Superseded
 
 if TYPE_CHECKING:
-    from airflow_provider_glidemq.triggers.shared import SharedClient
+    from airflow_provider_glidemq.triggers.shared.client import SharedClient
+    from glidemq_orchestrate import AsyncFlow, FlowStatus, NodeStatus
 
 MAX_REASON: Final = 500
 LAST_SECONDS: Final = 5.0
 # A scheduler that learns of the end of a task's first process only after it has queued the second one takes
 # the task for lost and fails it. So a task should not resume sooner than this after it was deferred.
 SECONDS_DEFERRED: Final = 5.0
+CALLBACK_SECONDS: Final = 1.0  # for which a callback that was cancelled is waited for
+_ending: Final[set[asyncio.Task[None]]] = set()
 
 
 class WaitingTrigger(BaseTrigger):
@@ -88,7 +95,7 @@ class WaitingTrigger(BaseTrigger):
             return self._told("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:
-        shared = await module("shared")
+        shared = await module("shared.client")
         await self._prepare()
         patience = patience_for(self.log, self.what)
         while True:
@@ -112,3 +119,121 @@ async def rest_until(not_before: float | None) -> None:
 async def module(name: str) -> Any:
     """A module that only triggerers need: a task imports this one at each parse of its DAG."""
     return await asyncio.to_thread(importlib.import_module, f"airflow_provider_glidemq.triggers.{name}")
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Complete what has begun, though the triggerer cancels ``on_kill`` too, a second later."""
+    ending = asyncio.create_task(work)
+    _ending.add(ending)
+    ending.add_done_callback(_ending.discard)
+    await asyncio.shield(ending)
+
+
+class Renewal:
+    """Renews a lease three times while it lasts, and at once for another generation.
+
+    Args:
+        lease: Seconds for which the lease lasts; None: the longest time.
+    """
+
+    def __init__(self, lease: float | None) -> None:
+        self.pause = seconds_of(lease) / runs.RENEWALS
+        self._last: tuple[int, float] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the lease was renewed once."""
+        return self._last is not None
+
+    async def renew_if_due(self, client: SharedClient, flow: AsyncFlow) -> None:
+        """Renew it, for the owner with which the flow was found."""
+        now, last = asyncio.get_running_loop().time(), self._last
+        if last is None or last[0] != flow.generation or now - last[1] >= self.pause:
+            with suppress(Superseded):  # the next look at the flow finds it
+                await client.renew(flow)
+            self._last = (flow.generation, now)
+
+
+class Reporter:
+    """Shows what the nodes of one generation report, at most once in ``often`` seconds."""
+
+    def __init__(self, reports: NodeReports, often: float, log: Any) -> None:
+        self._reports, self._often, self._log = reports, often, log
+        self.names: Sequence[str] | None = None  # of these nodes only
+        self._looked_at = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next look is due."""
+        return max(self._looked_at + self._often - asyncio.get_running_loop().time(), 0.0)
+
+    async def look(self, client: SharedClient, flow: AsyncFlow, *, is_last: bool = False) -> None:
+        """Show what is new, if a look is due or the flow has ended."""
+        if not is_last and self.seconds_left:
+            return
+        with suppress(*PASSING):  # the next look at the flow tells
+            for _ in range(ROUNDS if is_last else 1):
+                nodes = await client.ask(flow.nodes(self.names))
+                due = self._reports.due(nodes)
+                found = await client.ask(flow.logs(due, limit=LINES)) if due else {}
+                for number, line in enumerate(self._reports.lines(nodes, found), 1):
+                    self._log.info("%s", line)
+                    if number % LINES == 0:
+                        await asyncio.sleep(0)  # writing takes a millisecond, and others wait
+                if not self._reports.has_more:
+                    break
+                await asyncio.sleep(0)
+            if is_last and self._reports.has_more:
+                self._log.warning(LEFT_OUT, flow.id)
+        self._looked_at = asyncio.get_running_loop().time()
+
+
+class Quiet:
+    """Logs why nothing happens in one generation of a flow."""
+
+    def __init__(self, log: Any, *, is_masked: bool) -> None:
+        self._silence, self._log, self._is_masked = Silence(), log, is_masked
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next look is due."""
+        return self._silence.seconds_left(asyncio.get_running_loop().time())
+
+    async def look(
+        self,
+        client: SharedClient,
+        flow: AsyncFlow,
+        ended: int,
+        read: Callable[[], Awaitable[Sequence[NodeStatus]]] | None = None,
+    ) -> None:
+        """Log what waits, of the nodes that are read or of all, if a look is due.
+
+        ``ended``: how many have ended.
+        """
+        if not self._silence.is_due(ended, asyncio.get_running_loop().time()):
+            return
+        with suppress(*PASSING):  # the next look at the flow tells
+            nodes = await read() if read is not None else None
+            waits = await client.ask(flow.waits(nodes))
+            if line := self._silence.line(waits, flow.id if self._is_masked else ""):
+                self._log.info("%s", line)
+
+
+class Telling:
+    """Calls callbacks beside the trigger: one that is slow misses some progress, and delays nothing."""
+
+    def __init__(self, paths: Sequence[str], log: Any) -> None:
+        self._paths, self._log = paths, log
+        self._task: asyncio.Task[None] | None = None
+
+    def progress(self, task: Any, status: FlowStatus) -> None:
+        """Tell the callbacks how far the flow is."""
+        if self._paths and task is not None and (self._task is None or self._task.done()):
+            event = event_of(task, status)
+            self._task = asyncio.create_task(tell_from_loop(self._paths, "progress", event, self._log))
+
+    async def end(self) -> None:
+        """Wait for no callback any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=CALLBACK_SECONDS)  # it may refuse to be cancelled

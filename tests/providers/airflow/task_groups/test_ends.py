@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.task_groups.ends import (
+from airflow_provider_glidemq.group_flow import (
     Seen,
     end_of,
     is_cleared_alone,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.task_groups.flow import EXPAND_JOB, flow_of, is_node_of, ordered
+from airflow_provider_glidemq.group_flow import EXPAND_JOB, flow_of, is_node_of, ordered
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.errors import InvalidFlow

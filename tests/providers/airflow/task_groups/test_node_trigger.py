@@ -16,18 +16,18 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTaskEndEvent, TriggerEvent
-from airflow_provider_glidemq import silence
+from airflow_provider_glidemq import node_reports
+from airflow_provider_glidemq.group_flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
-from airflow_provider_glidemq.ownership import name_of, owner_of
+from airflow_provider_glidemq.ownership import TaskKey, name_of, owner_of
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
-from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
-from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
-from airflow_provider_glidemq.triggers import group_task, node
+from airflow_provider_glidemq.task_groups.tasks import GlideMQLaunchOperator
+from airflow_provider_glidemq.triggers import node
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
 from airflow_provider_glidemq.triggers.nodes import TaskNodes
-from airflow_provider_glidemq.triggers.shared import SharedClient
-from airflow_provider_glidemq.triggers.task_key import TaskKey
+from airflow_provider_glidemq.triggers.shared import tasks
+from airflow_provider_glidemq.triggers.shared.client import SharedClient
 from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Worker
@@ -73,10 +73,10 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> AirflowSays:
         asked = says.states if task_group_id else {one: says.states.get(one) for one in task_ids}
         return {run_ids[0]: dict(asked)}
 
-    monkeypatch.setattr(group_task, "XCom", XCom)
-    monkeypatch.setattr(group_task, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(group_task, "reconnect_pauses", lambda: iter([0.01, 0.01, 0.01, 2.0]))
-    monkeypatch.setattr(group_task, "LAUNCH_SECONDS", 0.05)
+    monkeypatch.setattr(tasks, "XCom", XCom)
+    monkeypatch.setattr(tasks, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(tasks, "reconnect_pauses", lambda: iter([0.01, 0.01, 0.01, 2.0]))
+    monkeypatch.setattr(tasks, "LAUNCH_SECONDS", 0.05)
     monkeypatch.setattr(node, "LAUNCH_SECONDS", 0.05)
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))
     return says
@@ -345,7 +345,7 @@ async def test_lines_of_nodes_are_shown_while_they_run_and_why_they_wait(  # noq
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(silence, "FIRST", 0.2)
+    monkeypatch.setattr(node_reports, "FIRST", 0.2)
     caplog.set_level("INFO")
     late = FlowNode("a[1]", queue=QUEUE, job="count", options=JobOptions(delay=timedelta(seconds=3)))
     submit(job("a[0]", "verbose"), late)
@@ -563,7 +563,7 @@ async def test_a_flow_whose_dag_run_has_timed_out_is_cancelled(
 async def test_a_server_that_is_away_is_waited_for(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_glidemq.triggers.shared import SharedClient  # noqa: PLC0415
+    from airflow_provider_glidemq.triggers.shared.client import SharedClient  # noqa: PLC0415
 
     from glidemq_orchestrate.errors import ConnectionFailed  # noqa: PLC0415
 

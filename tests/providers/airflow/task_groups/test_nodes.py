@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.task_groups.ends import Seen, is_cleared_alone
+from airflow_provider_glidemq.group_flow import Seen, is_cleared_alone
 from airflow_provider_glidemq.triggers.nodes import TaskNodes
-from airflow_provider_glidemq.triggers.shared import shared_client
+from airflow_provider_glidemq.triggers.shared.client import shared_client
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from glidemq_orchestrate.errors import NodeNotFound, Superseded

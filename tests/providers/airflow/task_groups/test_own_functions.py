@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
+from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 
 from glidemq_orchestrate.errors import ConfigurationError

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow_provider_glidemq.attempt import TaskAttempt
-from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.attempt import TaskAttempt, flow_id_for
+from airflow_provider_glidemq.group_flow import GROUP_LABEL
 from airflow_provider_glidemq.ownership import name_of, owner_of
-from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL
-from airflow_provider_glidemq.triggers.reconciler import Reconciler
+from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
 from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask

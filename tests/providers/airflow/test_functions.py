@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.by_import_path import PYTHON_JOB, SPARK_JOB, NamedFunction
+from airflow_provider_glidemq.functions import PYTHON_JOB, SPARK_JOB, NamedFunction
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.python import functions
@@ -197,7 +197,7 @@ def test_a_dag_file_that_cannot_be_imported_is_refused(
 
 @pytest.mark.parametrize("how", [["nightly.py"], ["-m", "nightly"]])
 def test_a_program_is_named_as_its_file_is(tmp_path: Path, how: list[str]) -> None:
-    imports = "from airflow_provider_glidemq.by_import_path import NamedFunction"
+    imports = "from airflow_provider_glidemq.functions import NamedFunction"
     text = f"{imports}\n{textwrap.dedent(DAG_FILE)}\nprint(NamedFunction.of(load).path)\n"
     (tmp_path / "nightly.py").write_text(text)
     done = subprocess.run([sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, check=True)

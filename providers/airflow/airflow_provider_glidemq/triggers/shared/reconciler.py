@@ -18,10 +18,9 @@ from functools import partial
 from typing import Final
 
 from airflow_provider_glidemq.attempt import began
-from airflow_provider_glidemq.ownership import name_of
-from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, is_node_of
-from airflow_provider_glidemq.triggers.task_key import TaskKey
-from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_in_run, states_of
+from airflow_provider_glidemq.group_flow import GROUP_LABEL, is_node_of
+from airflow_provider_glidemq.ownership import TaskKey, name_of
+from airflow_provider_glidemq.triggers.shared.tasks import ENDED, Task, states_in_run, states_of
 from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError, StateError
 from glidemq_orchestrate.runs import NotOwned, adrive, cancel_owned, check_owned
