@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final
@@ -132,8 +131,8 @@ def run(
             effects=effect or (), acts=strike or tuple(Act),
             check=find(check, "check").function if check else None, at_once=at_once, workers=workers,
             concurrency=concurrency, queues=queue or (), allow_import=allow_import or (),
-            lease=timedelta(seconds=lease),
-            timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail, may_differ=may_differ or (),
+            lease=lease,
+            timeout=timeout, keep=keep, may_fail=may_fail, may_differ=may_differ or (),
             progress=status.update if errors.is_terminal else _slowly(), stopped=stopped.is_set,
         )  # fmt: skip
     if as_json:

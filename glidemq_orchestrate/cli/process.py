@@ -134,7 +134,7 @@ def worker(
         concurrency=concurrency,
         handlers=handlers,
         prefix=prefix,
-        lock_duration=timedelta(seconds=lock),
+        lock_duration=lock,
         shutdown_timeout=timedelta(seconds=stop_after),
         allow_import=allow_import or [package_of(name) for name in app_names],
     ).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -33,4 +32,4 @@ def supervise(
     from glidemq_orchestrate.worker.services.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
-    Supervisor(url, queues=queue, prefix=prefix, lock_duration=timedelta(seconds=lock)).run()
+    Supervisor(url, queues=queue, prefix=prefix, lock_duration=lock).run()

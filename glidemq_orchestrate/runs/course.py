@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.runs.attempt import (
     Attempt,
     Beginning,
@@ -107,9 +107,9 @@ class RunSteps:
     owner: Owner | None = None
     on_existing: OnExisting | None = None
     require_workers: bool = True
-    worker_timeout: timedelta | None = None
-    patience: Patience = field(default_factory=lambda: Patience(600.0, first_seconds=5.0))
-    last_patience: Patience = field(default_factory=lambda: Patience(30.0))
+    worker_timeout: Duration | None = None
+    patience: Patience = field(default_factory=lambda: Patience(600, first=5))
+    last_patience: Patience = field(default_factory=lambda: Patience(30))
     log: TaskLog = field(default_factory=lambda: logging.getLogger("glidemq_orchestrate.runs"))
     counts: Callable[[str], bool] = lambda _: True
     reason: Callable[[BaseException], str] = _reason
@@ -227,7 +227,7 @@ class Course:
     run: RunSteps
     producer: Any
     spec: FlowSpec
-    timeout: timedelta | None
+    timeout: Duration | None
     on_begin: Callable[[Any], Any]
     look: Callable[[], Any]
     read: Callable[[Any, Sequence[str]], Any]
@@ -267,8 +267,9 @@ class Course:
 
     def _follow(self, flow: Any) -> tuple[Follower, Unserved]:
         run, self._flow = self.run, flow
-        follower = Follower(flow, run.patience, self.timeout, partial(self.read, flow))
-        limit = run.worker_timeout
+        timeout = optional_duration("timeout", self.timeout)
+        follower = Follower(flow, run.patience, timeout, partial(self.read, flow))
+        limit = optional_duration("worker_timeout", run.worker_timeout)
         return follower, Unserved(self.producer, flow, limit=limit, log=run.log, patience=run.patience)
 
     def _step(self, follower: Follower, unserved: Unserved) -> Steps[Changes | None]:

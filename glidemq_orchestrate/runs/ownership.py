@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.flows.owner import MAX, Owner
+from glidemq_orchestrate.foundation.durations import Duration
 
 MAX_NAME: Final = 256
 MAX_LEASE: Final = MAX
@@ -21,7 +21,7 @@ class NotOwned(Exception):
     """A flow does not run for the task that would end it, or not for that task alone."""
 
 
-def owner_of(name: str, lease: timedelta | None, *, joins: bool = True) -> Owner:
+def owner_of(name: str, lease: Duration | None, *, joins: bool = True) -> Owner:
     """The owner of this name.
 
     Args:

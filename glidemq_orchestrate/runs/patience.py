@@ -15,6 +15,7 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
     TransportError,
 )
+from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.runs.steps import Rest, Step, Steps, drive
 
 T = TypeVar("T")
@@ -48,26 +49,30 @@ class Patience:
     Answers, such as that a flow does not exist, are raised at once.
 
     Args:
-        seconds: How long the server may be away at a time; None: without limit.
-        other_seconds: How long anything else may last that is no answer: a refused password, a missing right,
-            a function library that does not fit.
-        first_seconds: How long the server may be away before it has replied for the first time, since there
-            may be none at all; None: as ``seconds``.
+        limit: How long the server may be away at a time; None: without limit.
+        other: How long anything else may last that is no answer: a refused password, a missing right, a
+            function library that does not fit.
+        first: How long the server may be away before it has replied for the first time, since there may be
+            none at all; None: as ``limit``.
         what: What fails, for the log.
         log: Gets a warning before each repetition; default: a logger of this package.
+
+    Raises:
+        ConfigurationError: A duration is not valid.
     """
 
     def __init__(
         self,
-        seconds: float | None,
+        limit: Duration | None,
         *,
-        other_seconds: float = 0.0,
-        first_seconds: float | None = None,
+        other: Duration = 0,
+        first: Duration | None = None,
         what: str = "The server cannot be reached",
         log: Warns | None = None,
     ) -> None:
-        self.seconds, self.other_seconds = seconds, other_seconds
-        self._first = seconds if first_seconds is None else first_seconds
+        self._limit = _seconds("the limit of a patience", limit)
+        self._other = seconds(duration("other", other))
+        self._first = self._limit if first is None else _seconds("first", first)
         self._what = what
         self._log: Warns = logging.getLogger("glidemq_orchestrate.runs") if log is None else log
         self._has_replied = False
@@ -107,17 +112,21 @@ class Patience:
 
     def _pause(self, error: GlideMQError, outage: _Outage) -> float:
         is_away = isinstance(error, TransportError) and error.retryable
-        seconds = self.other_seconds if not is_away else self.seconds if self._has_replied else self._first
+        limit = self._other if not is_away else self._limit if self._has_replied else self._first
         lasted = outage.lasts()
-        if not isinstance(error, _PASSING) or (seconds is not None and lasted >= seconds):
+        if not isinstance(error, _PASSING) or (limit is not None and lasted >= limit):
             raise error
-        pause = outage.pause(seconds)
+        pause = outage.pause(limit)
         name = "" if is_away else f"{type(error).__name__}: "
         self._log.warning("%s, retrying in %.1f s: %s%s", self._what, pause, name, error)
         return pause
 
 
-NO_PATIENCE: Final = Patience(0.0)
+def _seconds(name: str, limit: Duration | None) -> float | None:
+    return None if limit is None else seconds(duration(name, limit))
+
+
+NO_PATIENCE: Final = Patience(0)
 """Repeats nothing."""
 
 

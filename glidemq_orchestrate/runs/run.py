@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.errors import GlideMQError, WaitTimeout, WorkersMissing
@@ -14,6 +13,7 @@ from glidemq_orchestrate.runs.steps import adrive, drive
 if TYPE_CHECKING:
     from glidemq_orchestrate.clients.flows import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
     from glidemq_orchestrate.flows.spec import FlowSpec, FlowStatus
+    from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.wire.codec import Json
 
 
@@ -60,7 +60,7 @@ class OrchestratedRun(RunSteps):
         producer: FlowProducer,
         spec: FlowSpec,
         *,
-        timeout: timedelta | None = None,
+        timeout: Duration | None = None,
         on_begin: Callable[[Flow], object] = lambda _: None,
         look: Callable[[], object] = lambda: None,
     ) -> Iterator[Changes]:
@@ -149,7 +149,7 @@ class AsyncOrchestratedRun(RunSteps):
         producer: AsyncFlowProducer,
         spec: FlowSpec,
         *,
-        timeout: timedelta | None = None,  # noqa: ASYNC109  as in OrchestratedRun
+        timeout: Duration | None = None,  # noqa: ASYNC109  as in OrchestratedRun
         on_begin: Callable[[AsyncFlow], object] = lambda _: None,
         look: Callable[[], object] = lambda: None,
     ) -> AsyncIterator[Changes]:

@@ -23,6 +23,7 @@ import pytest
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.embedded import EmbeddedServer
+    from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.settings import Address
     from glidemq_orchestrate.worker.handlers.handler import Handlers
     from glidemq_orchestrate.worker.handlers.registered import Handler
@@ -52,8 +53,8 @@ _next_database: Final[dict[str, Iterator[int]]] = {}
 class Eventually(Protocol):
     """Waits until a predicate returns a true value, and returns it; fails with the last value."""
 
-    def __call__(self, predicate: Callable[[], T], timeout: float = EVENT_SECONDS) -> T:
-        """Call the predicate repeatedly, for at most ``timeout`` seconds."""
+    def __call__(self, predicate: Callable[[], T], timeout: Duration = EVENT_SECONDS) -> T:
+        """Call the predicate repeatedly, for at most ``timeout``."""
 
 
 class RunningWorker:
@@ -236,11 +237,12 @@ def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> Non
 def eventually() -> Eventually:
     """Waits for a predicate; see ``Eventually``."""
 
-    def wait(predicate: Callable[[], T], timeout: float = EVENT_SECONDS) -> T:
-        end = time.monotonic() + timeout
+    def wait(predicate: Callable[[], T], timeout: Duration = EVENT_SECONDS) -> T:
+        limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        end = time.monotonic() + limit
         while not (last := predicate()):
             if time.monotonic() > end:
-                raise AssertionError(f"not within {timeout} s; last value: {last!r}")
+                raise AssertionError(f"not within {limit} s; last value: {last!r}")
             time.sleep(0.02)
         return last
 

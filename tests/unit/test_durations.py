@@ -33,10 +33,17 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
 from glidemq_orchestrate.foundation.durations import duration, from_text, setting_duration
 from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.runs import Patience, owner_of
+from glidemq_orchestrate.spark.published.locations.target import tidy
+from glidemq_orchestrate.testing.chaos import run_chaos
+from glidemq_orchestrate.worker.handlers.context import Cancelled
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 
 URL = "valkey://127.0.0.1:1"  # nobody listens there: arguments are checked before a connection is opened
 BAD: list[Any] = [-1, -0.5, math.nan, math.inf, True, "5", [5], timedelta(seconds=-1), 10**400]
+
+
+NODE = FlowNode("a", queue="q", job="j")
 
 
 def _flow(**about: Any) -> Any:
@@ -70,6 +77,9 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "timeout of a batch": lambda d: Handlers().batch_handler("a", size=2, timeout=d),
     "wait of a batch": lambda d: Handlers().batch_handler("a", size=2, wait=d),
     "lease": lambda d: Owner("me", lease=d),
+    "limit of a patience": Patience,
+    "other": lambda d: Patience(None, other=d),
+    "first": lambda d: Patience(None, first=d),
     "connect_timeout": lambda d: ConnectionSettings(URL, connect_timeout=d),
     "socket_timeout": lambda d: ConnectionSettings(URL, socket_timeout=d),
     "confirm_timeout": lambda d: ConnectionSettings(URL, confirm_timeout=d),
@@ -87,6 +97,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "duration": lambda d: Queue("q", URL).rate_limit_group("k", d),
     "read_output: timeout": lambda d: Queue("q", URL).read_output("1", timeout=d),
     "idle_timeout": _read,
+    "cancelled: timeout": lambda d: Cancelled().wait(d),
+    "owner_of: lease": lambda d: owner_of("me", d),
+    "tidy: grace": lambda d: tidy("/nowhere", grace=d),
+    "tidy: replaced": lambda d: tidy("/nowhere", replaced=d),
+    "chaos: lease": lambda d: run_chaos(FlowSpec("x", [NODE]), app="app", lease=d),
+    "chaos: timeout": lambda d: run_chaos(FlowSpec("x", [NODE]), app="app", timeout=d),
     "read: timeout": lambda d: EventReader("q", URL).read(d),
 }
 

@@ -18,7 +18,7 @@ P = TypeVar("P")
 
 def patience() -> Patience:
     """Waits for a server that goes away: it may be restarting. One that never replied is not waited for."""
-    return Patience(PATIENCE_SECONDS, first_seconds=0.0)
+    return Patience(PATIENCE_SECONDS, first=0.0)
 
 
 class Link(SyncFacade):

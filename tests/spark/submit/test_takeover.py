@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
+from glidemq_orchestrate import Duration, FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.spark.submit.application import JOB_NAME
 from glidemq_orchestrate.spark.submit.handler import DriverFailed, run_application
 from glidemq_orchestrate.worker.handlers.context import Cancelled
@@ -234,7 +234,7 @@ class Stopped(Cancelled):
         super().__init__()
         self.goes_on = threading.Event()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Duration | None = None) -> bool:
         """Wait until it goes on, too."""
         self.goes_on.wait()
         return super().wait(timeout)

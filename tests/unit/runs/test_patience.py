@@ -72,7 +72,7 @@ def test_each_call_has_the_time_for_itself(clock: Clock) -> None:
 
 def test_an_answer_is_raised_at_once(clock: Clock) -> None:
     call, calls = failing(FlowNotFound("no flow"))
-    for patience in (Patience(None, other_seconds=600.0), Patience(9.0)):
+    for patience in (Patience(None, other=600.0), Patience(9.0)):
         with pytest.raises(FlowNotFound):
             patience(call)
         with pytest.raises(FlowNotFound):
@@ -81,7 +81,7 @@ def test_an_answer_is_raised_at_once(clock: Clock) -> None:
 
 
 def test_a_server_that_has_never_replied_is_waited_for_as_long_as_is_said(clock: Clock) -> None:
-    patience = Patience(100.0, first_seconds=5.0, log=clock)
+    patience = Patience(100.0, first=5.0, log=clock)
     call, _ = failing(ConnectionFailed("away"))
     with pytest.raises(ConnectionFailed):
         patience(call)
@@ -96,12 +96,12 @@ def test_what_is_no_answer_is_passing_for_a_time_and_a_server_that_is_away_witho
     assert Patience(None, log=clock).pause(ConnectionFailed("away")) > 0
     with pytest.raises(ConfigurationError):
         Patience(None, log=clock).pause(ConfigurationError("wrong"))
-    assert Patience(None, other_seconds=1.0, log=clock).pause(ConfigurationError("wrong")) > 0
+    assert Patience(None, other=1.0, log=clock).pause(ConfigurationError("wrong")) > 0
     assert "ConfigurationError: wrong" in clock.lines[-1]
 
 
 def test_an_outage_is_over_when_all_has_gone_well_for_a_minute(clock: Clock) -> None:
-    patience, error = Patience(None, other_seconds=600.0, log=clock), ConfigurationError("wrong")
+    patience, error = Patience(None, other=600.0, log=clock), ConfigurationError("wrong")
     for _ in range(59):
         patience.pause(error)
         clock.now += 10

@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
+from glidemq_orchestrate.foundation.durations import Duration, duration, optional_duration
 from glidemq_orchestrate.spark.published.locations.folder import Folder
 from glidemq_orchestrate.spark.published.locations.iceberg.table import IcebergTable, is_iceberg
 from glidemq_orchestrate.spark.published.locations.store import Store, store_of
@@ -65,8 +66,8 @@ _lock: Final = threading.Lock()
 def tidy(
     location: str,
     *,
-    grace: timedelta = GRACE,
-    replaced: timedelta | None = None,
+    grace: Duration = GRACE,
+    replaced: Duration | None = None,
     spark: SparkSession | None = None,
 ) -> int:
     """Remove the data of attempts that never counted, and optionally old versions.
@@ -88,10 +89,12 @@ def tidy(
         The number of removed folders.
 
     Raises:
+        ConfigurationError: A duration is not valid.
         Unrecoverable: The location needs a session.
         Exception: What the store raises.
     """
-    return target_of(location, spark).tidy(grace, replaced, int(time.time() * 1000))
+    kept, span = duration("grace", grace), optional_duration("replaced", replaced)
+    return target_of(location, spark).tidy(kept, span, int(time.time() * 1000))
 
 
 def tidy_now_and_then(target: Target, now_ms: int) -> None:

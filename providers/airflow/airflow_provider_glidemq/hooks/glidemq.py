@@ -188,7 +188,7 @@ def patience_for(log: Any, what: str) -> Patience:
         log: The log of the task.
         what: What cannot be watched while it lasts.
     """
-    return runs.Patience(None, other_seconds=PATIENCE_SECONDS, what=f"{what} cannot be watched", log=log)
+    return runs.Patience(None, other=PATIENCE_SECONDS, what=f"{what} cannot be watched", log=log)
 
 
 _KINDS = {"integer": "IntegerField", "boolean": "BooleanField"}
