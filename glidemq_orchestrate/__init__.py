@@ -23,13 +23,13 @@ _PUBLIC: Final = {
     "settings": ("ConnectionSettings",),
     "embedded": ("EmbeddedServer",),
     # flows
-    "flows.spec": ("FlowNode", "FlowOutcome", "FlowSpec", "FlowState", "FlowStatus", "NodeStatus"),
+    "flows.spec": ("FlowNode", "FlowSpec"),
+    "flows.status": ("FlowOutcome", "FlowState", "FlowStatus", "NodeStatus", "Wait"),
     "flows.dependencies": ("Dependency", "Rule"),
     "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
     "flows.checked": ("check_flow",),
     "flows.owner": ("Owner",),
     "flows.watched": ("FlowChange", "NodeChange"),
-    "flows.waits": ("Wait",),
     # jobs, schedules and events
     "jobs.adding": ("NewJob",),
     "jobs.options": ("JobOptions",),

@@ -25,12 +25,12 @@ from glidemq_orchestrate.flows.pattern import group as group
 from glidemq_orchestrate.flows.pattern import map_over as map_over
 from glidemq_orchestrate.flows.pattern import nested as nested
 from glidemq_orchestrate.flows.spec import FlowNode as FlowNode
-from glidemq_orchestrate.flows.spec import FlowOutcome as FlowOutcome
 from glidemq_orchestrate.flows.spec import FlowSpec as FlowSpec
-from glidemq_orchestrate.flows.spec import FlowState as FlowState
-from glidemq_orchestrate.flows.spec import FlowStatus as FlowStatus
-from glidemq_orchestrate.flows.spec import NodeStatus as NodeStatus
-from glidemq_orchestrate.flows.waits import Wait as Wait
+from glidemq_orchestrate.flows.status import FlowOutcome as FlowOutcome
+from glidemq_orchestrate.flows.status import FlowState as FlowState
+from glidemq_orchestrate.flows.status import FlowStatus as FlowStatus
+from glidemq_orchestrate.flows.status import NodeStatus as NodeStatus
+from glidemq_orchestrate.flows.status import Wait as Wait
 from glidemq_orchestrate.flows.watched import FlowChange as FlowChange
 from glidemq_orchestrate.flows.watched import NodeChange as NodeChange
 from glidemq_orchestrate.foundation.durations import Duration as Duration

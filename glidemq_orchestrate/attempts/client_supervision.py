@@ -18,12 +18,12 @@ from glidemq_orchestrate import events
 from glidemq_orchestrate.attempts import supervision
 from glidemq_orchestrate.attempts.supervision import WAKING, Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
-from glidemq_orchestrate.flows import home as neighbours
 from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowOutcome
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.home import home_queues, queues_around
+from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.flows.watch import Change, Watch
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
@@ -135,7 +135,7 @@ def tend(tending: Tending) -> Op[None]:
 def _find_queues(tending: Tending) -> Op[None]:
     """Find the queues to supervise, and lead those without a leader."""
     own, now_ms = tending.own.queue, tending.clock.monotonic_ms()
-    around = (yield from isolated(neighbours.around(own), f"the set {own.beside()}")) or []
+    around = (yield from isolated(queues_around(own), f"the set {own.beside()}")) or []
     queues = [own, *(queue for queue in around if queue not in tending.elsewhere)]
     for queue_left in tending.led.keys() - set(queues):
         yield from _leave(tending, queue_left)
@@ -305,7 +305,7 @@ def once(tending: Tending) -> Op[list[str]]:
 
 def unsupervised_homes(prefix: str) -> Op[list[str]]:
     """The homes of running flows that have no supervisor."""
-    homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(neighbours.homes(prefix))))]
+    homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(home_queues(prefix))))]
     running = yield from ask_each([index.running_flows(home, 0, 1) for home in homes])
     # An error (a queue without rights) is not a list with a flow.
     busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]

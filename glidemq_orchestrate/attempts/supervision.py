@@ -20,9 +20,9 @@ from glidemq_orchestrate.attempts import upkeep as upkeep_ops
 from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.attempts.workers import FOREIGN_IDLE_MS
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
-from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows import index, running
 from glidemq_orchestrate.flows.backend import sweep_all
+from glidemq_orchestrate.flows.home import unlink_queues
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.wire import replies
@@ -249,7 +249,7 @@ def check_open(watch: Supervision, clock: Clock) -> Op[None]:
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
-        yield from isolated(homes.unlink(home), f"the set {home.beside()}")
+        yield from isolated(unlink_queues(home), f"the set {home.beside()}")
     first, position = yield from _walk(watch, first, position, clock)
     yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 

@@ -9,7 +9,8 @@ from glidemq_orchestrate.attempts import dead_letters as letters
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.workers import SILENT_MS
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flows import deadlines, index, running
+from glidemq_orchestrate.flows import index, running
+from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask_all, ask_each, function
@@ -43,7 +44,7 @@ def expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
     """Process due work in slices. Returns when each queue has work due next, or -1."""
     replies: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
-        replies = yield from ask_all([deadlines.expire_due(queue, clock.now_ms()) for queue in queues])
+        replies = yield from ask_all([expire_due(queue, clock.now_ms()) for queue in queues])
         if not any(count for count, _ in replies):
             break
     return [at for _, at in replies]

@@ -14,7 +14,7 @@ from glidemq_orchestrate.clients.twins import (
     streamed_async,
 )
 from glidemq_orchestrate.flows.backend import Reach
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.settings import Address

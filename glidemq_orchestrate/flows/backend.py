@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from glidemq_orchestrate.flows import record
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.definitions import Ran, StoredNodes
-from glidemq_orchestrate.flows.generation_record import Before, Found
-from glidemq_orchestrate.flows.node_change import Change
-from glidemq_orchestrate.flows.node_status import GONE
+from glidemq_orchestrate.flows.generation import Before, FlowRef, Generation, OnExisting, status_of_record
+from glidemq_orchestrate.flows.node_table import GONE, Change
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import advance as portable_advance
 from glidemq_orchestrate.flows.portable import changes as portable_changes
@@ -26,12 +24,7 @@ from glidemq_orchestrate.flows.portable import reading as portable_reading
 from glidemq_orchestrate.flows.portable import record as portable_record
 from glidemq_orchestrate.flows.portable import start, sweep, table
 from glidemq_orchestrate.flows.portable import wait as portable_wait
-from glidemq_orchestrate.flows.ref import (
-    FlowRef,
-    OnExisting,
-    Path,
-)
-from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.staged import advance as staged_advance
 from glidemq_orchestrate.flows.staged import changes as staged_changes
 from glidemq_orchestrate.flows.staged import growth
@@ -39,6 +32,7 @@ from glidemq_orchestrate.flows.staged import reading as staged_reading
 from glidemq_orchestrate.flows.staged import removed as staged_removed
 from glidemq_orchestrate.flows.staged import submit as staged_submit
 from glidemq_orchestrate.flows.staged import wait as staged_wait
+from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
@@ -76,7 +70,7 @@ class FlowBackend(Protocol):
         """Advance the flows of a home that nobody else advances, and remove those past their retention."""
 
     def read_record(self, fields: Mapping[str, str]) -> Mapping[str, str]:
-        """The fields of a stored record in the form that ``record.read_status`` reads."""
+        """The fields of a stored record in the form that ``status_of_record`` reads."""
 
     def status(self, ref: FlowRef) -> Op[FlowStatus]:
         """Read the record."""
@@ -160,7 +154,7 @@ class Reach:
     is_cluster: bool = False
     has_functions: bool = True
 
-    def path(self, prefix: str, queues: Iterable[str]) -> Path:
+    def path(self, prefix: str, queues: Iterable[str]) -> str:
         """The path for a flow with these queues."""
         if not self.has_functions:
             return "portable"
@@ -231,7 +225,7 @@ class _Portable:
     extend = staticmethod(portable_changes.extend)
 
 
-_BACKENDS: Final[Mapping[Path, FlowBackend]] = {"staged": _Staged(), "portable": _Portable()}
+_BACKENDS: Final[Mapping[str, FlowBackend]] = {"staged": _Staged(), "portable": _Portable()}
 
 
 def backend_of(ref: FlowRef) -> FlowBackend:
@@ -239,20 +233,20 @@ def backend_of(ref: FlowRef) -> FlowBackend:
     return _BACKENDS[ref.path]
 
 
-def ref_of(home: QueueKeys, found: Found) -> FlowRef:
+def ref_of(home: QueueKeys, found: Generation) -> FlowRef:
     """The reference to a generation."""
     return FlowRef(home, found.stored_as, path_of(found.path))
 
 
-def path_of(stored: object) -> Path:
-    """The path with a stored name."""
-    return "portable" if stored == "portable" else "staged"
+def path_of(stored: object) -> str:
+    """The path with a stored name; flows that were stored without one are staged."""
+    return stored if isinstance(stored, str) and stored in _BACKENDS else "staged"
 
 
 def read_status(home: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
     """The status of a flow from the fields of its record, even if they are not valid."""
     backend = _BACKENDS[path_of(fields.get("path"))]
-    return record.read_status(home, flow_id, backend.read_record(fields))
+    return status_of_record(home, flow_id, backend.read_record(fields))
 
 
 def sweep_all(home: QueueKeys, clock: Clock) -> Op[None]:

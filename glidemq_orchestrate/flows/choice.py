@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.node_changes import Chosen, chosen, node_names
-from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.foundation.names import described
 
 

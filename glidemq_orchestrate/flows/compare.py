@@ -12,9 +12,9 @@ from typing import Any, Final
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical, policy_text
 from glidemq_orchestrate.flows.definitions import POLICIES, Definition, definition, settled_options
-from glidemq_orchestrate.flows.record import record_fields as record_of
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rows import Row, read_rows
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.generation import record_fields as record_of
+from glidemq_orchestrate.flows.node_table import Row, read_rows
 from glidemq_orchestrate.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all

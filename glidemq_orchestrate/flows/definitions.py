@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.flows.checked import canonical
-from glidemq_orchestrate.flows.node_status import REMOVED
-from glidemq_orchestrate.flows.rows import Row
+from glidemq_orchestrate.flows.node_table import REMOVED, Row
 from glidemq_orchestrate.flows.staging import KEEPING
 from glidemq_orchestrate.jobs.job_hash import end_of_stub
 from glidemq_orchestrate.wire.call import Call, command

@@ -23,17 +23,25 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     Superseded,
 )
-from glidemq_orchestrate.flows import compare, generation_record
-from glidemq_orchestrate.flows import home as homes
-from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows import compare
 from glidemq_orchestrate.flows.backend import backend_of, read_status, ref_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.generation_record import Found
+from glidemq_orchestrate.flows.generation import (
+    Before,
+    FlowRef,
+    Generation,
+    OnExisting,
+    every_generation,
+    first_generation,
+    read_request,
+    record_fields,
+    request_for,
+)
+from glidemq_orchestrate.flows.home import find_generation, home_of
+from glidemq_orchestrate.flows.node_table import Row
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, reasons, settled
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting, raise_if_superseded
-from glidemq_orchestrate.flows.rows import Row
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, raise_if_superseded
 from glidemq_orchestrate.flows.stored import read_flow
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
@@ -49,7 +57,7 @@ class CurrentGeneration(NamedTuple):
     """The reference to the current generation of a flow, and its record."""
 
     ref: FlowRef
-    found: Found
+    found: Generation
 
 
 def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
@@ -58,10 +66,10 @@ def find_place(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
     Raises:
         FlowNotFound: There is no flow with this id.
     """
-    queue = yield from ask(homes.claimed_by(prefix, flow_id))
+    queue = yield from ask(home_of(prefix, flow_id))
     if queue is not None:
         home = QueueKeys(prefix, queue)
-        if found := (yield from homes.find_current(home, flow_id)):
+        if found := (yield from find_generation(home, flow_id)):
             return CurrentGeneration(ref_of(home, found), found)
     raise FlowNotFound(f"no flow {flow_id} on this server")
 
@@ -98,7 +106,7 @@ def submit(
             if not is_restart:
                 kept = yield from compared(ref, flow)
                 next_one = replace(flow, carried=kept.carried, settled=kept.settled)
-            new = yield from _begin(ref, next_one, generation_record.Before(ref.flow_id, on_existing), clock)
+            new = yield from _begin(ref, next_one, Before(ref.flow_id, on_existing), clock)
             if new is not None:
                 return new
         place = yield from find_place(ref.home.prefix, ref.public_id)
@@ -132,7 +140,7 @@ def restart(  # noqa: PLR0913  as the public method
         GenerationTaken: Other callers kept extending it.
     """
     check_generation(generation)
-    stored_request = generation_record.request_for(request, again)
+    stored_request = request_for(request, again)
     for _ in range(MAX_TRIES):
         if request and (known := (yield from _of_request(ref, stored_request, clock))):
             return known
@@ -147,7 +155,7 @@ def restart(  # noqa: PLR0913  as the public method
             _check_names(ref, flow, again)
             kept = yield from compared(ref, flow, again)
             flow = replace(flow, carried=kept.carried, settled=kept.settled)
-        before = generation_record.Before(ref.flow_id, "restart", stored.extensions)
+        before = Before(ref.flow_id, "restart", stored.extensions)
         new = yield from _begin(ref, flow, before, clock)
         if new is not None:
             return new
@@ -163,9 +171,7 @@ def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:
             )
 
 
-def _begin(
-    ref: FlowRef, flow: CheckedFlow, before: generation_record.Before, clock: Clock
-) -> Op[FlowRef | None]:
+def _begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[FlowRef | None]:
     """Stage the next generation and begin it; None if the current one has changed."""
     new = _next(ref, flow, before)
     try:
@@ -179,7 +185,7 @@ def _taken(ref: FlowRef) -> GenerationTaken:
     return GenerationTaken(f"other callers kept changing flow {ref.public_id}")
 
 
-def _next(ref: FlowRef, flow: CheckedFlow, before: generation_record.Before) -> FlowRef:
+def _next(ref: FlowRef, flow: CheckedFlow, before: Before) -> FlowRef:
     """The reference to the next generation; a repeat with the same content gets the same."""
     origin = json.dumps([before.how, before.extensions, flow.request, flow.digest, sorted(flow.carried)])
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
@@ -195,11 +201,11 @@ def _of_request(
     Raises:
         FlowConflict: Its specification differs from ``flow``, or it reruns other nodes.
     """
-    every = yield from ask(generation_record.every(ref.home, ref.public_id))
-    if not every and (first := (yield from ask(generation_record.first(ref.home, ref.public_id)))):
+    every = yield from ask(every_generation(ref.home, ref.public_id))
+    if not every and (first := (yield from ask(first_generation(ref.home, ref.public_id)))):
         every = [first]
     for found in reversed(every):
-        if found.requester == generation_record.read_request(request):
+        if found.requester == read_request(request):
             known = ref_of(ref.home, found)
             if found.request != request:
                 raise FlowConflict(
@@ -224,7 +230,7 @@ def _is_staging(ref: FlowRef) -> Op[bool]:
 
 def _status(ref: FlowRef) -> Op[FlowStatus]:
     """The record of a generation, even before its first fields were written."""
-    found = yield from ask(flow_record.record_fields(ref.home, ref.flow_id))
+    found = yield from ask(record_fields(ref.home, ref.flow_id))
     if not found:
         raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
     return read_status(ref.home, ref.flow_id, found)
@@ -265,7 +271,7 @@ def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
     """The status of each of these generations, of any flows; None for one that no longer exists."""
     found: list[FlowStatus | None] = []
     for part in parts(refs, PER_TRIP):
-        records = yield from ask_all([flow_record.record_fields(ref.home, ref.flow_id) for ref in part])
+        records = yield from ask_all([record_fields(ref.home, ref.flow_id) for ref in part])
         found += [
             read_status(ref.home, ref.flow_id, record) if "digest" in record else None
             for ref, record in zip(part, records, strict=True)
@@ -275,7 +281,7 @@ def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
 
 def history(ref: FlowRef) -> Op[list[FlowStatus]]:
     """The status of every recorded generation, oldest first."""
-    every = yield from ask(generation_record.every(ref.home, ref.public_id))
+    every = yield from ask(every_generation(ref.home, ref.public_id))
     stored = [found.stored_as for found in every] or [ref.flow_id]
     every_status = yield from statuses([replace(ref, flow_id=one) for one in stored])
     found = [status for status in every_status if status]  # None: it was only a claim

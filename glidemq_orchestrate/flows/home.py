@@ -21,12 +21,11 @@ from typing import Any, Final
 
 from glidemq_orchestrate import registry
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
-from glidemq_orchestrate.flows import generation_record
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.generation_record import Found
+from glidemq_orchestrate.flows.generation import Generation, current_generation, first_generation
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_home, flow_homes, read_generation
 
 CLAIM_MS: Final = 15 * 60_000
@@ -34,7 +33,7 @@ MAX: Final = 100
 MAX_NAMED: Final = 5
 
 
-def claim(home: QueueKeys, flow_id: str) -> Call[None]:
+def claim_id(home: QueueKeys, flow_id: str) -> Call[None]:
     """Claim a flow id for a home queue, unless it is already claimed. Idempotent.
 
     The claim expires after a quarter of an hour, unless ``keep`` is called.
@@ -43,22 +42,22 @@ def claim(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=replies.anything, repeatable=True)
 
 
-def keep(prefix: str, flow_id: str) -> Call[None]:
+def keep_claim(prefix: str, flow_id: str) -> Call[None]:
     """Make a claim permanent, for as long as its flow exists. Idempotent."""
     return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything, repeatable=True)
 
 
-def claimed_by(prefix: str, flow_id: str) -> Call[str | None]:
+def home_of(prefix: str, flow_id: str) -> Call[str | None]:
     """The home queue of a flow, or None."""
     return command("GET", flow_home(prefix, flow_id), decode=lambda reply: reply)
 
 
-def unclaim(prefix: str, flow_id: str) -> Call[None]:
+def drop_claim(prefix: str, flow_id: str) -> Call[None]:
     """Free the id of a flow."""
     return command("UNLINK", flow_home(prefix, flow_id), decode=replies.anything)
 
 
-def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
+def drop_claim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
     """Free the id of a flow after ``ms``, unless that is already scheduled. Idempotent."""
     return command("PEXPIRE", flow_home(prefix, flow_id), ms, "NX", decode=replies.anything)
 
@@ -68,12 +67,12 @@ def has_flows(home: QueueKeys) -> Call[bool]:
     return command("EXISTS", home.flows(), decode=bool)
 
 
-def note_home(home: QueueKeys) -> Call[None]:
+def add_home(home: QueueKeys) -> Call[None]:
     """Add a queue to the home queues. Idempotent."""
     return command("SADD", flow_homes(home.prefix), home.queue, decode=replies.anything, repeatable=True)
 
 
-def linked(queue: QueueKeys) -> Call[set[str]]:
+def linked_queues(queue: QueueKeys) -> Call[set[str]]:
     """The queues that share flows with a queue."""
     return command("SMEMBERS", queue.beside(), decode=lambda reply: set(replies.texts(list(reply))))
 
@@ -88,17 +87,17 @@ def remove_link(queue: QueueKeys, other: str) -> Call[None]:
     return command("SREM", queue.beside(), other, decode=replies.anything, repeatable=True)
 
 
-def homes(prefix: str) -> Call[list[str]]:
+def home_queues(prefix: str) -> Call[list[str]]:
     """The home queues."""
     return command("SMEMBERS", flow_homes(prefix), decode=list)
 
 
-def forget_home(queue: QueueKeys) -> Call[None]:
+def remove_home(queue: QueueKeys) -> Call[None]:
     """Remove a queue from the home queues. Idempotent."""
     return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)
 
 
-def link(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
+def link_queues(home: QueueKeys, queues: Iterable[str]) -> Op[None]:
     """Link a home to the queues of a flow, and each of them to the home. Idempotent."""
     others = [QueueKeys(home.prefix, name) for name in sorted(set(queues) - {home.queue})]
     if others:
@@ -115,7 +114,7 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
     if len(flow.queues) == 1:
         return flow.home
     now_ms = clock.now_ms()
-    asking: list[Call[Any]] = [claimed_by(prefix, flow_id)]
+    asking: list[Call[Any]] = [home_of(prefix, flow_id)]
     asking += [registry.live_workers(QueueKeys(prefix, queue), now_ms) for queue in flow.queues]
     claimed, *lives = yield from ask_each(asking)
     if isinstance(claimed, GlideMQError):
@@ -131,30 +130,30 @@ def choose_home(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> O
     counts = Counter(queue for queue in flow.queue_of.values() if not served or queue in served)
     chosen = QueueKeys(prefix, counts.most_common(1)[0][0])
     # Two concurrent submissions may see different workers: the second follows the first.
-    claiming: list[Call[Any]] = [claim(chosen, flow_id), claimed_by(prefix, flow_id)]
+    claiming: list[Call[Any]] = [claim_id(chosen, flow_id), home_of(prefix, flow_id)]
     _, owner = yield from ask_all(claiming)
     return str(owner) if owner in flow.queues else chosen.queue
 
 
-def around(queue: QueueKeys) -> Op[list[QueueKeys]]:
+def queues_around(queue: QueueKeys) -> Op[list[QueueKeys]]:
     """The other queues to supervise with a queue: the homes of its flows, and the queues of these homes.
 
     At most ``MAX``, the first by name.
     """
-    near = yield from ask(linked(queue))
+    near = yield from ask(linked_queues(queue))
     if not near:
         return []
     beside = [QueueKeys(queue.prefix, name) for name in sorted(near)[:MAX]]
     found = set(near)
-    for reply in (yield from ask_each([linked(other) for other in beside])):
+    for reply in (yield from ask_each([linked_queues(other) for other in beside])):
         if not isinstance(reply, GlideMQError):  # a queue without rights
             found |= reply
     return [QueueKeys(queue.prefix, name) for name in sorted(found - {queue.queue})[:MAX]]
 
 
-def unlink(queue: QueueKeys) -> Op[None]:
+def unlink_queues(queue: QueueKeys) -> Op[None]:
     """Remove the links of a queue to those with which it no longer shares a flow. Idempotent."""
-    near = [QueueKeys(queue.prefix, name) for name in sorted((yield from ask(linked(queue))))][:MAX]
+    near = [QueueKeys(queue.prefix, name) for name in sorted((yield from ask(linked_queues(queue))))][:MAX]
     if not near or (yield from ask(has_flows(queue))):
         return
     are_homes = yield from ask_each([has_flows(other) for other in near])
@@ -167,16 +166,14 @@ def unlink(queue: QueueKeys) -> Op[None]:
             yield from ask_all([add_links(queue, [other.queue]), add_links(other, [queue.queue])])
 
 
-def find_current(home: QueueKeys, flow_id: str) -> Op[Found | None]:
+def find_generation(home: QueueKeys, flow_id: str) -> Op[Generation | None]:
     """The current generation of a flow of this home; None if there is none."""
     public, _ = read_generation(flow_id)
-    first, current = yield from ask_all(
-        [generation_record.first(home, public), generation_record.current(home, public)]
-    )
+    first, current = yield from ask_all([first_generation(home, public), current_generation(home, public)])
     return current or first
 
 
-def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
+def take_id(home: QueueKeys, flow_id: str) -> Op[Generation | None]:
     """Claim an id. Returns the existing flow, or None. Idempotent.
 
     Raises:
@@ -185,33 +182,33 @@ def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
     owner, existing = yield from _claim(home, flow_id)
     if owner is not None and owner != home.queue:
         other = QueueKeys(home.prefix, owner)
-        if (yield from find_current(other, flow_id)):
-            raise conflict(flow_id)
+        if (yield from find_generation(other, flow_id)):
+            raise id_conflict(flow_id)
         # The claim has no record: its submission stopped half-way.
-        yield from ask(unclaim(home.prefix, flow_id))
+        yield from ask(drop_claim(home.prefix, flow_id))
         now, existing = yield from _claim(home, flow_id)
-        if (yield from find_current(other, flow_id)):  # the submission was only slow
-            yield from ask(unclaim(home.prefix, flow_id))
-            yield from ask(claim(other, flow_id))
-            raise conflict(flow_id)
+        if (yield from find_generation(other, flow_id)):  # the submission was only slow
+            yield from ask(drop_claim(home.prefix, flow_id))
+            yield from ask(claim_id(other, flow_id))
+            raise id_conflict(flow_id)
         if now != home.queue:
-            raise conflict(flow_id)
+            raise id_conflict(flow_id)
     return existing
 
 
-def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]:
+def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Generation | None]]:
     """Claim an id if it is free; returns the queue that has it, and the record in this home."""
     asking: list[Call[Any]] = [
-        claim(home, flow_id),
-        claimed_by(home.prefix, flow_id),
-        generation_record.first(home, read_generation(flow_id)[0]),
-        generation_record.current(home, flow_id),
+        claim_id(home, flow_id),
+        home_of(home.prefix, flow_id),
+        first_generation(home, read_generation(flow_id)[0]),
+        current_generation(home, flow_id),
     ]
     _, owner, first, current = yield from ask_all(asking)
     return owner, current or first
 
 
-def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
+def confirm_claim(home: QueueKeys, flow_id: str) -> Op[None]:
     """Claim an id again after its record was written.
 
     Raises:
@@ -221,38 +218,38 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
     if owner is None:  # it was freed between the two calls
         owner, _ = yield from _claim(home, flow_id)
     if owner != home.queue:
-        raise conflict(flow_id)
-    yield from ask(keep(home.prefix, flow_id))
+        raise id_conflict(flow_id)
+    yield from ask(keep_claim(home.prefix, flow_id))
 
 
-def hold(home: QueueKeys, flow_id: str) -> list[Call[None]]:
+def hold_claim(home: QueueKeys, flow_id: str) -> list[Call[None]]:
     """The calls that make a claim permanent, and restore it if the server has lost it."""
-    return [claim(home, flow_id), keep(home.prefix, flow_id)]
+    return [claim_id(home, flow_id), keep_claim(home.prefix, flow_id)]
 
 
-def release(home: QueueKeys, flow_id: str) -> Op[None]:
+def release_id(home: QueueKeys, flow_id: str) -> Op[None]:
     """Free the id of a flow that has no record; does nothing if it has one. Idempotent."""
-    if (yield from ask(claimed_by(home.prefix, flow_id))) != home.queue:
+    if (yield from ask(home_of(home.prefix, flow_id))) != home.queue:
         return
-    if (yield from find_current(home, flow_id)) is not None:
+    if (yield from find_generation(home, flow_id)) is not None:
         return
-    yield from ask(unclaim(home.prefix, flow_id))
+    yield from ask(drop_claim(home.prefix, flow_id))
     # A submission since the check may have found the claim and relied on it.
-    if (yield from find_current(home, flow_id)) is not None:
-        yield from ask_all(hold(home, flow_id))
+    if (yield from find_generation(home, flow_id)) is not None:
+        yield from ask_all(hold_claim(home, flow_id))
 
 
-def leave(home: QueueKeys) -> Op[None]:
+def leave_homes(home: QueueKeys) -> Op[None]:
     """Remove a queue from the homes, with its links, once it has no flows. Idempotent."""
     if (yield from ask(has_flows(home))):
         return
-    yield from unlink(home)
-    yield from ask(forget_home(home))
+    yield from unlink_queues(home)
+    yield from ask(remove_home(home))
     if (yield from ask(has_flows(home))):
-        yield from ask(note_home(home))
+        yield from ask(add_home(home))
 
 
-def conflict(
+def id_conflict(
     flow_id: str,
     differences: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     fields: Sequence[str] = (),
@@ -266,3 +263,18 @@ def conflict(
         more = ["..."] if len(differences) > MAX_NAMED else []
         text += f"; nodes that differ: {', '.join([*named, *more])}"
     return FlowConflict(text, differences, fields)
+
+
+def is_due(queue: QueueKeys, now_ms: int) -> Call[bool]:
+    """Whether ``expire_due`` has anything to do in a home queue."""
+    return command("ZCOUNT", queue.key("gmo:due"), "-inf", now_ms, decode=bool)
+
+
+def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
+    """End expired jobs, nodes and flows of a home queue; returns how many, and the next time or -1."""
+
+    def decode(reply: Any) -> tuple[int, int]:
+        count, next_ms = replies.integers(reply)
+        return count, next_ms
+
+    return function("gmo_expire_due", [queue.key("gmo:due")], (now_ms,), decode)

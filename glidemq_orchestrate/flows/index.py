@@ -9,11 +9,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import generation_record
-from glidemq_orchestrate.flows import home as homes
-from glidemq_orchestrate.flows.home import find_current, leave, release
-from glidemq_orchestrate.flows.record import TOMBSTONE, read_status
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.generation import TOMBSTONE, is_expired, status_of_record
+from glidemq_orchestrate.flows.home import (
+    drop_claim_after,
+    find_generation,
+    home_queues,
+    keep_claim,
+    leave_homes,
+    release_id,
+)
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.names import described
@@ -61,7 +66,7 @@ def list_page(
     def decode(reply: Any) -> tuple[IndexPosition | None, list[FlowStatus]]:
         time, flow_id, *rest = reply
         rows = zip(rest[::2], rest[1::2], strict=True)
-        found = [read_status(home, replies.text(name), replies.fields(fields)) for name, fields in rows]
+        found = [status_of_record(home, replies.text(name), replies.fields(fields)) for name, fields in rows]
         return (IndexPosition(replies.text(time), replies.text(flow_id)) if time else None), found
 
     args = (0, json.dumps(words), min(count, PAGE))
@@ -113,23 +118,21 @@ def list_flows(  # noqa: PLR0913  one filter each
     start = IndexPosition()
     if before is not None:
         start = IndexPosition(str(_ms(before.created_at)), before.stored_as or before.id)
-    find_current: list[FlowStatus] = []
-    for home in (yield from ask(homes.homes(prefix))):
-        find_current += yield from _of_home(QueueKeys(prefix, home), filter_, start, limit)
-    find_current.sort(key=lambda flow: (_ms(flow.created_at), flow.id.encode()), reverse=True)
-    return find_current[:limit]
+    found: list[FlowStatus] = []
+    for home in (yield from ask(home_queues(prefix))):
+        found += yield from _of_home(QueueKeys(prefix, home), filter_, start, limit)
+    found.sort(key=lambda flow: (_ms(flow.created_at), flow.id.encode()), reverse=True)
+    return found[:limit]
 
 
 def _of_home(home: QueueKeys, filter_: Filter, start: IndexPosition, limit: int) -> Op[list[FlowStatus]]:
-    find_current: list[FlowStatus] = []
+    found: list[FlowStatus] = []
     at: IndexPosition | None = start
-    while at is not None and len(find_current) < limit:
-        at, page = yield from ask(list_page(home, filter_, at, limit - len(find_current)))
+    while at is not None and len(found) < limit:
+        at, page = yield from ask(list_page(home, filter_, at, limit - len(found)))
         # "a" = "b=c" and "a=b" = "c" share an index entry.
-        find_current += [
-            flow for flow in page if filter_.label is None or filter_.label in flow.labels.items()
-        ]
-    return find_current
+        found += [flow for flow in page if filter_.label is None or filter_.label in flow.labels.items()]
+    return found
 
 
 def _filter(state: FlowState | str | None, label: Label | None, since: datetime | None) -> Filter:
@@ -149,14 +152,14 @@ def _ms(moment: datetime | None) -> int:
 def _free(home: QueueKeys, swept: Swept) -> Op[None]:
     """Free the id of a removed flow, since its claim is in another slot."""
     if swept.tombstone_ms:
-        yield from ask(homes.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
+        yield from ask(drop_claim_after(home.prefix, swept.removed, swept.tombstone_ms))
         # A generation that began since then has relied on the claim.
-        current = yield from find_current(home, swept.removed)
-        if current and not (yield from ask(generation_record.is_expired(home, current.stored_as))):
-            yield from ask(homes.keep(home.prefix, swept.removed))
+        current = yield from find_generation(home, swept.removed)
+        if current and not (yield from ask(is_expired(home, current.stored_as))):
+            yield from ask(keep_claim(home.prefix, swept.removed))
     else:
-        yield from release(home, swept.removed)
-    yield from leave(home)
+        yield from release_id(home, swept.removed)
+    yield from leave_homes(home)
 
 
 def sweep(

@@ -16,9 +16,9 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.node_change import Change, requests
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import Change, requests
+from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.states import JobState

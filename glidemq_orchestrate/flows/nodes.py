@@ -17,13 +17,11 @@ from glidemq_orchestrate.errors import (
     ResultRemoved,
     Superseded,
 )
-from glidemq_orchestrate.flows import node_status
-from glidemq_orchestrate.flows import rows as node_rows
 from glidemq_orchestrate.flows import watch as calls
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rows import read_rows
-from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import job_now, read_results, read_row, read_rows, some_rows
+from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import LogRange, read_logs
@@ -46,7 +44,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     found: list[NodeStatus] = []
     for part in _parts(names):
         asking_rows = [
-            node_rows.some_rows(ref.home, ref.flow_id, part),
+            some_rows(ref.home, ref.flow_id, part),
             calls.record_marks(ref.home, ref.flow_id),
         ]
         rows, marks = yield from ask_all(asking_rows)
@@ -71,11 +69,11 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
-        asking = [node_status.job_now(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        asking = [job_now(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
         for node, (state, _, text, *_) in zip(part, (yield from _current(ref, asking)), strict=True):
             if state == "completed":
                 texts[node.name] = text
-    return node_status.read_results(texts)
+    return read_results(texts)
 
 
 def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
@@ -84,7 +82,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
     found: dict[str, JobLogs] = {}
     for part in _parts(after):
         rows, marks = yield from ask_all(
-            [node_rows.some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+            [some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
         )
         _check(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
@@ -92,7 +90,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         ranges = []
         for name, row in zip(part, rows, strict=True):
-            _, queue, job_id, *_ = node_rows.read_row(row or "") or (0, "", "")  # for a broken row
+            _, queue, job_id, *_ = read_row(row or "") or (0, "", "")  # for a broken row
             ranges.append(LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
         read = yield from read_logs(ranges, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final, Literal, get_args
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.foundation.names import OWNER, described
 from glidemq_orchestrate.wire import replies

@@ -14,11 +14,11 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.flows import node_changes
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.owner import Owner, note_flow, renew_lease
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
+from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask
 

@@ -8,9 +8,9 @@ from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows import backend, compare, generations, removed, submission
 from glidemq_orchestrate.flows.backend import Reach, backend_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.plan import REMOVED, FlowPlan
-from glidemq_orchestrate.flows.ref import BROKEN, FlowRef
-from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.flows.status import BROKEN, NodeStatus
 from glidemq_orchestrate.wire.call import Op
 
 

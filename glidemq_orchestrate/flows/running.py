@@ -6,12 +6,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from glidemq_orchestrate.errors import FlowNotFound
-from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.node_status import Inputs
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.home import home_of
+from glidemq_orchestrate.flows.node_table import Inputs, node_inputs
 from glidemq_orchestrate.flows.portable import node as portable
-from glidemq_orchestrate.flows.record import flow_home_queue
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.staged import growth, stalled
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempts
@@ -33,7 +32,7 @@ def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
     removed: set[str] = set()
     cursor = "0"
     while True:
-        cursor, page, gone = yield from ask(node_status.node_inputs(queue, attempt.job_id, cursor))
+        cursor, page, gone = yield from ask(node_inputs(queue, attempt.job_id, cursor))
         texts.update(page)
         removed.update(gone)
         if cursor == "0":
@@ -60,7 +59,7 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
 
 def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
     """Advance a flow by its stored id."""
-    home = yield from ask(flow_home_queue(queue.prefix, flow_id))
+    home = yield from ask(home_of(queue.prefix, flow_id))
     if home is not None:
         yield from advance_at(QueueKeys(queue.prefix, home), flow_id, clock)
 

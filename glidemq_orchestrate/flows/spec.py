@@ -1,54 +1,52 @@
-"""Flows as users write and read them: specification and status.
+"""The specification of a flow: its nodes, and its conversion from and to files, graphs and drawings. Pure.
 
-Independent of keys, servers and clocks.
+Modules that are slow to import are imported on use.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NewType, Unpack
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
-from glidemq_orchestrate.errors import ConfigurationError, FailedNode, InvalidFlow, InvalidJob
+from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule
-from glidemq_orchestrate.flows.forms.forms import FlowForms
+from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, in_order, mermaid
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.named import find
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
-from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.codec import Json, JsonLike
+from glidemq_orchestrate.wire.codec import JsonLike
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.flows.forms.file import OptionsFile
+    import networkx as nx
 
-FlowId = NewType("FlowId", str)
-SILENT: Final = timedelta(seconds=12)
+    from glidemq_orchestrate.flows.forms.file import OptionsFile
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class FlowNode:
-    """One node of a flow; it becomes one job.
+    """A node of a flow; it becomes one job.
 
     Attributes:
         name: Unique in the flow, 1 to 256 characters, no control characters.
-        queue: Where the job waits for a worker; that of the flow when left out.
-        job: The handler's name; the name of the node when left out.
-        data: What the handler gets as ``ctx.data``: JSON, at most 1 MiB encoded.
-        after: Names of the nodes that must end first, or ``Dependency`` with what the failure of that node
-            means to this one. The results of those that complete are ``ctx.inputs``.
-        options: Attempts, backoff, timeout, delay, priority, time to live, ordering key. All but the
-            attempts count from the moment the node may run. Options that remove jobs have no effect: a flow
-            keeps its nodes. Each may also be given as a keyword, and then replaces that of ``options``:
-            ``FlowNode("clean", attempts=3, timeout=60)``.
-        rule: When this node runs, by how its dependencies end; see ``Rule``.
-        on_failure: What the failure of this node means to dependents that do not set it themselves; see
-            ``OnFailure``. Only with ``ignore`` it does not fail the flow.
-        queue_timeout: The node fails when no worker has started it within this time after it could run. None:
-            that of the flow.
+        queue: The queue of the job; by default that of the flow.
+        job: The name of the handler; by default the name of the node.
+        data: JSON, at most 1 MiB encoded; ``ctx.data`` of the handler.
+        after: The names of the nodes that must end first, or a ``Dependency`` that also sets how the failure
+            of that node counts. The results of the completed ones are ``ctx.inputs``.
+        options: Attempts, backoff, timeout, delay, priority, time to live, ordering key. All times count from
+            the moment when the node may run. Options that remove jobs have no effect, since a flow keeps its
+            nodes. A keyword overrides a field of ``options``: ``FlowNode("clean", attempts=3, timeout=60)``.
+        rule: When the node runs, depending on how its dependencies end; see ``Rule``.
+        on_failure: How its failure counts for dependents that do not set that themselves; see ``OnFailure``.
+            Only with ``ignore`` does it not fail the flow.
+        queue_timeout: The node fails if no worker starts it within this time after it may run. None: that of
+            the flow.
     """
 
     name: str
@@ -61,7 +59,7 @@ class FlowNode:
     on_failure: OnFailure | str = OnFailure.FAIL
     queue_timeout: Duration | None = None
 
-    def __init__(  # noqa: PLR0913  what a node has; most have defaults
+    def __init__(  # noqa: PLR0913  the fields; most have defaults
         self,
         name: str,
         *,
@@ -88,23 +86,23 @@ class FlowNode:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowSpec(FlowForms):
-    """A DAG of jobs that ends as one. Nodes may be in any order; ``check_flow`` checks it.
+class FlowSpec:
+    """A DAG of jobs with a common end. Nodes may be in any order; ``check_flow`` checks it.
 
     Attributes:
-        name: The name of the flow in lists; not its id.
+        name: The name of the flow in lists, not its id.
         nodes: 1 to 100,000 nodes.
-        queue: Of the nodes that have none of their own.
-        labels: Short strings to find the flow by, such as the DAG and run it came from: at most 32, keys and
-            values of 1 to 256 characters. An orchestrator adds some of its own.
-        retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
-            outcome can be read longer, by its id.
-        deadline: The flow fails when it has not ended within this time after its start. The time starts anew
-            when a flow that has ended runs again, and with each generation.
-        fail_fast: The first failure that is not ignored ends all other nodes; otherwise nodes that do not
-            depend on it still run.
-        priority: For the nodes that have none of their own; 0 to 2048.
-        queue_timeout: For the nodes that have none of their own. None: they wait for a worker for ever.
+        queue: The default queue of the nodes.
+        labels: Short strings by which the flow can be found, such as its DAG and run: at most 32; keys and
+            values of 1 to 256 characters. Orchestrators add their own.
+        retention: How long jobs and results are kept after the end; None: without limit. The outcome can be
+            read longer, by the id of the flow.
+        deadline: The flow fails if it does not end within this time after its start. The time restarts with
+            each generation, and when a flow that has ended runs again.
+        fail_fast: Whether the first failure that is not ignored ends all other nodes. Otherwise, nodes that
+            do not depend on the failed one still run.
+        priority: The default priority of the nodes, 0 to 2048.
+        queue_timeout: The default queue timeout of the nodes. None: they wait for a worker without limit.
     """
 
     name: str
@@ -118,7 +116,7 @@ class FlowSpec(FlowForms):
     queue_timeout: Duration | None = None
 
     def __post_init__(self) -> None:
-        """Take seconds for what they are; all else is checked by ``check_flow``."""
+        """Convert seconds to durations; ``check_flow`` checks everything else."""
         for name in ("retention", "deadline", "queue_timeout"):
             object.__setattr__(self, name, _span(getattr(self, name)))
         object.__setattr__(self, "nodes", _in_queue(self.nodes, self.queue))
@@ -128,7 +126,7 @@ class FlowSpec(FlowForms):
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
         """Build from the form of a flow file.
 
-        That is ``{"name", "queue", "labels", "retention", "deadline", "fail_fast", "priority",
+        The form is ``{"name", "queue", "labels", "retention", "deadline", "fail_fast", "priority",
         "queue_timeout", "nodes": [{"name", "queue", "job", "data", "after", "options", "rule", "on_failure",
         "queue_timeout"}]}``. Durations are seconds, ISO 8601 (``PT5M``) or short (``5m``); ``options`` has
         the fields of ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
@@ -138,9 +136,9 @@ class FlowSpec(FlowForms):
                 ten places.
         """
         with importing():
-            from glidemq_orchestrate.flows.forms.file import read  # noqa: PLC0415  pydantic is slow to import
+            from glidemq_orchestrate.flows.forms.file import validated  # noqa: PLC0415  pydantic is slow to import
 
-        file = read(wire)
+        file = validated(wire)
         return cls(
             file.name,
             queue=file.queue,
@@ -166,131 +164,127 @@ class FlowSpec(FlowForms):
             ],
         )
 
+    @classmethod
+    def from_file(cls, path: str | Path) -> FlowSpec:
+        """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
-class FlowState(StrEnum):
-    """The state of a flow."""
+        JSON may have up to 256 MiB, YAML up to 16 MiB, 2,000,000 values and 100 levels. Aliases and merges
+        are expanded, up to a limit. Reading takes up to some 25 times the size of the file in memory.
 
-    STAGING = "staging"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    UNKNOWN = "unknown"
-    """The stored state is none of these; the flow is marked ``broken``."""
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the flow has ended."""
-        return self in (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
-
-
-@dataclass(frozen=True, slots=True)
-class FlowStatus:
-    """The record of a flow, read in one call whose cost does not grow with the flow.
-
-    ``total`` nodes, of which ``completed``, ``failed`` and ``skipped`` have ended (``failed`` includes the
-    nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
-    failure that is not ignored, or why it was cancelled. ``generation``: 0 for the first of the flow id;
-    ``superseded_by``: the generation that took its place; ``idempotency_key``: that of the call that began
-    it, as in ``submit``. ``runs``: how often this generation has begun again after it had ended (retried, or
-    nodes run again); ``note``: the last text of ``Flow.note``, ''.
-    ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
-    """
-
-    id: FlowId
-    name: str
-    state: FlowState
-    home: str
-    total: int
-    completed: int
-    failed: int
-    reason: str
-    labels: Mapping[str, str]
-    created_at: datetime | None
-    finished_at: datetime | None
-    skipped: int = 0
-    generation: int = 0
-    broken: bool = False
-    superseded_by: int | None = None
-    idempotency_key: str = ""
-    runs: int = 0
-    note: str = ""
-    stored_as: str = field(default="", repr=False)
-
-    @property
-    def open(self) -> int:
-        """Nodes that have not ended."""
-        return self.total - self.completed - self.failed - self.skipped
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """One node of a flow as it was when it was read. ``attempts`` counts the attempts that were started.
-
-    ``broken``: its place in the flow or its state cannot be read; such fields are empty or ``UNKNOWN``.
-    ``run`` grows whenever the node starts over: retried, run again, or given another end by hand; 0 for the
-    first. Its attempts are counted from there.
-    ``worker``: the worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
-    ``renewed_at``: when that worker has last renewed its lease; None while it is not active.
-    ``lost_attempts``: how many of its runs were lost with their worker since one ended; they cost no attempt.
-    ``removed``: its job was removed. The state is how it had ended; its result is gone.
-    """
-
-    name: str
-    queue: str
-    job_id: str
-    job: str
-    after: tuple[str, ...]
-    state: JobState
-    attempts: int
-    reason: str
-    progress: Json
-    started_at: datetime | None
-    finished_at: datetime | None
-    broken: bool = False
-    run: int = 0
-    worker: str | None = None
-    renewed_at: datetime | None = None
-    lost_attempts: int = 0
-    removed: bool = False
-
-    def silent_for(self, now: datetime) -> timedelta | None:
-        """For how long its worker has given no sign of life, when that is too long; others run it soon.
-
-        Workers of this package renew leases every second. None for others, and while it is not active.
+        Raises:
+            ConfigurationError: The file cannot be read.
+            InvalidFlow: It is not YAML or JSON, an object has a duplicate key, or it is not a flow; the
+                message names the file, and the line or the field.
         """
-        if self.renewed_at is None or self.worker is None or now - self.renewed_at < SILENT:
-            return None
-        return now - self.renewed_at
+        with importing():
+            from glidemq_orchestrate.flows.forms.reader import read_object  # noqa: PLC0415  only for files
 
-    @property
-    def seconds(self) -> float | None:
-        """How long the last run took; None while it has not ended or never ran."""
-        if self.started_at is None or self.finished_at is None or self.finished_at < self.started_at:
-            return None
-        return (self.finished_at - self.started_at).total_seconds()
+        wire = read_object(path)
+        try:
+            return cls.from_dict(wire)
+        except InvalidFlow as exc:
+            exc.args = (f"{path}: {exc}",)
+            raise
 
+    @classmethod
+    def from_function(cls, function: str, /, **arguments: Any) -> FlowSpec:
+        """Call ``package.module:function``, which returns a flow or its dict.
 
-@dataclass(frozen=True, slots=True)
-class FlowOutcome:
-    """How a flow ended: its status, the result of each completed node, and the failed nodes, causes first.
+        Args:
+            function: Its import path. The module is imported, which runs its code.
+            arguments: Passed to it by name. Its own exceptions are not caught.
 
-    ``removed``: the completed nodes of a failed or cancelled flow whose jobs, and so results, were removed.
-    """
+        Raises:
+            ConfigurationError: There is no such function.
+            InvalidFlow: It does not accept these arguments, or does not return a flow.
+        """
+        found = find(function, "flow").function
+        try:
+            inspect.signature(found).bind(**arguments)
+        except (TypeError, ValueError) as exc:
+            raise InvalidFlow(f"flow {function} cannot be called with these arguments: {exc}") from exc
+        made = found(**arguments)
+        if isinstance(made, cls):
+            return made
+        if isinstance(made, Mapping):
+            return cls.from_dict(made)
+        raise InvalidFlow(f"flow {function} must return a FlowSpec or a dict, not {type(made).__name__}")
 
-    status: FlowStatus
-    results: Mapping[str, Json]
-    failed: Sequence[FailedNode]
-    removed: Sequence[str] = ()
+    @classmethod
+    def from_graph(
+        cls,
+        graph: Any,
+        *,
+        name: str,
+        queue: str | None = None,
+        job: str | None = None,
+        **about: Any,
+    ) -> FlowSpec:
+        """Build from a networkx ``DiGraph``, or any object with its methods.
 
-    @property
-    def state(self) -> FlowState:
-        """How the flow ended; that of ``status``."""
-        return self.status.state
+        An edge leads from a dependency to its dependent. The attributes of a node are the fields of
+        ``FlowNode``; ``options`` may be a dict, as in a flow file. Other attributes are ignored.
+
+        Args:
+            graph: Its nodes may be any objects; ``str()`` of each is its name.
+            name: The name of the flow.
+            queue: For nodes without the attribute ``queue``.
+            job: For nodes without the attribute ``job``.
+            about: Further fields of ``FlowSpec``, such as ``labels`` and ``retention``.
+
+        Raises:
+            InvalidFlow: It is not a directed graph, or a node is not valid; the message names it. Subclasses:
+                DuplicateNode and CycleError (``exc.cycle`` lists the nodes).
+        """
+        with importing():
+            from glidemq_orchestrate.flows.forms.file import read_graph  # noqa: PLC0415  imports pydantic
+
+        defaults = {"queue": queue, "job": job}
+        nodes = read_graph(graph, {key: value for key, value in defaults.items() if value is not None})
+        return cls.from_dict({"name": name, "nodes": nodes} | about)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form of a flow file; ``from_dict`` of it is an equal flow. Durations are ISO 8601."""
+        with importing():
+            from glidemq_orchestrate.flows.forms.file import as_file  # noqa: PLC0415  imports pydantic
+
+        wire: dict[str, Any] = as_file(self)
+        return wire
+
+    def to_graph(self) -> nx.DiGraph[str]:
+        """Return a networkx ``DiGraph``; ``from_graph`` of it is an equal flow.
+
+        Nodes have the fields that differ from their defaults as attributes; name, labels and the other
+        fields of the specification are in ``.graph``.
+
+        Raises:
+            ConfigurationError: networkx is not installed; it comes with the extra ``graph``.
+        """
+        with importing():
+            from glidemq_orchestrate.flows.forms.file import write_graph  # noqa: PLC0415  imports pydantic
+
+        about = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "nodes"}
+        return write_graph(self.nodes, about)
+
+    def to_mermaid(self, *, fold: int | None = FOLD_FROM) -> str:
+        """Draw as a Mermaid flowchart.
+
+        Args:
+            fold: Fan-outs of at least this many nodes are drawn as one: nodes whose names differ only by
+                numbers and that wait for the same nodes. None folds nothing.
+
+        Raises:
+            CycleError, DuplicateNode, UnknownDependency: It cannot be drawn.
+        """
+        return mermaid(in_order(self.nodes), at_least=fold)
+
+    def to_dot(self, *, fold: int | None = FOLD_FROM) -> str:
+        """Draw in the DOT language of Graphviz. For ``fold`` and errors see ``to_mermaid``."""
+        return dot(self.name, in_order(self.nodes), at_least=fold)
 
 
 def _span(value: Duration | None) -> Duration | None:
-    """A number of seconds as a ``timedelta``; what is no duration stays, for ``check_flow`` to refuse."""
+    """A number of seconds as a ``timedelta``. Other values are unchanged; ``check_flow`` refuses them."""
     try:
         return optional_duration("", value)
     except ConfigurationError:
@@ -298,7 +292,7 @@ def _span(value: Duration | None) -> Duration | None:
 
 
 def _in_queue(nodes: Sequence[FlowNode], queue: str) -> Sequence[FlowNode]:
-    """The nodes, in the queue of the flow where they have none; what are no nodes, ``check_flow`` refuses."""
+    """The nodes, with the default queue. Other values are unchanged; ``check_flow`` refuses them."""
     if not queue or not isinstance(nodes, Sequence):
         return nodes
     return [

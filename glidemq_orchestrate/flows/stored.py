@@ -8,15 +8,14 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
 from glidemq_orchestrate.flows import definitions as calls
-from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import backend_of, read_status
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.compare import is_of_spec
 from glidemq_orchestrate.flows.definitions import Manner
 from glidemq_orchestrate.flows.dependencies import OnFailure, Rule
-from glidemq_orchestrate.flows.record import record_fields
-from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
-from glidemq_orchestrate.flows.rows import Row
+from glidemq_orchestrate.flows.generation import FlowRef, record_fields
+from glidemq_orchestrate.flows.node_table import Row
+from glidemq_orchestrate.flows.status import raise_if_superseded
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -100,7 +99,7 @@ def _read_missing(
         asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
-                now = yield from ask(flow_record.record_fields(ref.home, ref.flow_id))
+                now = yield from ask(record_fields(ref.home, ref.flow_id))
                 # If superseded, the sweep has removed the job.
                 raise_if_superseded(read_status(ref.home, ref.flow_id, now))
                 raise FlowExpired(

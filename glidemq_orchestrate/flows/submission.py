@@ -16,19 +16,21 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows import generations
-from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.backend import ONE_SERVER, Reach, backend_of, may_begin, ref_of
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.compare import differences, fields
+from glidemq_orchestrate.flows.generation import FlowRef, OnExisting, check_on_existing
 from glidemq_orchestrate.flows.generations import CurrentGeneration, find_place
-from glidemq_orchestrate.flows.owners import Ownership
-from glidemq_orchestrate.flows.ref import (
-    BROKEN,
-    FlowRef,
-    OnExisting,
-    check_on_existing,
+from glidemq_orchestrate.flows.home import (
+    choose_home,
+    id_conflict,
+    leave_homes,
+    link_queues,
+    release_id,
+    take_id,
 )
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.owners import Ownership
+from glidemq_orchestrate.flows.status import BROKEN, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -86,9 +88,9 @@ def _begin_or_join(  # noqa: PLR0913, PLR0917  as submit
 def _try(  # noqa: PLR0913, PLR0917  as submit
     prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
 ) -> Op[FlowRef]:
-    home = QueueKeys(prefix, (yield from homes.choose_home(prefix, flow, flow_id, clock)))
+    home = QueueKeys(prefix, (yield from choose_home(prefix, flow, flow_id, clock)))
     try:
-        found = yield from homes.take(home, flow_id)
+        found = yield from take_id(home, flow_id)
         place = CurrentGeneration(ref_of(home, found), found) if found else None
     except FlowConflict as exc:  # the existing flow has another home
         place = yield from _found(prefix, flow_id, exc)
@@ -97,11 +99,11 @@ def _try(  # noqa: PLR0913, PLR0917  as submit
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach" or not may_begin(place.ref, flow, reach):
             raise (yield from conflict(prefix, flow_id, flow))
-        yield from homes.link(home, flow.queues)
+        yield from link_queues(home, flow.queues)
         return (yield from generations.submit(place, flow, on_existing, clock))
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
-        yield from homes.link(home, flow.queues)
+        yield from link_queues(home, flow.queues)
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
     except NodeNotRepeatable:
         if place is None:
@@ -111,8 +113,8 @@ def _try(  # noqa: PLR0913, PLR0917  as submit
         raise
     except GlideMQError as exc:
         try:
-            yield from homes.release(home, flow_id)
-            yield from homes.leave(home)
+            yield from release_id(home, flow_id)
+            yield from leave_homes(home)
         except TransportError as broken:
             raise exc from broken
         raise
@@ -139,10 +141,10 @@ def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
     try:
         ref = yield from find(prefix, flow_id)
         if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
-            return homes.conflict(flow_id)
-        return homes.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
+            return id_conflict(flow_id)
+        return id_conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
     except GlideMQError:  # for example, it was removed
-        return homes.conflict(flow_id)
+        return id_conflict(flow_id)
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:

@@ -17,13 +17,11 @@ from typing import Any, Final
 from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.events import entry_order
-from glidemq_orchestrate.flows import deadlines
-from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
-from glidemq_orchestrate.flows.node_status import node_status
-from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
-from glidemq_orchestrate.flows.rows import read_row
-from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.generation import FlowRef, flow_status
+from glidemq_orchestrate.flows.home import expire_due, is_due
+from glidemq_orchestrate.flows.node_table import node_status, read_row
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, raise_if_superseded
 from glidemq_orchestrate.flows.watched import UNSEEN, FlowChange, NodeChange, Reported, time_of
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
@@ -171,10 +169,10 @@ def _keep_deadlines(watch: Watch) -> Op[None]:
     if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:
         return
     watch.kept_ms = now_ms
-    if not (yield from ask(deadlines.is_due(watch.ref.home, watch.clock.now_ms()))):
+    if not (yield from ask(is_due(watch.ref.home, watch.clock.now_ms()))):
         return
     try:
-        yield from unconfirmed(ask(deadlines.expire_due(watch.ref.home, watch.clock.now_ms())))
+        yield from unconfirmed(ask(expire_due(watch.ref.home, watch.clock.now_ms())))
     except ConfigurationError as exc:
         if exc.code != "NOPERM":
             raise
@@ -234,7 +232,7 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
     todo: list[Call[Any]] = [read_streams(watch.streams, until - now_ms)]
     todo += map(events.first_event, watch.streams)
     if not watch.backend.is_carried:
-        todo.append(flow_record.flow_status(watch.ref.home, watch.ref.flow_id))
+        todo.append(flow_status(watch.ref.home, watch.ref.flow_id))
     read, *replies = yield from ask_all(todo)
     is_lost = _move(watch, read, replies[: len(watch.streams)])
     if watch.backend.is_carried:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.spec import FlowState, NodeStatus
+from glidemq_orchestrate.flows.status import FlowState, NodeStatus
 from glidemq_orchestrate.foundation.names import MAX_NAME
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.codec import Json

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError, QueueInUse
-from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.flows.home import remove_home
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs import pages, usage
 from glidemq_orchestrate.jobs.bounds import whole
@@ -100,7 +100,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
         [
             *(unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
             usage.forget_usage(queue),
-            homes.forget_home(queue),
+            remove_home(queue),
         ]
     )
 

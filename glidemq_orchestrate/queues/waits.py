@@ -11,10 +11,9 @@ from typing import Any, Final
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.errors import JobNotFound
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.node_status import node_status
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import SILENT, NodeStatus
-from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import node_status
+from glidemq_orchestrate.flows.status import SILENT, NodeStatus, Wait
 from glidemq_orchestrate.foundation.names import short_reason
 from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.job_hash import JobField

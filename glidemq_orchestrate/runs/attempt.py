@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol
 
 from glidemq_orchestrate.errors import Superseded
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 

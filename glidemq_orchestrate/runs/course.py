@@ -21,7 +21,7 @@ from glidemq_orchestrate.errors import (
     Superseded,
 )
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.runs.attempt import (
     Attempt,
@@ -39,7 +39,8 @@ from glidemq_orchestrate.runs.steps import Steps
 from glidemq_orchestrate.runs.unserved import Unserved
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.flows.spec import FlowSpec, FlowStatus
+    from glidemq_orchestrate.flows.spec import FlowSpec
+    from glidemq_orchestrate.flows.status import FlowStatus
 
 
 def _reason(exc: BaseException) -> str:

@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import Superseded, WaitTimeout
-from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.runs.patience import Patience
 from glidemq_orchestrate.runs.steps import Steps

@@ -12,7 +12,8 @@ from glidemq_orchestrate.runs.steps import adrive, drive
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.clients.flows import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
-    from glidemq_orchestrate.flows.spec import FlowSpec, FlowStatus
+    from glidemq_orchestrate.flows.spec import FlowSpec
+    from glidemq_orchestrate.flows.status import FlowStatus
     from glidemq_orchestrate.foundation.durations import Duration
     from glidemq_orchestrate.wire.codec import Json
 

@@ -25,7 +25,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.clients.operations.changing import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.foundation import names
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs import adding as queue_ops

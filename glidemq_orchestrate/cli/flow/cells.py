@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from glidemq_orchestrate.cli.shell import as_json_value
-from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
-from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, Wait
 
 NAMED: Final = 20
 

@@ -19,8 +19,7 @@ from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import console, errors, print_json, print_text, stop_with
 from glidemq_orchestrate.clients.flows import Flow
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
-from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.status import FlowState, Wait
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 
 FAILED: Final = 1

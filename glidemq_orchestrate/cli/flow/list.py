@@ -13,7 +13,7 @@ from glidemq_orchestrate.cli.flow.cells import short, status_json
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.foundation.names import shown
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX

@@ -22,7 +22,7 @@ from glidemq_orchestrate.cli.flow.options import (
 )
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_text, reports_errors
 from glidemq_orchestrate.clients.flows import FlowProducer
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 

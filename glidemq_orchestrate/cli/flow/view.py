@@ -13,12 +13,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from glidemq_orchestrate.flows.forms.critical_path import critical_path
-from glidemq_orchestrate.flows.forms.fold import Group as Folded
-from glidemq_orchestrate.flows.forms.fold import fold
-from glidemq_orchestrate.flows.forms.tree import DrawnGroup, layout
-from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
-from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.forms.drawing import DrawnGroup, fold, layout
+from glidemq_orchestrate.flows.forms.drawing import Group as Folded
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, Wait, critical_path
 from glidemq_orchestrate.jobs.states import JobState
 
 _STYLES: Final = {

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
-from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.status import Wait
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs import adding as ops
 from glidemq_orchestrate.jobs import job

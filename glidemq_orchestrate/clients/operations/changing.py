@@ -9,9 +9,10 @@ from glidemq_orchestrate.clients.operations.reading import ReadingOperations
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows import generations, owners
 from glidemq_orchestrate.flows.choice import check_dependents, choice, starts
-from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.owners import owner_of
-from glidemq_orchestrate.flows.spec import FlowNode, FlowState
+from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reason
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike, encode

@@ -12,10 +12,9 @@ from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.owners import Ownership
-from glidemq_orchestrate.flows.ref import FlowRef, raise_unless_completed
-from glidemq_orchestrate.flows.spec import FlowOutcome, FlowStatus, NodeStatus
-from glidemq_orchestrate.flows.waits import Wait
+from glidemq_orchestrate.flows.status import FlowOutcome, FlowStatus, NodeStatus, Wait, raise_unless_completed
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds

@@ -18,12 +18,13 @@ from glidemq_orchestrate.flows import generations, index, submission
 from glidemq_orchestrate.flows import planning as plans
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.index import Label
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
 from glidemq_orchestrate.flows.plan import FlowPlan
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
-from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
+from glidemq_orchestrate.flows.spec import FlowSpec
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import check_request
 from glidemq_orchestrate.wire.call import Op

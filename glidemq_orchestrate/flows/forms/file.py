@@ -1,24 +1,33 @@
-"""The model of a flow file, for reading and writing. Separate, since pydantic is slow to import."""
+"""The model of a flow file, its JSON Schema, and graphs in the form of flow files.
+
+Imported on use, since pydantic is slow to import. Graphs are read through their methods, so networkx is
+imported only to create one.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from functools import partial
 from importlib import resources
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TimedeltaSchema
 
-from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule
+from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
+from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule, topological_order
+from glidemq_orchestrate.flows.forms.drawing import NamedNode, dependencies
 from glidemq_orchestrate.foundation.durations import from_text
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.jobs.option_values import Backoff, Keep, Ordering
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
 FAULTS_SHOWN: Final = 10
@@ -153,7 +162,7 @@ class FlowFile(_Strict):
     """The default for the nodes."""
 
 
-def read(wire: Mapping[str, Any]) -> FlowFile:
+def validated(wire: Mapping[str, Any]) -> FlowFile:
     """Check the fields and types of a flow file.
 
     Raises:
@@ -242,3 +251,68 @@ def schema_text() -> str:
 def write_schema() -> str:
     """The JSON Schema to publish."""
     return json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def read_graph(graph: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ``nodes`` of a flow file from a graph.
+
+    Args:
+        graph: An object with ``is_directed()``, ``nodes(data=True)`` and ``edges(data=True)``, like networkx
+            graphs.
+        defaults: Default attributes of the nodes.
+
+    Raises:
+        InvalidFlow: It is not a directed graph, or a node has no queue or job; DuplicateNode if two have the
+            same name; CycleError.
+    """
+    try:
+        is_directed, nodes, edges = graph.is_directed(), graph.nodes(data=True), graph.edges(data=True)
+    except AttributeError as exc:
+        raise InvalidFlow(f"{type(graph).__name__} is not a graph: a networkx.DiGraph is needed") from exc
+    if not is_directed:
+        raise InvalidFlow("the graph is undirected; a flow needs edges from dependency to dependent")
+    found = {node: _attributes(node, attributes, defaults) for node, attributes in nodes}
+    names = [wire["name"] for wire in found.values()]
+    if len(set(names)) < len(names):
+        raise DuplicateNode(sorted({name for name in names if names.count(name) > 1}))
+    after: dict[Any, dict[str, Any]] = {node: {} for node in found}
+    for dependency, dependent, attributes in edges:
+        policy = {key: as_file(value) for key, value in attributes.items() if key == "on_failure"}
+        name = found[dependency]["name"]
+        after[dependent][name] = {"name": name, **policy} if policy else name
+    topological_order({wire["name"]: list(after[node]) for node, wire in found.items()})
+    return [wire | {"after": list(after[node].values())} for node, wire in found.items()]
+
+
+def _attributes(node: object, attributes: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of a graph, in the form of a flow file."""
+    known = {key: value for key, value in attributes.items() if key in NodeFile.model_fields}
+    wire = {**defaults, **known, "name": str(node)}
+    wire = {key: value if key == "data" else as_file(value) for key, value in wire.items()}
+    for needed in ("queue", "job"):
+        if not isinstance(wire.get(needed), str):
+            raise InvalidFlow(
+                f"node {node} of the graph has no {needed}. Fix: set its attribute {needed} to a string, "
+                f"or pass {needed}= for all nodes"
+            )
+    return wire
+
+
+def write_graph(nodes: Sequence[NamedNode], about: Mapping[str, Any]) -> nx.DiGraph[str]:
+    """A graph with the fields of the nodes as attributes."""
+    try:
+        with importing():
+            import networkx as nx
+    except ImportError as exc:
+        raise ConfigurationError("graphs need networkx: pip install 'glidemq-orchestrate[graph]'") from exc
+
+    graph: nx.DiGraph[str] = nx.DiGraph(**about)
+    for node in nodes:
+        attributes = {key: value for key, value in without_defaults(node) if key not in ("name", "after")}
+        graph.add_node(node.name, **attributes)
+    for node in nodes:
+        policies = {str(one): one.on_failure for one in node.after if isinstance(one, Dependency)}
+        for name in dependencies(node):
+            policy = policies.get(name)
+            graph.add_edge(name, node.name, **({} if policy is None else {"on_failure": policy}))
+    return graph

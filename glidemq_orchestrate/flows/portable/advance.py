@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
-from glidemq_orchestrate.flows.node_status import GONE
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import GONE
 from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners, rounds, submit, succession
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables
 from glidemq_orchestrate.flows.portable.decisions import Decisions, decide
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import NOT_BEGUN, Node, read_nodes
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.trips import parts, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child

@@ -13,9 +13,10 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     NodeNotRepeatable,
 )
-from glidemq_orchestrate.flows import node_change, removed
+from glidemq_orchestrate.flows import removed
 from glidemq_orchestrate.flows.checked import MAX_NODES
-from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import Change, requests
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import rounds
@@ -23,8 +24,8 @@ from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.portable.reading import living, record_of, unsuperseded
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import Node, read_nodes
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowNode, FlowState
+from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -102,7 +103,7 @@ def _done(nodes: Sequence[Node], requested: Change) -> Op[set[str]]:
     """The names of the nodes that this request has changed."""
     found: set[str] = set()
     for part in parts(nodes):
-        known = yield from ask_all([node_change.requests(node.queue, node.job_id) for node in part])
+        known = yield from ask_all([requests(node.queue, node.job_id) for node in part])
         found |= {node.name for node, some in zip(part, known, strict=True) if requested.token in some}
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys, flow_homes

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from glidemq_orchestrate.flows.dependencies import EAGER, ORDINARY, Policy
-from glidemq_orchestrate.flows.home import claimed_by
-from glidemq_orchestrate.flows.node_status import Inputs
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.home import home_of
+from glidemq_orchestrate.flows.node_table import Inputs
 from glidemq_orchestrate.flows.portable import gates, node_jobs
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables
 from glidemq_orchestrate.flows.portable.advance import advance
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.trips import parts, send_all
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
@@ -67,7 +67,7 @@ def has_queue_timeout(queue: QueueKeys, flow_id: str, node: str) -> Op[bool]:
 
 def _policy(queue: QueueKeys, flow_id: str, node: str) -> Op[tuple[QueueKeys | None, Policy]]:
     """The home of a flow, None if its id is unclaimed; and the policy of a node."""
-    name = yield from ask(claimed_by(queue.prefix, flow_id))
+    name = yield from ask(home_of(queue.prefix, flow_id))
     if name is None:
         return None, ORDINARY
     home = QueueKeys(queue.prefix, name)
@@ -86,7 +86,7 @@ def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], cl
     ]
     yield from send_all(notifying)
     for flow_id in moved:
-        home = yield from ask(claimed_by(queue.prefix, flow_id))
+        home = yield from ask(home_of(queue.prefix, flow_id))
         if home is not None:
             yield from advance(FlowRef(QueueKeys(queue.prefix, home), flow_id, "portable"), clock)
 
@@ -96,7 +96,7 @@ def removal_marks(queue: QueueKeys, nodes: Sequence[str]) -> Op[dict[str, str]]:
     owners = yield from ask_all([node_jobs.owner(queue, one) for one in nodes])
     marks: dict[str, str] = {}
     for flow_id in {*owners}:
-        home = yield from ask(claimed_by(queue.prefix, flow_id))
+        home = yield from ask(home_of(queue.prefix, flow_id))
         marks[flow_id] = "-"
         if home is not None:
             record = yield from ask(records.record(QueueKeys(queue.prefix, home), flow_id))

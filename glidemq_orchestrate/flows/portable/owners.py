@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.owner import (
     MAX,
     Owner,
@@ -22,8 +23,7 @@ from glidemq_orchestrate.flows.owner import (
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.reading import record_of, unsuperseded
 from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire.call import Op, ask, ask_all

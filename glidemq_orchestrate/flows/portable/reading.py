@@ -8,15 +8,19 @@ from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
 from glidemq_orchestrate.flows.definitions import Ran, StoredNodes, ran_of_row
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, Policy
-from glidemq_orchestrate.flows.node_status import GONE, failed_node, node_status, read_results
+from glidemq_orchestrate.flows.generation import FlowRef, status_of_record
+from glidemq_orchestrate.flows.node_table import GONE, failed_node, node_status, read_results, read_rows
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.decisions import delayed_until
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import Node, read_nodes, read_policies
-from glidemq_orchestrate.flows.record import read_status
-from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
-from glidemq_orchestrate.flows.rows import read_rows
-from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import (
+    FlowOutcome,
+    FlowState,
+    FlowStatus,
+    NodeStatus,
+    raise_if_superseded,
+)
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -27,7 +31,7 @@ from glidemq_orchestrate.wire.stored import number
 def status(ref: FlowRef) -> Op[FlowStatus]:
     """The status at the last ``advance``."""
     record = yield from record_of(ref)
-    return read_status(ref.home, ref.flow_id, record.plain())
+    return status_of_record(ref.home, ref.flow_id, record.plain())
 
 
 def record_of(ref: FlowRef) -> Op[Record]:
@@ -50,7 +54,7 @@ def unsuperseded(ref: FlowRef) -> Op[Record]:
         Superseded: Another generation has begun.
     """
     record = yield from record_of(ref)
-    raise_if_superseded(read_status(ref.home, ref.flow_id, record.plain()))
+    raise_if_superseded(status_of_record(ref.home, ref.flow_id, record.plain()))
     return record
 
 
@@ -119,7 +123,7 @@ def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
         FlowExpired: Its jobs were removed.
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
-    raise_if_superseded(read_status(ref.home, ref.flow_id, record.plain()))
+    raise_if_superseded(status_of_record(ref.home, ref.flow_id, record.plain()))
     if record.is_expired:
         raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
     rows, found = (yield from read_rows(ref)), dict[str, Ran]()

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from glidemq_orchestrate.flows.generation_record import read_entries
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.generation import read_entries
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command
 from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
@@ -261,7 +261,7 @@ def announce(home: QueueKeys, flow_id: str, what: str) -> Call[None]:
     return command("XADD", home.key("events"), *words, decode=replies.anything)
 
 
-def current_generation(home: QueueKeys, flow_id: str) -> Call[str]:
+def noted_generation(home: QueueKeys, flow_id: str) -> Call[str]:
     """The id of the generation that was noted with the number of this one; '' without one."""
     at = f"{read_generation(flow_id)[1]}-1"
 

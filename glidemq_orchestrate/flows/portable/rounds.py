@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from glidemq_orchestrate.flows import removed
 from glidemq_orchestrate.flows.dependencies import UPSTREAM
-from glidemq_orchestrate.flows.node_change import What
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import What
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners
 from glidemq_orchestrate.flows.portable import record as records
@@ -27,7 +28,6 @@ from glidemq_orchestrate.flows.portable.node_jobs import Only
 from glidemq_orchestrate.flows.portable.reading import record_of
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import NOT_BEGUN, Node, read_nodes
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.trips import parts, parts_of_size, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all

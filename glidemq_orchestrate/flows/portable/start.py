@@ -9,13 +9,12 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.generation_record import Before
+from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting
 from glidemq_orchestrate.flows.portable import succession
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.portable.changes import retry_failed
 from glidemq_orchestrate.flows.portable.submit import stage
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import shown
 from glidemq_orchestrate.wire.call import Op

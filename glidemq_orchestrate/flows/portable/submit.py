@@ -25,17 +25,15 @@ from glidemq_orchestrate.errors import (
     Superseded,
     TransportError,
 )
-from glidemq_orchestrate.flows import generation_record
-from glidemq_orchestrate.flows import home as homes
-from glidemq_orchestrate.flows import rows as node_rows
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, policy_text
-from glidemq_orchestrate.flows.generation_record import Before
+from glidemq_orchestrate.flows.generation import Before, FlowRef, current_generation
+from glidemq_orchestrate.flows.home import confirm_claim, leave_homes, release_id, take_id
+from glidemq_orchestrate.flows.node_table import write_table
 from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import table as tables
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import read_nodes
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.trips import parts, parts_of_size, send_all
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
@@ -59,12 +57,12 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
     """
     for _ in range(MAX_STAGINGS):
         yield from _begin_record(ref, flow, clock.now_ms())
-        current = yield from ask(generation_record.current(ref.home, ref.flow_id))
+        current = yield from ask(current_generation(ref.home, ref.flow_id))
         if current is not None and _is_before(ref, current.stored_as):
             raise (yield from _too_late(ref))
         found = yield from ask(records.record(ref.home, ref.flow_id))
         if "digest" not in found.fields:  # a sweep has removed it as abandoned
-            yield from homes.take(ref.home, ref.flow_id)
+            yield from take_id(ref.home, ref.flow_id)
             continue
         if found.fields["digest"] != flow.digest:
             raise FlowConflict(f"flow id {ref.public_id} belongs to another flow")
@@ -75,7 +73,7 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
                 yield from relist(ref)
             return
         yield from remove(ref)
-        yield from homes.take(ref.home, ref.flow_id)
+        yield from take_id(ref.home, ref.flow_id)
     raise FlowIncomplete(f"flow {ref.public_id} was aborted by other clients while it was being submitted")
 
 
@@ -89,7 +87,7 @@ def _too_late(ref: FlowRef) -> Op[GlideMQError]:
 
     The record of an older generation stays for the history.
     """
-    if ref.generation and (yield from ask(records.current_generation(ref.home, ref.flow_id))) != ref.flow_id:
+    if ref.generation and (yield from ask(records.noted_generation(ref.home, ref.flow_id))) != ref.flow_id:
         yield from lose(ref)
         return GenerationTaken(f"another generation of flow {ref.public_id} began")
     by = ref.generation + 1
@@ -147,7 +145,7 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
         yield from _add_nodes(ref, flow, part, now_ms)
         yield from _carry_over(ref, flow, part)
     # Everything above was accepted: now the flow may begin.
-    yield from homes.confirm(home, flow_id)
+    yield from confirm_claim(home, flow_id)
     if flow.owner is not None:
         yield from owners.own_round(ref, flow.owner, 0, clock)
     is_first = yield from ask(records.begin(home, flow_id, 0, clock.now_ms()))
@@ -208,7 +206,7 @@ def _write_tables(ref: FlowRef, flow: CheckedFlow) -> Op[None]:
     """Write the row of every node, and the policies of nodes that have any."""
     rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
     for part in parts_of_size(rows):
-        yield from ask(node_rows.write_table(ref.home, ref.flow_id, part))
+        yield from ask(write_table(ref.home, ref.flow_id, part))
     texts = ((node.name, text) for node in flow.nodes if (text := policy_text(node)))
     for part in parts_of_size(texts):
         yield from ask(tables.write_policies(ref.home, ref.flow_id, part))
@@ -302,7 +300,7 @@ def remove(ref: FlowRef) -> Op[bool]:
     if found.is_superseded:
         return True
     yield from ask(records.drop_record(ref.home, ref.flow_id))
-    yield from homes.release(ref.home, ref.flow_id)
+    yield from release_id(ref.home, ref.flow_id)
     return True
 
 
@@ -310,7 +308,7 @@ def forget(ref: FlowRef, record: Record) -> Op[None]:
     """Delist a flow everywhere and delete its tables. Idempotent."""
     yield from ask(tables.drop_tables(ref.home, ref.flow_id))
     yield from ask_all(lists.unindex(ref.home, ref.flow_id, labels_of(record)))
-    yield from homes.leave(ref.home)
+    yield from leave_homes(ref.home)
 
 
 def relist(ref: FlowRef) -> Op[None]:

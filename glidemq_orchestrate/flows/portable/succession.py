@@ -30,14 +30,18 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.flows import generation_record
-from glidemq_orchestrate.flows import home as homes
-from glidemq_orchestrate.flows.generation_record import Found, read_entries
+from glidemq_orchestrate.flows.generation import (
+    FlowRef,
+    Generation,
+    current_generation,
+    every_generation,
+    first_generation,
+    read_entries,
+)
+from glidemq_orchestrate.flows.home import claim_id, drop_claim_after, find_generation, keep_claim
 from glidemq_orchestrate.flows.portable import lists, submit
 from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.record import current_generation as read_noted
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.portable.record import Record, noted_generation
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
@@ -46,7 +50,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys, read_generation
 MAX: Final = 100
 
 
-def note(home: QueueKeys, found: Found) -> Call[None]:
+def note(home: QueueKeys, found: Generation) -> Call[None]:
     """Note a generation as the current one; an error once it or a later one was noted."""
     number = read_generation(found.stored_as)[1]
     words = ["id", found.stored_as, "digest", found.digest, "path", found.path]
@@ -55,7 +59,7 @@ def note(home: QueueKeys, found: Found) -> Call[None]:
     return command("XADD", key, f"{number}-1", *words, decode=replies.anything, repeatable=True)
 
 
-def oldest(home: QueueKeys, flow_id: str, count: int) -> Call[list[Found]]:
+def oldest(home: QueueKeys, flow_id: str, count: int) -> Call[list[Generation]]:
     """The oldest noted generations."""
     return command("XRANGE", home.generations(flow_id), "-", "+", "COUNT", count, decode=read_entries)
 
@@ -108,8 +112,8 @@ def decide(ref: FlowRef) -> Op[bool]:
 def _is_noted(ref: FlowRef) -> Op[bool | None]:
     """Whether a generation was noted; None if neither its number nor a later one was."""
     noting: list[Call[Any]] = [
-        read_noted(ref.home, ref.flow_id),
-        generation_record.current(ref.home, ref.flow_id),
+        noted_generation(ref.home, ref.flow_id),
+        current_generation(ref.home, ref.flow_id),
     ]
     noted, current = yield from ask_all(noting)
     if noted:
@@ -128,11 +132,13 @@ def _note(ref: FlowRef) -> Op[None]:
     if not record.after:  # another client has found that it lost and removed it
         return
     fields = record.fields
-    new = Found(ref.flow_id, records.PATH, fields["digest"], fields.get("request", ""), fields.get("how", ""))
+    new = Generation(
+        ref.flow_id, records.PATH, fields["digest"], fields.get("request", ""), fields.get("how", "")
+    )
     noting = [new]
     if ref.generation == 1:
-        first = yield from ask(generation_record.first(ref.home, ref.public_id))
-        noting = [first or Found(ref.public_id, records.PATH, ""), new]
+        first = yield from ask(first_generation(ref.home, ref.public_id))
+        noting = [first or Generation(ref.public_id, records.PATH, ""), new]
     *_, refused = yield from ask_each([note(ref.home, one) for one in noting])
     if isinstance(refused, GlideMQError) and (yield from _is_noted(ref)) is None:
         raise refused
@@ -140,22 +146,22 @@ def _note(ref: FlowRef) -> Op[None]:
 
 def keep(ref: FlowRef) -> Op[None]:
     """Make the claim and the records of all generations permanent: an expired flow runs again."""
-    every = yield from ask(generation_record.every(ref.home, ref.public_id))
+    every = yield from ask(every_generation(ref.home, ref.public_id))
     yield from ask_all([keep_entry(key) for key in _keys(ref, every)])
-    yield from ask_all([homes.claim(ref.home, ref.flow_id), homes.keep(ref.home.prefix, ref.flow_id)])
+    yield from ask_all([claim_id(ref.home, ref.flow_id), keep_claim(ref.home.prefix, ref.flow_id)])
 
 
 def end_with(ref: FlowRef, ms: int) -> Op[None]:
     """Let all remains of a flow expire after ``ms``, unless another generation begins."""
-    every = yield from ask(generation_record.every(ref.home, ref.public_id))
+    every = yield from ask(every_generation(ref.home, ref.public_id))
     yield from ask_all([keep_for(key, ms) for key in _keys(ref, every)])
-    yield from ask(homes.unclaim_after(ref.home.prefix, ref.flow_id, ms))
-    current = yield from homes.find_current(ref.home, ref.flow_id)
+    yield from ask(drop_claim_after(ref.home.prefix, ref.flow_id, ms))
+    current = yield from find_generation(ref.home, ref.flow_id)
     if current is not None and current.stored_as != ref.flow_id:
         yield from keep(ref)
 
 
-def _keys(ref: FlowRef, every: list[Found]) -> Iterator[str]:
+def _keys(ref: FlowRef, every: list[Generation]) -> Iterator[str]:
     yield ref.home.flow(ref.flow_id)
     yield ref.home.generations(ref.flow_id)
     for found in every:

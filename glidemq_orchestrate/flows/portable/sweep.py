@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.flows.generation import TOMBSTONE, FlowRef
 from glidemq_orchestrate.flows.portable import lists, owners, submit, succession
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable.advance import _is_running, advance, close
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import read_nodes
-from glidemq_orchestrate.flows.record import TOMBSTONE
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.flows import node_status
 from glidemq_orchestrate.flows.dependencies import ORDINARY, OnFailure, Policy
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import job_now, read_rows
 from glidemq_orchestrate.flows.portable.gates import PAGE
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rows import read_rows
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
@@ -145,7 +144,7 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
         policy = Policy.read(policies[name]) if name in policies else ORDINARY
         nodes.append(Node(name, place, job_id, tuple(after), json.dumps(row), policy))
     for part in parts(nodes):
-        jobs = yield from ask_all([node_status.job_now(node.queue, node.job_id) for node in part])
+        jobs = yield from ask_all([job_now(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
             node.state, node.reason, node.result, node.ended_ms = job[:4]
             node.has_begun, node.round, node.is_stray, node.removed = job[4:]

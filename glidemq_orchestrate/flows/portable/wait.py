@@ -6,10 +6,10 @@ from typing import Final
 
 from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import WaitTimeout
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.portable.reading import outcome, status, unsuperseded
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowOutcome
+from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire.call import Op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all

@@ -17,11 +17,10 @@ from glidemq_orchestrate.flows.definitions import (
     _read_work,
     settled_options,
 )
-from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.node_table import Change, Row, flat_row
 from glidemq_orchestrate.flows.owner import Owner, owner_words
-from glidemq_orchestrate.flows.rows import Row, flat_row
-from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.flows.staging import JobNames, Piece, staged
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Word, command, function

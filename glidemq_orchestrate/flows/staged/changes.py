@@ -9,15 +9,14 @@ from glidemq_orchestrate.errors import (
     NodeNotRepeatable,
 )
 from glidemq_orchestrate.flows import removed
-from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import Change, Row, read_rows
 from glidemq_orchestrate.flows.owner import Owner, own_flow, owner_names
-from glidemq_orchestrate.flows.ref import BROKEN, FlowRef
-from glidemq_orchestrate.flows.rows import Row, read_rows
-from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import removed as removed_ops
 from glidemq_orchestrate.flows.staged.advance import advance
 from glidemq_orchestrate.flows.staged.reading import status
+from glidemq_orchestrate.flows.status import BROKEN, FlowState
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask, ask_all

@@ -22,16 +22,16 @@ from glidemq_orchestrate.errors import (
     TransportError,
     UnknownDependency,
 )
-from glidemq_orchestrate.flows import home as homes
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedNode, check_flow
-from glidemq_orchestrate.flows.node_status import flow_nodes
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rows import read_row
-from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec, FlowState, FlowStatus
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.home import link_queues
+from glidemq_orchestrate.flows.node_table import flow_nodes, read_row
+from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.flows.staged.submit import CALLS_PER_TRIP, MAX_STAGINGS
 from glidemq_orchestrate.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -292,7 +292,7 @@ def add_nodes(
         raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
     check_place(growth, known, (yield from reading.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
-    yield from homes.link(ref.home, (node.queue for node in placed.nodes))
+    yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     stagings = 0
     while True:
         staged = grow(ref.home, attempt, placed, known, clock.now_ms())
@@ -317,7 +317,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
         yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # an error if its nodes were removed
         raise
     placed = growth.placed(known, status.total)
-    yield from homes.link(ref.home, (node.queue for node in placed.nodes))
+    yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     for stagings in range(1, MAX_STAGINGS + 1):
         staged = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
         states, refused = yield from _send(list(staged))

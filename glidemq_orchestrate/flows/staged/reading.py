@@ -9,15 +9,14 @@ from glidemq_orchestrate.errors import (
     FlowNotFound,
     ResultRemoved,
 )
-from glidemq_orchestrate.flows import node_status
-from glidemq_orchestrate.flows import record as flow_record
 from glidemq_orchestrate.flows.definitions import Manner, Ran, StoredNodes
 from glidemq_orchestrate.flows.dependencies import UPSTREAM
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.rows import Row
-from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.generation import FlowRef, flow_status
+from glidemq_orchestrate.flows.home import home_of
+from glidemq_orchestrate.flows.node_table import Row, failed_node, flow_nodes, flow_results, read_results
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import removed as removed_ops
+from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Op, ask
@@ -27,7 +26,7 @@ from glidemq_orchestrate.wire.stored import number
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     """The reference to the generation with this stored id."""
-    home = yield from ask(flow_record.flow_home_queue(prefix, flow_id))
+    home = yield from ask(home_of(prefix, flow_id))
     if home is None:
         raise FlowNotFound(f"no flow {flow_id} on this server")
     return FlowRef(QueueKeys(prefix, home), flow_id)
@@ -35,7 +34,7 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
     """Read the record."""
-    return (yield from ask(flow_record.flow_status(ref.home, ref.flow_id)))
+    return (yield from ask(flow_status(ref.home, ref.flow_id)))
 
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
@@ -49,7 +48,7 @@ def ranked(ref: FlowRef) -> Op[dict[str, tuple[float, NodeStatus]]]:
     found: dict[str, tuple[float, NodeStatus]] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(node_status.flow_nodes(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(flow_nodes(ref.home, ref.flow_id, cursor))
         found.update((node.name, (rank, node)) for rank, node in page)
         if cursor == "0":
             return found
@@ -72,11 +71,11 @@ def _results(ref: FlowRef) -> Op[tuple[dict[str, Any], list[str]]]:
     removed: set[str] = set()
     cursor = "0"
     while True:
-        cursor, page, some = yield from ask(node_status.flow_results(ref.home, ref.flow_id, cursor))
+        cursor, page, some = yield from ask(flow_results(ref.home, ref.flow_id, cursor))
         texts.update(page)
         removed.update(some)
         if cursor == "0":
-            return node_status.read_results(texts), sorted(removed)
+            return read_results(texts), sorted(removed)
 
 
 def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
@@ -92,7 +91,7 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
     if ended.failed:
         broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
         broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
-        failed = [node_status.failed_node(node) for node in broken]
+        failed = [failed_node(node) for node in broken]
     return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)
 
 

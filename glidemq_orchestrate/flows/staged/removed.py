@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.removed import _FIELDS
-from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import stalled
+from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job_hash import end_of_stub

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.events import entry_order
-from glidemq_orchestrate.flows.rows import TABLE_PAGE, Row, node_table
+from glidemq_orchestrate.flows.node_table import TABLE_PAGE, Row, rows_page
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
@@ -251,7 +251,7 @@ def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, Row]]:
     table: dict[str, Row] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(node_table(home, flow_id, cursor))
+        cursor, page = yield from ask(rows_page(home, flow_id, cursor))
         table.update(page)
         if cursor == "0":
             return table

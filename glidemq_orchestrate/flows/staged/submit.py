@@ -10,16 +10,14 @@ from glidemq_orchestrate.errors import (
     GlideMQError,
     TransportError,
 )
-from glidemq_orchestrate.flows import generation_record, staging
-from glidemq_orchestrate.flows import home as homes
+from glidemq_orchestrate.flows import staging
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.generation_record import Before
-from glidemq_orchestrate.flows.home import hold, take
-from glidemq_orchestrate.flows.ref import BROKEN, FlowRef, OnExisting
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting, begin_generation
+from glidemq_orchestrate.flows.home import add_home, hold_claim, take_id
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged.advance import MAX_SLICES, SLICE, advance
 from glidemq_orchestrate.flows.staged.changes import _needed, _retry
+from glidemq_orchestrate.flows.status import BROKEN, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each
 
@@ -62,7 +60,7 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None 
         if not isinstance(reply, GlideMQError):
             return reply
         if isinstance(reply, FlowIncomplete) and stagings < MAX_STAGINGS:
-            yield from take(ref.home, ref.flow_id)  # the sweep has freed the id too
+            yield from take_id(ref.home, ref.flow_id)  # the sweep has freed the id too
             continue
         try:
             yield from _discard(ref, flow.digest)
@@ -88,7 +86,7 @@ def _stage_once(
         trip += starting
         starting = []
     # In a cluster the claim is in another slot; it is permanent by the time the next trip starts.
-    trip = [homes.note_home(ref.home), *hold(ref.home, ref.flow_id), *trip]
+    trip = [add_home(ref.home), *hold_claim(ref.home, ref.flow_id), *trip]
     staged: Staged = (FlowState.STAGING, -1)
     while trip and staged[0] is FlowState.STAGING:
         for reply in (yield from ask_each(trip)):
@@ -110,7 +108,7 @@ def _starting(ref: FlowRef, flow: CheckedFlow, before: Before | None, now_ms: in
     slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
     start = staged_calls.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
     if before is not None:
-        start = generation_record.begin(ref.home, before, ref.flow_id, flow.digest, now_ms)
+        start = begin_generation(ref.home, before, ref.flow_id, flow.digest, now_ms)
     return [start, *[staged_calls.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
 
 

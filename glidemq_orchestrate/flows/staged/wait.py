@@ -8,10 +8,10 @@ from glidemq_orchestrate import events
 from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
-from glidemq_orchestrate.flows import deadlines
-from glidemq_orchestrate.flows.ref import FlowRef, raise_if_superseded
-from glidemq_orchestrate.flows.spec import FlowOutcome
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.flows.staged.reading import outcome, status
+from glidemq_orchestrate.flows.status import FlowOutcome, raise_if_superseded
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire.call import Op, ask
@@ -29,7 +29,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
         # Enforces the flow's deadlines even if no worker or supervisor serves the home queue.
-        expired, due = yield from unconfirmed(ask(deadlines.expire_due(ref.home, clock.now_ms())))
+        expired, due = yield from unconfirmed(ask(expire_due(ref.home, clock.now_ms())))
         reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:
             reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())

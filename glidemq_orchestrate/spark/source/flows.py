@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
-from glidemq_orchestrate.flows.node_status import TimedNode
+from glidemq_orchestrate.flows.node_table import TimedNode
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.partitions import flows as ops

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.options import Options

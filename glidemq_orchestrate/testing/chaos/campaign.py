@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
-from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
+from glidemq_orchestrate.flows.spec import FlowSpec
+from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.named import check_named
 from glidemq_orchestrate.jobs.states import JobState

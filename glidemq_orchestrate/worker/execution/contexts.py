@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glidemq_orchestrate.errors import DecodeError
-from glidemq_orchestrate.flows import node_status
+from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -54,7 +54,7 @@ class Contexts:
             attempt.name,
             attempt.attempts_made + 1,
             decode(attempt.data, where=f"data of job {attempt.name}"),
-            node_status.read_results(attempt.inputs) if attempt.inputs else {},
+            read_results(attempt.inputs) if attempt.inputs else {},
             attempt.flow_id,
             attempt.node,
             self.messenger.of(attempt),

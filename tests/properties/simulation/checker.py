@@ -11,9 +11,9 @@ from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.expiry import Expiry

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows import backend, submission
-from glidemq_orchestrate.flows.ref import FlowRef
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire.call import Call
 from glidemq_orchestrate.wire.keys import flow_home

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.durations import milliseconds
 from tests.properties.simulation.ledger import Ledger
 from tests.properties.simulation.oracle import EARLY

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate.flows.generation_record import Found
+from glidemq_orchestrate.flows.generation import FlowRef, Generation
 from glidemq_orchestrate.flows.portable import advance, rounds, succession
 from glidemq_orchestrate.flows.portable import record as records
 from glidemq_orchestrate.flows.portable import succession as calls
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.flows.portable.table import Node
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.wire.call import Op, ask, ask_each
 from tests.properties.simulation.plan import Path
 
@@ -73,7 +72,7 @@ def _wait_for_nobody(ref: FlowRef, *_: Any) -> Op[Record]:
 def _always_win(ref: FlowRef) -> Op[bool]:
     """Each generation that is staged takes place, whichever was noted."""
     record = yield from ask(records.record(ref.home, ref.flow_id))
-    new = Found(ref.flow_id, records.PATH, record.fields.get("digest", ""))
+    new = Generation(ref.flow_id, records.PATH, record.fields.get("digest", ""))
     yield from ask_each([calls.note(ref.home, new)])
     return True
 

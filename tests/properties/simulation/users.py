@@ -20,10 +20,10 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows import backend, generations, node_changes, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.node_change import Change
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.wire.call import Op
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data

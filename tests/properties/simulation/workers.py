@@ -20,7 +20,7 @@ from glidemq_orchestrate.attempts.exchange import MAX_NODES, Answer, Kind, Outco
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.flows import running
-from glidemq_orchestrate.flows.node_status import read_results
+from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.flows.staged import growth
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt

@@ -23,7 +23,7 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowTaskTimeout, TaskDeferred, mask_secret
 
 from glidemq_orchestrate import Context, Flow, FlowNode, FlowSpec, JobState, Worker
-from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs.job import JobLogs
 from tests.providers.airflow import recording_callbacks
 from tests.providers.airflow.conftest import QUEUE, Valkey

@@ -12,7 +12,7 @@ from dagster_glidemq.tags import place_of_run, place_of_step
 
 from glidemq_orchestrate import Event, FlowState, FlowStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.spec import FlowId
+from glidemq_orchestrate.flows.status import FlowId
 from glidemq_orchestrate.wire.keys import check_job_id
 
 OURS = "dagster-glidemq/"

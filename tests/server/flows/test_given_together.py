@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
 from glidemq_orchestrate.clients import flows as producer
-from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen, change
+from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.profile import sampled
 from tests.server.conftest import REACHES

@@ -27,8 +27,8 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows import backend, node_changes
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.node_change import Change
 from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.portable import changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions

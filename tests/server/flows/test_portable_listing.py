@@ -10,8 +10,8 @@ from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.portable import advance, lists, sweep
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys

@@ -16,7 +16,7 @@ from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows import watch as flow_watch
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.ref import FlowRef
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Op
 from tests.server.conftest import REACHES

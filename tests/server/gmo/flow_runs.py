@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.flows import record as flow_record
-from glidemq_orchestrate.flows import ref
+from glidemq_orchestrate.flows.generation import FlowRef, flow_status
 from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
 
 ETL, SPARK = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
-REF = ref.FlowRef(ETL, "f")
+REF = FlowRef(ETL, "f")
 
 
 def finish(bench: Bench, attempt: Attempt) -> None:
@@ -39,7 +38,7 @@ def run_all(bench: Bench, limit: int = 10_000) -> list[str]:
 
 
 def status(bench: Bench) -> tuple[str, int, int, int]:
-    found = bench.call(flow_record.flow_status(ETL, "f"))
+    found = bench.call(flow_status(ETL, "f"))
     return str(found.state), found.total, found.completed, found.failed
 
 

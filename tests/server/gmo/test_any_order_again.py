@@ -18,11 +18,11 @@ from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
-from glidemq_orchestrate.flows import deadlines, generations, node_changes, submission
+from glidemq_orchestrate.flows import generations, node_changes, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.node_change import Change, What
+from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.flows.node_changes import Chosen
-from glidemq_orchestrate.flows.rows import read_row
+from glidemq_orchestrate.flows.node_table import Change, What, read_row
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import changes as changing
 from tests.profile import IS_LONG
@@ -32,8 +32,8 @@ from tests.server.policy_work import node
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
     from glidemq_orchestrate.flows.owner import OnExpiry
-    from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
     from glidemq_orchestrate.wire.call import Op
     from tests.server.conftest import Hand
 
@@ -228,7 +228,7 @@ class AnyOrderAgain(AnyOrder):
             self.owners.clear()
         for _ in range(looks):
             self.world.clock.now += 1_000 * seconds
-            self.world.call(deadlines.expire_due(self.home, self.world.clock.now))
+            self.world.call(expire_due(self.home, self.world.clock.now))
         now = self.client.hgetall(key)
         if now.get("reason", "").startswith("its owner") and now.get("reason") != before.get("reason"):
             self.is_steered = True

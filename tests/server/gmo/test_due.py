@@ -9,8 +9,9 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
-from glidemq_orchestrate.flows import deadlines, submission
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.option_values import Ordering, RateLimit, TokenBucket
 
@@ -131,7 +132,7 @@ class TestManyPriorities:
     def test_upkeep_visits_a_part_of_them(self, bench: Bench) -> None:
         self.delay(bench, 700)
         before = scans(bench)
-        bench.call(deadlines.expire_due(bench.etl, bench.now))
+        bench.call(expire_due(bench.etl, bench.now))
         assert scans(bench) - before < 560
 
     def test_one_that_is_due_behind_many_starts_in_time(self, bench: Bench) -> None:
@@ -156,7 +157,7 @@ class TestManyPriorities:
     def test_removed_jobs_leave_nothing(self, bench: Bench) -> None:
         self.delay(bench, 40)
         bench.client.delete(P + "scheduled")
-        bench.call(deadlines.expire_due(bench.etl, bench.now))
+        bench.call(expire_due(bench.etl, bench.now))
         assert not bench.client.exists(P + "gmo:priorities")
 
     def test_removed_jobs_wake_a_worker_once(self, bench: Bench) -> None:
@@ -176,7 +177,7 @@ class TestManyPriorities:
         bench.now += 1_000
         assert not bench.exchange(wanted=9).begun
         for _ in range(2):  # 500 priorities a time
-            bench.call(deadlines.expire_due(bench.etl, bench.now))
+            bench.call(expire_due(bench.etl, bench.now))
         assert [attempt.job_id for attempt in bench.exchange(wanted=9).begun] == [late]
 
     def test_an_endless_priority_is_no_obstacle(self, bench: Bench) -> None:
@@ -184,7 +185,7 @@ class TestManyPriorities:
         ready = add(bench, JobOptions(priority=45))
         job_id = add(bench)
         bench.client.zadd(P + "scheduled", {job_id: "inf"})
-        bench.call(deadlines.expire_due(bench.etl, bench.now))
+        bench.call(expire_due(bench.etl, bench.now))
         begun = [attempt.job_id for attempt in bench.exchange(wanted=9).begun]
         assert ready in begun
         assert not bench.client.zrangebyscore(P + "scheduled", "inf", "inf")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
-from glidemq_orchestrate.flows import index, ref
-from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows import index
+from glidemq_orchestrate.flows.generation import FlowRef, flow_status
 from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import growth as calls
@@ -41,7 +41,7 @@ class TestExtending:
         assert status(bench)[0] == "completed"
         assert extend(bench, node("b", "a")) == "running"
         assert status(bench) == ("running", 2, 1, 0)
-        assert bench.call(flow_record.flow_status(ETL, "f")).finished_at is None
+        assert bench.call(flow_status(ETL, "f")).finished_at is None
         assert run_all(bench) == ["b"]
         assert status(bench) == ("completed", 2, 2, 0)
         assert ("flow.extended", "f") in bench.events()
@@ -101,7 +101,7 @@ class TestExtending:
             extend(bench, node("x"))
         assert bench.dump() == before
         with pytest.raises(FlowNotFound):
-            bench.hand.run(ops.extend(ref.FlowRef(ETL, "g"), [node("x")], bench))
+            bench.hand.run(ops.extend(FlowRef(ETL, "g"), [node("x")], bench))
 
     def test_the_last_chunk_alone_adds_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))

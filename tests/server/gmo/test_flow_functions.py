@@ -12,9 +12,10 @@ import pytest
 from glidemq_orchestrate import FlowSpec, Rule
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
-from glidemq_orchestrate.flows import index, node_status, staging
-from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows import index, staging
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import flow_status
+from glidemq_orchestrate.flows.node_table import flow_nodes, flow_results, node_inputs
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
@@ -246,8 +247,8 @@ class TestCancellingAndRetrying:
         for call in (
             staged_calls.cancel_flow(ETL, "f", "x", bench.now),
             staged_calls.retry_flow(ETL, "f", bench.now),
-            flow_record.flow_status(ETL, "f"),
-            node_status.flow_nodes(ETL, "f", "0"),
+            flow_status(ETL, "f"),
+            flow_nodes(ETL, "f", "0"),
         ):
             assert bench.refused(call) == "GMO_FLOW_NOT_FOUND"
 
@@ -266,24 +267,24 @@ class TestReading:
     def test_reading_writes_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a", queue="spark"), node("c", "a"))
         bench.finish(bench.begin(), '{"x":1}')
-        assert bench.unchanged(flow_record.flow_status(ETL, "f")).completed == 1
-        cursor, nodes = bench.unchanged(node_status.flow_nodes(ETL, "f", "0"))
+        assert bench.unchanged(flow_status(ETL, "f")).completed == 1
+        cursor, nodes = bench.unchanged(flow_nodes(ETL, "f", "0"))
         assert cursor == "0"
         assert {found.name: str(found.state) for _, found in nodes} == {
             "a": "completed",
             "b": "waiting",
             "c": "waiting",
         }
-        assert bench.unchanged(node_status.flow_results(ETL, "f", "0")) == ("0", {"a": '{"x":1}'}, [])
+        assert bench.unchanged(flow_results(ETL, "f", "0")) == ("0", {"a": '{"x":1}'}, [])
         spark = QueueKeys("glide", "spark")
-        assert bench.unchanged(node_status.node_inputs(spark, "f~b", "0")) == ("0", {"a": '{"x":1}'}, [])
-        assert bench.unchanged(node_status.node_inputs(ETL, "f~a", "0")) == ("0", {}, [])
+        assert bench.unchanged(node_inputs(spark, "f~b", "0")) == ("0", {"a": '{"x":1}'}, [])
+        assert bench.unchanged(node_inputs(ETL, "f~a", "0")) == ("0", {}, [])
 
     def test_a_large_flow_is_read_in_pages(self, bench: Bench, node: Any) -> None:
         bench.submit(*(node(f"n{n}") for n in range(900)))
         cursor, seen, pages = "0", set[str](), 0
         while pages == 0 or cursor != "0":
-            cursor, page = bench.call(node_status.flow_nodes(ETL, "f", cursor))
+            cursor, page = bench.call(flow_nodes(ETL, "f", cursor))
             seen |= {found.name for _, found in page}
             pages += 1
         assert len(seen) == 900

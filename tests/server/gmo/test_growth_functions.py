@@ -19,9 +19,10 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows import index as flow_index
-from glidemq_orchestrate.flows import node_status, submission
-from glidemq_orchestrate.flows import ref as ref_ops
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import node_inputs
 from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import changes as changing
@@ -81,7 +82,7 @@ class TestStaged:
         nodes = {found.name: found for found in bench.hand.run(reading.nodes(REF))}
         assert nodes["a"].after == ("split",)
         assert set(nodes["join"].after) == {"split", "b", "c"}
-        inputs = bench.call(node_status.node_inputs(ETL, "f~join", "0"))[1]
+        inputs = bench.call(node_inputs(ETL, "f~join", "0"))[1]
         assert inputs == {name: f'"{name}!"' for name in ("split", "b", "c")}
 
     def test_the_last_node_of_a_flow_can_add_more(self, bench: Bench, node: Any) -> None:
@@ -312,7 +313,7 @@ class TestMany:
 @pytest.mark.parametrize("queue", ['a"b', "a\\b", "a\nb", "a,b]", "ü"])
 def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, queue: str) -> None:
     clock = SystemClock()
-    place, ref = QueueKeys("glide", queue), ref_ops.FlowRef(QueueKeys("glide", queue), "f")
+    place, ref = QueueKeys("glide", queue), FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue=queue, job="work")], retention=timedelta(0))
     hand.run(submission.submit("glide", check_flow(spec), "f", "attach", clock))
     hand.run(ops.extend(ref, [FlowNode("b", queue=queue, job="work", after=["a"])], clock))

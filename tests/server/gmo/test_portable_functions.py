@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
-from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows.generation import flow_status
 from glidemq_orchestrate.flows.portable import gates, node_jobs
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
@@ -157,4 +157,4 @@ def test_a_client_that_still_names_the_claim_is_refused(bench: Bench, node: Any)
         bench.raw("gmo_stage_flow", keys, *call.words[5:])
     assert bench.dump() == before
     assert bench.call(call) == "staging"
-    assert bench.call(flow_record.flow_status(ETL, "f")).state == "staging"
+    assert bench.call(flow_status(ETL, "f")).state == "staging"

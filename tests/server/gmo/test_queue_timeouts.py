@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from glidemq_orchestrate import FlowNode, JobOptions
 from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
-from glidemq_orchestrate.flows import deadlines
+from glidemq_orchestrate.flows.home import expire_due
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -25,7 +25,7 @@ def submit(bench: Bench, options: JobOptions | None = None) -> None:
 
 def expire(bench: Bench) -> None:
     bench.now += 1_000
-    bench.call(deadlines.expire_due(bench.etl, bench.now))
+    bench.call(expire_due(bench.etl, bench.now))
 
 
 def test_one_that_was_begun_and_runs_on_later_has_met_it(bench: Bench) -> None:

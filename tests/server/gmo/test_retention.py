@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_orchestrate import JobOptions, Keep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows.deadlines import expire_due
+from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.changes import revoke_job
 

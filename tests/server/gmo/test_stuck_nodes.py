@@ -11,8 +11,8 @@ from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.portable import start
-from glidemq_orchestrate.flows.ref import FlowRef
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import stalled
 from glidemq_orchestrate.wire.keys import QueueKeys

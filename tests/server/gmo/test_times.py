@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows import node_status
+from glidemq_orchestrate.flows.node_table import flow_nodes
 from glidemq_orchestrate.flows.portable import node_jobs
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.job import Job, job_fields
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.flows.spec import NodeStatus
+    from glidemq_orchestrate.flows.status import NodeStatus
     from tests.server.gmo.conftest import Bench
 
 ETL = QueueKeys("glide", "etl")
 
 
 def read_node(bench: Bench) -> NodeStatus:
-    ((_, found),) = bench.call(node_status.flow_nodes(ETL, "f", "0"))[1]
+    ((_, found),) = bench.call(flow_nodes(ETL, "f", "0"))[1]
     status: NodeStatus = found
     return status
 

@@ -13,8 +13,8 @@ from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
 from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.portable import advance, reading
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from glidemq_orchestrate.wire.replies import error_from
 from tests.profile import IS_LONG

@@ -16,8 +16,8 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
 from glidemq_orchestrate.flows import generations, submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
-from glidemq_orchestrate.flows.ref import FlowRef, OnExisting
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places

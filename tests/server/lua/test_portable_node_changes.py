@@ -14,8 +14,8 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
 from glidemq_orchestrate.flows import generations, node_changes
-from glidemq_orchestrate.flows.node_change import Change, What
 from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.node_table import Change, What
 from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
 from glidemq_orchestrate.flows.portable.record import Record
 from glidemq_orchestrate.wire.call import Op

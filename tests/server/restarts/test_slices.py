@@ -9,8 +9,10 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Kind
-from glidemq_orchestrate.flows import generations, node_status, ref
+from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import flow_results, node_inputs
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.wire.call import Batch
@@ -77,7 +79,7 @@ def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
 def test_a_generation_begins_once_whatever_servers_die(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     assert run_all(keeper, '"old"') == WIDE + 1
-    new = keeper.run(generations.restart(ref.FlowRef(ETL, "f"), "again", keeper))
+    new = keeper.run(generations.restart(FlowRef(ETL, "f"), "again", keeper))
     keeper.again(kill=True)
     assert keeper.run(generations.restart(new, "again", keeper)) == new
     assert run_all(keeper, '"new"', new.flow_id, kill=True) == WIDE + 1
@@ -147,5 +149,5 @@ def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     keeper.submit(*wide_join())
     keeper.call(staged_calls.advance_flow(ETL, "f", keeper.now))
     assert run_all(keeper, '"1"') == WIDE + 1
-    assert len(every_page(keeper, lambda at: node_status.flow_results(ETL, "f", at))) == WIDE + 1
-    assert len(every_page(keeper, lambda at: node_status.node_inputs(ETL, "f~end", at))) == WIDE
+    assert len(every_page(keeper, lambda at: flow_results(ETL, "f", at))) == WIDE + 1
+    assert len(every_page(keeper, lambda at: node_inputs(ETL, "f~end", at))) == WIDE

@@ -22,7 +22,7 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     ServerBusy,
 )
-from glidemq_orchestrate.flows import ref
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.jobs import adding
 from glidemq_orchestrate.jobs.job import get_job
 from glidemq_orchestrate.jobs.job_hash import JOB_FIELDS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import ManualClock, Scripted
 
 HOME = QueueKeys("glide", "etl")
-REF = ref.FlowRef(HOME, "f")
+REF = FlowRef(HOME, "f")
 OURS, THEIRS = library(ORCHESTRATE), library(GLIDEMQ)
 INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]

@@ -21,7 +21,7 @@ from glidemq_orchestrate.cli.shell import print_json, print_text
 from glidemq_orchestrate.cli.summary import summary_table
 from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printable
 from glidemq_orchestrate.clients.events import Event
-from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus, NodeStatus
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\x7f\u202egnp.exe\u2066\u2028\r\x00\udcff"
 HARMLESS = "größe 日本語 🎉 a\tb"

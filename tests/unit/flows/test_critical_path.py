@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from glidemq_orchestrate.flows.forms.critical_path import critical_path
+from glidemq_orchestrate.flows.status import critical_path
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

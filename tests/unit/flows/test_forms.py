@@ -29,9 +29,8 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, CycleError, DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.forms.drawing import dot, mermaid
+from glidemq_orchestrate.flows.forms.drawing import dot, fold, mermaid, range_name
 from glidemq_orchestrate.flows.forms.file import OptionsFile, make_schema, schema_text, write_schema
-from glidemq_orchestrate.flows.forms.fold import fold, range_name
 from glidemq_orchestrate.jobs.option_values import Fallback
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows.checked import MAX_NODES, check_flow
-from glidemq_orchestrate.flows.spec import FlowId
+from glidemq_orchestrate.flows.status import FlowId
 from glidemq_orchestrate.wire.stored import moment
 
 if TYPE_CHECKING:

@@ -20,13 +20,15 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     WaitTimeout,
 )
-from glidemq_orchestrate.flows import ref, submission
+from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.node_status import STATUS_FIELDS
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.node_table import STATUS_FIELDS
 from glidemq_orchestrate.flows.staged import changes as changing
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.flows.staged import submit as submitting
 from glidemq_orchestrate.flows.staged import wait as waiting
+from glidemq_orchestrate.flows.status import raise_unless_completed
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Batch, Call, Op, command
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import ManualClock, Scripted, Transcript
 
 HOME = QueueKeys("glide", "etl")
-REF = ref.FlowRef(HOME, "f")
+REF = FlowRef(HOME, "f")
 OURS, THEIRS = library(ORCHESTRATE), library(GLIDEMQ)
 INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]
@@ -289,13 +291,13 @@ class TestWatching:
         ]
         assert ended.results == {"b": [1]}
         with pytest.raises(FlowFailed, match="c: ValueError: x"):
-            ref.raise_unless_completed(ended)
+            raise_unless_completed(ended)
 
     def test_a_cancelled_flow_raises_what_it_is(self, scripted: Scripted) -> None:
         status = scripted(reading.status(REF), [record("cancelled", reason="too late")]).value
         ended = scripted(reading.outcome(REF, status), [NOTHING]).value
         with pytest.raises(FlowCancelled, match="too late"):
-            ref.raise_unless_completed(ended)
+            raise_unless_completed(ended)
 
     def test_an_unknown_flow_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(FlowNotFound, match="no flow f"):

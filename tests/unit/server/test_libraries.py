@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     ServerTooOld,
 )
-from glidemq_orchestrate.flows import ref
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.server.calls import server_info
 from glidemq_orchestrate.server.libraries import LOADS, ensure_libraries, with_libraries
 from glidemq_orchestrate.wire import replies
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import Scripted
 
 HOME = QueueKeys("glide", "etl")
-REF = ref.FlowRef(HOME, "f")
+REF = FlowRef(HOME, "f")
 OURS, THEIRS = library(ORCHESTRATE), library(GLIDEMQ)
 INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import JobOptions, events, registry
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
-from glidemq_orchestrate.flows import deadlines, node_status
-from glidemq_orchestrate.flows import record as flow_record
+from glidemq_orchestrate.flows.generation import flow_status
+from glidemq_orchestrate.flows.home import expire_due
+from glidemq_orchestrate.flows.node_table import flow_nodes
 from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import stalled
 from glidemq_orchestrate.jobs import pages
@@ -115,7 +116,7 @@ def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) ->
 
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
     assert job_fields(ETL, "1").repeatable
-    assert flow_record.flow_status(ETL, "f").repeatable
+    assert flow_status(ETL, "f").repeatable
     assert staged_calls.advance_flow(ETL, "f", 1).repeatable
     assert not append_log(ETL, from_outside("1"), "line").repeatable
     assert not server.server_time().repeatable
@@ -127,9 +128,9 @@ def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
 def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
     calls: list[Call[Any]] = [
         libraries.orchestrate_version(),
-        flow_record.flow_status(ETL, "f"),
-        node_status.flow_nodes(ETL, "f", "0"),
-        deadlines.expire_due(ETL, 1),
+        flow_status(ETL, "f"),
+        flow_nodes(ETL, "f", "0"),
+        expire_due(ETL, 1),
         stalled.check_open(ETL, "f", 0, 1, 1),
         stalled.delivered(ETL),
         stalled.stream_page(ETL, ""),

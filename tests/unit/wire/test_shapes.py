@@ -8,8 +8,8 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import Request, finish_and_fetch
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flows.deadlines import expire_due
-from glidemq_orchestrate.flows.node_status import flow_nodes
+from glidemq_orchestrate.flows.home import expire_due
+from glidemq_orchestrate.flows.node_table import flow_nodes
 from glidemq_orchestrate.jobs.changes import remove_jobs, retry_jobs, revoke_job
 from glidemq_orchestrate.queues.limits import limit_group
 from glidemq_orchestrate.registry import consumers

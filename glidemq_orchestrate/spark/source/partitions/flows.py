@@ -13,14 +13,16 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, Superseded
-from glidemq_orchestrate.flows import generation_record
-from glidemq_orchestrate.flows import home as claims
-from glidemq_orchestrate.flows import record as flow_record
-from glidemq_orchestrate.flows import rows as node_rows
 from glidemq_orchestrate.flows.backend import backend_of, path_of, read_status
-from glidemq_orchestrate.flows.node_status import GONE, TimedNode, timed_node, timed_nodes
-from glidemq_orchestrate.flows.ref import FlowRef, Path
-from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.flows.generation import (
+    FlowRef,
+    current_generation,
+    every_generation,
+    record_fields,
+)
+from glidemq_orchestrate.flows.home import home_of, home_queues
+from glidemq_orchestrate.flows.node_table import GONE, TimedNode, rows_page, timed_node, timed_nodes
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, At, Span, Times, cut_sorted, page
 from glidemq_orchestrate.wire.call import Op, ask, ask_all
@@ -87,7 +89,7 @@ class ListedFlow(NamedTuple):
     home: QueueKeys
     stored_as: str
     status: FlowStatus
-    path: Path
+    path: str
 
 
 def plan(prefix: str, wanted: WantedFlows, size: int) -> Op[list[FlowSpan]]:
@@ -95,7 +97,7 @@ def plan(prefix: str, wanted: WantedFlows, size: int) -> Op[list[FlowSpan]]:
     if wanted.ids is not None:
         unique = tuple(dict.fromkeys(wanted.ids))
         return [FlowSpan(ids=unique[first : first + size]) for first in range(0, len(unique), size)]
-    homes = yield from ask(claims.homes(prefix))
+    homes = yield from ask(home_queues(prefix))
     if wanted.homes is not None:
         homes = [home for home in homes if home in wanted.homes]
     found: list[FlowSpan] = []
@@ -145,9 +147,7 @@ def read(
     found: list[ListedFlow] = []
     for first in range(0, len(places), PER_TRIP):
         some_places = places[first : first + PER_TRIP]
-        records = yield from ask_all(
-            [flow_record.record_fields(home, stored) for home, stored in some_places]
-        )
+        records = yield from ask_all([record_fields(home, stored) for home, stored in some_places])
         for (home, one), record in zip(some_places, records, strict=True):
             if "digest" in record:
                 flow = ListedFlow(home, one, read_status(home, one, record), path_of(record.get("path")))
@@ -167,7 +167,7 @@ def nodes(flow: ListedFlow, cursor: str) -> Op[tuple[list[TimedNode], str | None
             return found, None if following == "0" else following
     except (FlowNotFound, FlowExpired, Superseded):
         return [], None
-    following, rows = yield from ask(node_rows.node_table(flow.home, flow.stored_as, cursor))
+    following, rows = yield from ask(rows_page(flow.home, flow.stored_as, cursor))
     asking = [
         timed_node(QueueKeys(flow.home.prefix, row[1]), row[2], name, json.dumps(row), GONE)
         for name, row in rows.items()
@@ -197,9 +197,9 @@ def _ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[list[s
 
 def _places(prefix: str, flow_ids: Sequence[str]) -> Op[list[tuple[QueueKeys, str]]]:
     """Where the current generations of flows are; those that do not exist are left out."""
-    owners = yield from ask_all([claims.claimed_by(prefix, one) for one in flow_ids])
+    owners = yield from ask_all([home_of(prefix, one) for one in flow_ids])
     claimed = [(QueueKeys(prefix, owner), one) for one, owner in zip(flow_ids, owners, strict=True) if owner]
-    current = yield from ask_all([generation_record.current(home, one) for home, one in claimed])
+    current = yield from ask_all([current_generation(home, one) for home, one in claimed])
     return [
         (home, found.stored_as if found else one) for (home, one), found in zip(claimed, current, strict=True)
     ]
@@ -209,7 +209,7 @@ def _generations(places: Sequence[tuple[QueueKeys, str]]) -> Op[list[tuple[Queue
     found: list[tuple[QueueKeys, str]] = []
     for first in range(0, len(places), PER_TRIP):
         some = places[first : first + PER_TRIP]
-        every = yield from ask_all([generation_record.every(home, stored) for home, stored in some])
+        every = yield from ask_all([every_generation(home, stored) for home, stored in some])
         for (home, stored), past in zip(some, every, strict=True):
             found += [(home, one.stored_as) for one in past] or [(home, stored)]
     return found

@@ -30,7 +30,7 @@ from dagster_glidemq.sensors.tick import (
 )
 from glidemq_orchestrate import Event, EventReader, FlowProducer, FlowState, FlowStatus
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
-from glidemq_orchestrate.flows.spec import FlowId
+from glidemq_orchestrate.flows.status import FlowId
 from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.wire.keys import check_queue_name
 

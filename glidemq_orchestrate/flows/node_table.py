@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_orchestrate.errors import FailedNode
-from glidemq_orchestrate.flows.rows import LAST_RANK, read_row
-from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.status import NodeStatus
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import worker_of
 from glidemq_orchestrate.jobs.job import started
 from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, command, function
 from glidemq_orchestrate.wire.codec import decode as decode_json
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.stored import moment, number, read_progress
+from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 200
 GONE: Final = "its job was removed"
@@ -214,3 +215,96 @@ class Inputs:
     texts: dict[str, str]
     removed: list[str]
     has_open: bool = False
+
+
+LAST_RANK: Final = 1e9  # for unreadable nodes; no flow has so many nodes
+TABLE_PAGE: Final = 200
+
+
+def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
+    """Store rows of the node table."""
+    words = [word for pair in rows.items() for word in pair]
+    return command("HSET", f"{home.flow(flow_id)}:nodes", *words, decode=replies.anything)
+
+
+def read_rows(ref: FlowRef) -> Op[dict[str, Row]]:
+    """The row of every node by name, dependencies before dependents. Works for every path."""
+    found: dict[str, Row] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(rows_page(ref.home, ref.flow_id, cursor))
+        found |= page
+        if cursor == "0":
+            return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def rows_page(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Row]]]:
+    """A page of a flow's node table: the next cursor (``0`` at the end), and the row of each node."""
+
+    def decode(reply: Any) -> tuple[str, dict[str, Row]]:
+        rows = {name: flat_row(text) for name, text in replies.pairs(reply[1]).items()}
+        return reply[0], {name: row for name, row in rows.items() if row}
+
+    return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
+
+
+_NUMBERS: Final = frozenset({int, float})
+
+
+Row = tuple[Any, ...]
+"""Rank, queue, job id, job and dependencies of a node; a tuple, to spare the garbage collector."""
+
+
+def flat_row(text: str) -> Row | None:
+    """A row of the node table; None if it is not valid."""
+    row = parsed(text)
+    if not isinstance(row, list) or len(row) < 4 or not replies.TEXT.issuperset(map(type, row[1:])):
+        return None
+    return tuple(row) if type(row[0]) in _NUMBERS and 0 <= row[0] < LAST_RANK else None
+
+
+def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
+    """``flat_row`` with the dependencies as a tuple."""
+    if (row := flat_row(text)) is None:
+        return None
+    rank, queue, job_id, job = row[:4]
+    return (rank, queue, job_id, job, row[4:])
+
+
+def some_rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str | None]]:
+    """Rows of the node table by name; None for a missing node."""
+    return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
+
+
+What = Literal["alone", "follow", "completed", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The requested change.
+
+    Attributes:
+        what: ``alone`` or ``follow``: rerun them, alone or with all that follow; else the state in which to
+            end them.
+        request: The idempotency key.
+        text: The result as JSON, or the reason.
+    """
+
+    what: What
+    request: str
+    text: str = ""
+
+    @classmethod
+    def rerun(cls, request: str, *, dependents: bool) -> Change:
+        """A rerun."""
+        return cls("follow" if dependents else "alone", request)
+
+    @property
+    def token(self) -> str:
+        """The request in the form stored in jobs."""
+        return hashlib.sha256(self.request.encode(errors="replace")).hexdigest()[:16]
+
+
+def requests(queue: QueueKeys, job_id: str) -> Call[list[str]]:
+    """The tokens of the last requests that changed a node."""
+    return job_hash.get(queue, job_id, "gmo:requests", lambda reply: (reply or "").split(","))
