@@ -45,18 +45,7 @@ HUGE = 10**5000  # has no repr
 SECRET = "hunter2"
 
 
-class Named(Protocol):
-    def name(self) -> str: ...
-
-
-class Pet:
-    def name(self) -> str:
-        return "Rex"
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "expected"),
-    [
+WRONG_TYPES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: Backoff("fixed", "5"), InvalidJob, "delay must be a timedelta or a number of"),  # type: ignore[arg-type]
         (lambda: Backoff(jitter=HUGE), InvalidJob, "jitter must be between 0 and 1, got a value of type int"),
         (lambda: Ordering("k", rate_limit=3), InvalidJob, "rate_limit must be RateLimit or None, got int"),  # type: ignore[arg-type]
@@ -87,13 +76,22 @@ class Pet:
         (lambda: Queue("a", URL, compression=HUGE), ConfigurationError, "compression a value of type int"),  # type: ignore[arg-type]
         (lambda: Queue("a", URL).add_and_wait("x", timeout="5"), ConfigurationError, "timeout must be a timedelta"),  # type: ignore[arg-type]  # noqa: E501
         (lambda: ConnectionSettings(URL, socket_timeout=[HUGE]), ConfigurationError, "seconds, got list"),  # type: ignore[arg-type]
-    ],
-)  # fmt: skip
-def test_an_argument_of_the_wrong_type_is_named(
-    make: Callable[[], Any], error: type[Exception], expected: str
-) -> None:
-    with pytest.raises(error, match=expected):
-        make()
+    ]  # fmt: skip
+
+
+class Named(Protocol):
+    def name(self) -> str: ...
+
+
+class Pet:
+    def name(self) -> str:
+        return "Rex"
+
+
+def test_an_argument_of_the_wrong_type_is_named(subtests: pytest.Subtests) -> None:
+    for make, error, expected in WRONG_TYPES:
+        with subtests.test(make=make), pytest.raises(error, match=expected):
+            make()
 
 
 async def test_so_is_one_of_an_awaitable_call() -> None:
@@ -121,33 +119,34 @@ def test_an_error_that_no_argument_explains_stays_as_it_is() -> None:
     assert "submit" in vars(FlowProducer)
 
 
-@pytest.mark.parametrize(
-    ("value", "hint", "expected"),
-    [
-        (1, int, True),
-        (True, int, False),
-        (1, float, True),
-        ("x", float, False),
-        (None, int | None, True),
-        ("a", Literal["a", "b"], True),
-        (["a"], Literal["a", "b"], False),
-        ("all_done", Rule, True),
-        ("nope", Rule, False),
-        ("abc", Sequence[str], False),
-        (["a", 1], Sequence[str], False),
-        ({"a"}, Sequence[str], True),
-        ({"a": 1}, Mapping[str, int], True),
-        ({"a": "x"}, Mapping[str, int], False),
-        ((1, timedelta(1)), tuple[int, timedelta], True),
-        ((1,), tuple[int, timedelta], False),
-        (Pet(), Named, True),
-        (5, Named, False),
-        (object(), Any, True),
-        (datetime.now(UTC), Path | datetime, True),
-    ],
-)
-def test_what_fits(*, value: Any, hint: Any, expected: bool) -> None:
-    assert fits(value, hint) is expected
+FITTING: list[tuple[Any, Any, bool]] = [
+    (1, int, True),
+    (True, int, False),
+    (1, float, True),
+    ("x", float, False),
+    (None, int | None, True),
+    ("a", Literal["a", "b"], True),
+    (["a"], Literal["a", "b"], False),
+    ("all_done", Rule, True),
+    ("nope", Rule, False),
+    ("abc", Sequence[str], False),
+    (["a", 1], Sequence[str], False),
+    ({"a"}, Sequence[str], True),
+    ({"a": 1}, Mapping[str, int], True),
+    ({"a": "x"}, Mapping[str, int], False),
+    ((1, timedelta(1)), tuple[int, timedelta], True),
+    ((1,), tuple[int, timedelta], False),
+    (Pet(), Named, True),
+    (5, Named, False),
+    (object(), Any, True),
+    (datetime.now(UTC), Path | datetime, True),
+]
+
+
+def test_what_fits(subtests: pytest.Subtests) -> None:
+    for value, hint, expected in FITTING:
+        with subtests.test(value=value):
+            assert fits(value, hint) is expected
 
 
 def test_the_elements_of_an_iterator_are_left_to_the_call() -> None:

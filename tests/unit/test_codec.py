@@ -27,6 +27,52 @@ JSON = st.recursive(
 ).filter(lambda value: "\\ud" not in json.dumps(value))
 
 
+UNREADABLE: list[str] = [
+    "{",
+    "hunter2",
+    "[" * 100_000,
+    "gz:",
+    "gz:hunter2",
+    "gz:" + base64.b64encode(b"hunter2").decode(),
+    pack('"hunter2"')[:-8],
+    "gz:" + base64.b64encode(gzip.compress(b"\xff\xfe")).decode(),
+    "gz:" + base64.b64encode(gzip.compress(b'"' + b"x" * MAX_PAYLOAD_BYTES + b'"')).decode(),
+]
+
+READ_BY_JSON: list[str] = [
+    "NaN",
+    "[-Infinity]",
+    "1e400",
+    '"\\ud83d"',
+    "1" * 400,
+    '{"a":1,"a":2}',
+    "-0",
+    "0.1e1",
+    ' [1\t,"\x7f"]\r\n',
+    "[[" * 200 + "]]" * 200,
+]
+
+NOT_READ_BY_JSON: list[str] = [
+    "01",
+    "1.",
+    ".5",
+    "+1",
+    '"\x01"',
+    '"\\x"',
+    "[1,]",
+    "\ufeff1",
+    "1 2",
+    "1" * 5_000,
+]
+
+STORED_TEXTS: list[tuple[str, str]] = [
+    ("plain ü", "plain ü"),
+    ("\udcff", "\ufffd"),
+    ("a\ud800b", "a\ufffdb"),
+    ("\ud83d\udc4d", "\ufffd\ufffd"),
+]
+
+
 @given(JSON)
 def test_what_is_encoded_comes_back_plain_and_packed(value: Any) -> None:
     text = encode(value, where="x")
@@ -71,57 +117,45 @@ def deep() -> list[Any]:
 SECRET = "hunter2"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        float("nan"),
-        float("inf"),
-        {"a": [-float("inf")]},
-        {SECRET},
-        {"a": {SECRET}},
-        b"hunter2",
-        {SECRET: object()},
-        {1: SECRET},
-        {"a": [{None: SECRET}]},
-        {True: SECRET},
-        {("a",): SECRET},
-        circle(),
-        deep(),
-        SECRET + "\ud800",
-    ],
-    ids=range(14),
-)
-def test_what_is_not_json_is_refused_without_showing_it(value: Any) -> None:
-    with pytest.raises(EncodeError, match=r"^result of job 7 is not JSON: ") as refused:
-        encode(value, where="result of job 7")
-    assert refused.value.where == "result of job 7"
-    assert SECRET not in str(refused.value)
+NOT_JSON: list[Any] = [
+    float("nan"),
+    float("inf"),
+    {"a": [-float("inf")]},
+    {SECRET},
+    {"a": {SECRET}},
+    b"hunter2",
+    {SECRET: object()},
+    {1: SECRET},
+    {"a": [{None: SECRET}]},
+    {True: SECRET},
+    {("a",): SECRET},
+    circle(),
+    deep(),
+    SECRET + "\ud800",
+]
 
 
-@pytest.mark.parametrize("text", [None, ""])
-def test_nothing_stored_is_none(text: str | None) -> None:
-    assert decode(text, where="x") is None
+def test_what_is_not_json_is_refused_without_showing_it(subtests: pytest.Subtests) -> None:
+    for value in NOT_JSON:
+        with subtests.test(value=value):
+            with pytest.raises(EncodeError, match=r"^result of job 7 is not JSON: ") as refused:
+                encode(value, where="result of job 7")
+            assert refused.value.where == "result of job 7"
+            assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "hunter2",
-        "[" * 100_000,
-        "gz:",
-        "gz:hunter2",
-        "gz:" + base64.b64encode(b"hunter2").decode(),
-        pack('"hunter2"')[:-8],
-        "gz:" + base64.b64encode(gzip.compress(b"\xff\xfe")).decode(),
-        "gz:" + base64.b64encode(gzip.compress(b'"' + b"x" * MAX_PAYLOAD_BYTES + b'"')).decode(),
-    ],
-    ids=range(9),
-)
-def test_what_cannot_be_read_is_refused_without_showing_it(text: str) -> None:
-    with pytest.raises(DecodeError, match=r"^data of job 7 is not JSON: \w+$") as refused:
-        decode(text, where="data of job 7")
-    assert SECRET not in str(refused.value)
+def test_nothing_stored_is_none(subtests: pytest.Subtests) -> None:
+    for text in (None, ""):
+        with subtests.test(text=text):
+            assert decode(text, where="x") is None
+
+
+def test_what_cannot_be_read_is_refused_without_showing_it(subtests: pytest.Subtests) -> None:
+    for text in UNREADABLE:
+        with subtests.test(text=text):
+            with pytest.raises(DecodeError, match=r"^data of job 7 is not JSON: \w+$") as refused:
+                decode(text, where="data of job 7")
+            assert SECRET not in str(refused.value)
 
 
 def test_a_packed_payload_of_the_full_size_is_read() -> None:
@@ -178,72 +212,54 @@ class Row:
     a: int = 1
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(Shown(held=1), '{"shown":1}'), (Number.A, "1"), ({Text.A: Text.A}, '{"x":"x"}')],
-    ids=["shown", "number", "text"],
-)
-def test_what_json_takes_for_its_own_is_taken_so(value: Any, text: str) -> None:
-    assert encode(value, where="x") == text
-    assert encode([value], where="x") == f"[{text}]"
+TAKEN_BY_JSON: list[tuple[Any, str]] = [
+    (Shown(held=1), '{"shown":1}'),
+    (Number.A, "1"),
+    ({Text.A: Text.A}, '{"x":"x"}'),
+]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Plain.A,
-        Row(),
-        uuid.UUID(int=1),
-        dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
-        dt.timedelta(1),
-        decimal.Decimal(1),
-        bytearray(b"x"),
-        types.MappingProxyType({"a": 1}),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_json_does_not_take_is_refused(value: Any) -> None:
-    for whole in (value, [value], {"a": {"b": value}}):
-        with pytest.raises(EncodeError):
-            encode(whole, where="x")
+def test_what_json_takes_for_its_own_is_taken_so(subtests: pytest.Subtests) -> None:
+    for value, text in TAKEN_BY_JSON:
+        with subtests.test(value=value):
+            assert encode(value, where="x") == text
+            assert encode([value], where="x") == f"[{text}]"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NaN",
-        "[-Infinity]",
-        "1e400",
-        '"\\ud83d"',
-        "1" * 400,
-        '{"a":1,"a":2}',
-        "-0",
-        "0.1e1",
-        ' [1\t,"\x7f"]\r\n',
-        "[[" * 200 + "]]" * 200,
-    ],
-)
-def test_what_json_reads_is_read_so(text: str) -> None:
-    assert repr(decode(text, where="x")) == repr(json.loads(text))
+NOT_TAKEN_BY_JSON: list[Any] = [
+    Plain.A,
+    Row(),
+    uuid.UUID(int=1),
+    dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    dt.timedelta(1),
+    decimal.Decimal(1),
+    bytearray(b"x"),
+    types.MappingProxyType({"a": 1}),
+]
 
 
-@pytest.mark.parametrize(
-    "text", ["01", "1.", ".5", "+1", '"\x01"', '"\\x"', "[1,]", "\ufeff1", "1 2", "1" * 5_000]
-)
-def test_what_json_does_not_read_is_refused(text: str) -> None:
-    with pytest.raises(DecodeError):
-        decode(text, where="x")
+def test_what_json_does_not_take_is_refused(subtests: pytest.Subtests) -> None:
+    for value in NOT_TAKEN_BY_JSON:
+        with subtests.test(value=value):
+            for whole in (value, [value], {"a": {"b": value}}):
+                with pytest.raises(EncodeError):
+                    encode(whole, where="x")
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain ü", "plain ü"),
-        ("\udcff", "\ufffd"),
-        ("a\ud800b", "a\ufffdb"),
-        ("\ud83d\udc4d", "\ufffd\ufffd"),
-    ],
-)
-def test_any_stored_text_can_be_made_readable(text: str, shown: str) -> None:
-    assert readable(text) == shown
-    readable(text).encode()
+def test_what_json_reads_is_read_so(subtests: pytest.Subtests) -> None:
+    for text in READ_BY_JSON:
+        with subtests.test(text=text):
+            assert repr(decode(text, where="x")) == repr(json.loads(text))
+
+
+def test_what_json_does_not_read_is_refused(subtests: pytest.Subtests) -> None:
+    for text in NOT_READ_BY_JSON:
+        with subtests.test(text=text), pytest.raises(DecodeError):
+            decode(text, where="x")
+
+
+def test_any_stored_text_can_be_made_readable(subtests: pytest.Subtests) -> None:
+    for text, shown in STORED_TEXTS:
+        with subtests.test(text=text):
+            assert readable(text) == shown
+            readable(text).encode()

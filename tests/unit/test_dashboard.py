@@ -6,6 +6,13 @@ import pytest
 
 from glidemq_orchestrate.dashboard import check_templates, link_to
 
+WRONG_URLS: list[tuple[str, str]] = [
+    ("https://x/{flowid}", "a place that is not known; it may contain {flow_id}, {queue} and {job_id}"),
+    ("https://x/{queue!r}", "a place that is not known"),
+    ("ftp://x/{queue}", "must begin with http:// or https://"),
+    ("https://", "must begin with http:// or https://"),
+]
+
 
 def test_the_first_url_whose_places_are_known_is_the_link() -> None:
     templates = check_templates("https://mq/f/{flow_id} https://mq/q/{queue}")
@@ -13,15 +20,7 @@ def test_the_first_url_whose_places_are_known_is_the_link() -> None:
     assert link_to(templates, {"queue": "etl"}) == "https://mq/q/etl"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("https://x/{flowid}", "a place that is not known; it may contain {flow_id}, {queue} and {job_id}"),
-        ("https://x/{queue!r}", "a place that is not known"),
-        ("ftp://x/{queue}", "must begin with http:// or https://"),
-        ("https://", "must begin with http:// or https://"),
-    ],
-)
-def test_another_place_or_scheme_is_refused_with_what_may_be_there(text: str, expected: str) -> None:
-    with pytest.raises(ValueError, match=expected.replace("{", r"\{")):
-        check_templates(text)
+def test_another_place_or_scheme_is_refused_with_what_may_be_there(subtests: pytest.Subtests) -> None:
+    for text, expected in WRONG_URLS:
+        with subtests.test(text=text), pytest.raises(ValueError, match=expected.replace("{", r"\{")):
+            check_templates(text)

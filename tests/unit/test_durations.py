@@ -46,6 +46,50 @@ BAD: list[Any] = [-1, -0.5, math.nan, math.inf, True, "5", [5], timedelta(second
 NODE = FlowNode("a", queue="q", job="j")
 
 
+SHORT_TEXTS: list[tuple[str, timedelta | None]] = [
+    ("5m", timedelta(minutes=5)),
+    ("1h30m", timedelta(minutes=90)),
+    ("1.5h", timedelta(minutes=90)),
+    ("250ms", timedelta(milliseconds=250)),
+    ("2d", timedelta(days=2)),
+    ("10s", timedelta(seconds=10)),
+    ("2w", timedelta(weeks=2)),
+    ("PT5M", timedelta(minutes=5)),
+    ("", None),
+    ("5", None),
+    ("m5", None),
+    ("1.2.3s", None),
+    ("999999999999d", None),
+]
+
+TEXTS: list[tuple[Any, timedelta]] = [
+    ("5m", timedelta(minutes=5)),
+    ("PT1H30M", timedelta(minutes=90)),
+    ("P1DT0.5S", timedelta(days=1, milliseconds=500)),
+    ("P2W", timedelta(weeks=2)),
+    (" 30 ", timedelta(seconds=30)),
+    ("2.5", timedelta(seconds=2.5)),
+    (30, timedelta(seconds=30)),
+    (timedelta(hours=1), timedelta(hours=1)),
+]
+
+NO_DURATIONS: list[Any] = [
+    "",
+    "P",
+    "PT",
+    "soon",
+    "-5",
+    "-PT5M",
+    "inf",
+    "nan",
+    "5 m",
+    "1e400",
+    None,
+    True,
+    "9" * 99,
+]
+
+
 def _flow(**about: Any) -> Any:
     return check_flow(FlowSpec("x", [FlowNode("a", queue="q", job="j")], **about))
 
@@ -107,19 +151,22 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", TAKERS)
-def test_seconds_are_taken_as_a_number(name: str) -> None:
-    TAKERS[name](90)
-    TAKERS[name](90.0)
-    TAKERS[name](timedelta(seconds=90) if name != "interval" else timedelta(seconds=5))
+def test_seconds_are_taken_as_a_number(subtests: pytest.Subtests) -> None:
+    for name, take in TAKERS.items():
+        with subtests.test(name=name):
+            take(90)
+            take(90.0)
+            take(timedelta(seconds=90) if name != "interval" else timedelta(seconds=5))
 
 
-@pytest.mark.parametrize("value", BAD, ids=lambda value: f"{value!s:.12}")
-@pytest.mark.parametrize("name", [*TAKERS, *CALLS])
-def test_what_is_no_duration_is_refused_by_the_name_of_the_argument(name: str, value: Any) -> None:
-    take = TAKERS.get(name) or CALLS[name]
-    with pytest.raises((GlideMQError, ValueError, TypeError), match=name.rpartition(": ")[2]):
-        take(value)
+def test_what_is_no_duration_is_refused_by_the_name_of_the_argument(subtests: pytest.Subtests) -> None:
+    for name, take in (TAKERS | CALLS).items():
+        for value in BAD:
+            with (
+                subtests.test(name=name, value=value),
+                pytest.raises((GlideMQError, ValueError, TypeError), match=name.rpartition(": ")[2]),
+            ):
+                take(value)
 
 
 async def test_an_awaitable_call_refuses_it_as_well() -> None:
@@ -138,26 +185,10 @@ def test_a_number_and_a_timedelta_are_equal_once_they_are_options() -> None:
     assert RetryLater(5).delay == timedelta(seconds=5)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("5m", timedelta(minutes=5)),
-        ("1h30m", timedelta(minutes=90)),
-        ("1.5h", timedelta(minutes=90)),
-        ("250ms", timedelta(milliseconds=250)),
-        ("2d", timedelta(days=2)),
-        ("10s", timedelta(seconds=10)),
-        ("2w", timedelta(weeks=2)),
-        ("PT5M", timedelta(minutes=5)),
-        ("", None),
-        ("5", None),
-        ("m5", None),
-        ("1.2.3s", None),
-        ("999999999999d", None),
-    ],
-)
-def test_short_texts_are_for_files(text: str, expected: timedelta | None) -> None:
-    assert from_text(text) == expected
+def test_short_texts_are_for_files(subtests: pytest.Subtests) -> None:
+    for text, expected in SHORT_TEXTS:
+        with subtests.test(text=text):
+            assert from_text(text) == expected
 
 
 def test_a_flow_file_may_have_numbers_iso_8601_and_short_texts() -> None:
@@ -177,29 +208,16 @@ def test_a_flow_file_may_have_numbers_iso_8601_and_short_texts() -> None:
         flow("5 parsecs")
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("5m", timedelta(minutes=5)),
-        ("PT1H30M", timedelta(minutes=90)),
-        ("P1DT0.5S", timedelta(days=1, milliseconds=500)),
-        ("P2W", timedelta(weeks=2)),
-        (" 30 ", timedelta(seconds=30)),
-        ("2.5", timedelta(seconds=2.5)),
-        (30, timedelta(seconds=30)),
-        (timedelta(hours=1), timedelta(hours=1)),
-    ],
-)
-def test_a_setting_may_be_text(value: Any, expected: timedelta) -> None:
-    assert setting_duration("X", value) == expected
+def test_a_setting_may_be_text(subtests: pytest.Subtests) -> None:
+    for value, expected in TEXTS:
+        with subtests.test(value=value):
+            assert setting_duration("X", value) == expected
 
 
-@pytest.mark.parametrize(
-    "value", ["", "P", "PT", "soon", "-5", "-PT5M", "inf", "nan", "5 m", "1e400", None, True, "9" * 99]
-)
-def test_a_setting_that_is_no_duration_is_refused_by_its_name(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"^X must "):
-        setting_duration("X", value)
+def test_a_setting_that_is_no_duration_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+    for value in NO_DURATIONS:
+        with subtests.test(value=value), pytest.raises(ConfigurationError, match=r"^X must "):
+            setting_duration("X", value)
 
 
 def test_the_address_may_have_durations_as_text() -> None:

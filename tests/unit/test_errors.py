@@ -76,11 +76,12 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_errors_and_signals_cross_processes_as_they_are(error: Exception) -> None:
-    found = pickle.loads(pickle.dumps(error))
-    assert (type(found), str(found), found.args) == (type(error), str(error), error.args)
-    assert repr(vars(found)) == repr(vars(error))
+def test_errors_and_signals_cross_processes_as_they_are(subtests: pytest.Subtests) -> None:
+    for error in EXAMPLES:
+        with subtests.test(error=error):
+            found = pickle.loads(pickle.dumps(error))
+            assert (type(found), str(found), found.args) == (type(error), str(error), error.args)
+            assert repr(vars(found)) == repr(vars(error))
 
 
 def test_no_error_is_left_out_of_that() -> None:

@@ -31,9 +31,10 @@ def test_every_key_of_the_libraries_is_in_the_table() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("name", get_args(KeyName))
-def test_every_key_of_the_clients_is_in_the_table(name: KeyName) -> None:
-    assert life_of(ETL.key(name)) is not None
+def test_every_key_of_the_clients_is_in_the_table(subtests: pytest.Subtests) -> None:
+    for name in get_args(KeyName):
+        with subtests.test(name=name):
+            assert life_of(ETL.key(name)) is not None
 
 
 def test_keys_outside_a_queue_are_in_the_table() -> None:

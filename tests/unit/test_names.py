@@ -43,6 +43,9 @@ KEYS = QueueKeys("glide", "q")
 T = 1_700_000_000_000
 
 
+NOT_TEXT: list[str] = ["queue name", "job id", "flow id", "flow name", "node name", "job name", "label"]
+
+
 def flow(name: str = "f", node: str = "a", queue: str = "q", job: str = "j", **labels: str) -> Any:
     return check_flow(FlowSpec(name, [FlowNode(node, queue=queue, job=job)], labels=labels))
 
@@ -94,28 +97,27 @@ PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_name_is_bounded_wherever_it_enters(place: str) -> None:
-    use, most = PLACES[place]
-    use("x" * most)
-    kind = place.split(" of ", maxsplit=1)[0].split(",", maxsplit=1)[0]
-    for name in ("", "x" * (most + 1), "x" * 20_000_000, "half \ud800", "ä" * most + "\udfff"):
-        with pytest.raises((ConfigurationError, InvalidJob, InvalidFlow)) as refused:
-            use(name)
-        message = str(refused.value)
-        assert kind in message
-        assert "1 to" in message
-        assert len(message) < 300
-        message.encode()  # a terminal can show it
+def test_a_name_is_bounded_wherever_it_enters(subtests: pytest.Subtests) -> None:
+    for place, (use, most) in PLACES.items():
+        with subtests.test(place=place):
+            use("x" * most)
+            kind = place.split(" of ", maxsplit=1)[0].split(",", maxsplit=1)[0]
+            for name in ("", "x" * (most + 1), "x" * 20_000_000, "half \ud800", "ä" * most + "\udfff"):
+                with pytest.raises((ConfigurationError, InvalidJob, InvalidFlow)) as refused:
+                    use(name)
+                message = str(refused.value)
+                assert kind in message
+                assert "1 to" in message
+                assert len(message) < 300
+                message.encode()  # a terminal can show it
 
 
-@pytest.mark.parametrize("name", [None, 3, b"x", ["x"]])
-@pytest.mark.parametrize(
-    "place", ["queue name", "job id", "flow id", "flow name", "node name", "job name", "label"]
-)
-def test_a_name_that_is_not_text_is_refused(place: str, name: Any) -> None:
-    with pytest.raises(GlideMQError, match=place):
-        PLACES[place][0](name)
+def test_a_name_that_is_not_text_is_refused(subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = [None, 3, b"x", ["x"]]
+    for name in wrong:
+        for place in NOT_TEXT:
+            with subtests.test(name=name, place=place), pytest.raises(GlideMQError, match=place):
+                PLACES[place][0](name)
 
 
 def test_names_of_orchestrators_are_accepted() -> None:

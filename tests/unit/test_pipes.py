@@ -49,25 +49,31 @@ def test_several_jobs_of_a_process_have_contexts_of_their_own() -> None:
     assert methods == [["opened", "report_asset_materialization", "closed"], ["opened", "log", "closed"]]
 
 
-@pytest.mark.parametrize("data", [None, 7, [], {}, {"dagster_pipes": {}}, {"dagster_pipes": "x"}])
-def test_a_job_of_another_producer_is_refused(data: Any) -> None:
-    assert not is_pipes_job(context(data))
-    with pytest.raises(ConfigurationError, match="was not submitted by PipesGlideMQClient"):
-        open_pipes(context(data))
+def test_a_job_of_another_producer_is_refused(subtests: pytest.Subtests) -> None:
+    foreign: list[Any] = [None, 7, [], {}, {"dagster_pipes": {}}, {"dagster_pipes": "x"}]
+    for data in foreign:
+        with subtests.test(data=data):
+            assert not is_pipes_job(context(data))
+            with pytest.raises(ConfigurationError, match="was not submitted by PipesGlideMQClient"):
+                open_pipes(context(data))
 
 
-@pytest.mark.parametrize("letter", ["x", "é", "😀"])
-def test_long_log_lines_and_stack_traces_are_shortened(letter: str) -> None:
-    text = letter * 1_000_000
-    for message in (
-        {"method": "log", "params": {"message": text, "level": "INFO"}},
-        {"method": "log_external_stream", "params": {"stream": "stdout", "text": text, "extras": {}}},
-        {"method": "closed", "params": {"exception": {"message": text, "stack": [text], "name": "E"}}},
-    ):
-        short = shortened(message)
-        assert len(short) <= MAX_MESSAGE_BYTES
-        assert json.loads(short)["method"] == message["method"]
-        assert " ... (shortened)" in short
+def test_long_log_lines_and_stack_traces_are_shortened(subtests: pytest.Subtests) -> None:
+    for letter in ("x", "é", "😀"):
+        with subtests.test(letter=letter):
+            text = letter * 1_000_000
+            for message in (
+                {"method": "log", "params": {"message": text, "level": "INFO"}},
+                {"method": "log_external_stream", "params": {"stream": "stdout", "text": text, "extras": {}}},
+                {
+                    "method": "closed",
+                    "params": {"exception": {"message": text, "stack": [text], "name": "E"}},
+                },
+            ):
+                short = shortened(message)
+                assert len(short) <= MAX_MESSAGE_BYTES
+                assert json.loads(short)["method"] == message["method"]
+                assert " ... (shortened)" in short
 
 
 def test_a_report_that_is_too_large_is_an_error_of_the_handler() -> None:

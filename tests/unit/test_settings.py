@@ -14,29 +14,95 @@ from glidemq_orchestrate.clients.doctor import examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, Endpoint
 
+PLACES: list[tuple[str, str, bool, list[str], str, int]] = [
+    ("valkey://h:1/2", "single", False, ["h:1"], "", 2),
+    ("valkeys://h", "single", True, ["h:6379"], "", 0),
+    ("redis://u:p@h", "single", False, ["h:6379"], "", 0),
+    ("rediss://[::1]:7?db=3", "single", True, ["[::1]:7"], "", 3),
+    ("valkey://", "single", False, ["localhost:6379"], "", 0),
+    ("unix:///tmp/x%20y.sock?db=4", "single", False, ["/tmp/x y.sock"], "", 4),
+    ("valkey+unix:///tmp/x.sock", "single", False, ["/tmp/x.sock"], "", 0),
+    ("valkey+cluster://a:1,b", "cluster", False, ["a:1", "b:6379"], "", 0),
+    ("rediss+cluster://u:p@a:1", "cluster", True, ["a:1"], "", 0),
+    ("valkey+sentinel://a,b:2/main", "sentinel", False, ["a:26379", "b:2"], "main", 0),
+    ("valkeys+sentinel://u:p@a/my%2Fmain/5", "sentinel", True, ["a:26379"], "my/main", 5),
+]
 
-@pytest.mark.parametrize(
-    ("url", "kind", "tls", "places", "service", "db"),
-    [
-        ("valkey://h:1/2", "single", False, ["h:1"], "", 2),
-        ("valkeys://h", "single", True, ["h:6379"], "", 0),
-        ("redis://u:p@h", "single", False, ["h:6379"], "", 0),
-        ("rediss://[::1]:7?db=3", "single", True, ["[::1]:7"], "", 3),
-        ("valkey://", "single", False, ["localhost:6379"], "", 0),
-        ("unix:///tmp/x%20y.sock?db=4", "single", False, ["/tmp/x y.sock"], "", 4),
-        ("valkey+unix:///tmp/x.sock", "single", False, ["/tmp/x.sock"], "", 0),
-        ("valkey+cluster://a:1,b", "cluster", False, ["a:1", "b:6379"], "", 0),
-        ("rediss+cluster://u:p@a:1", "cluster", True, ["a:1"], "", 0),
-        ("valkey+sentinel://a,b:2/main", "sentinel", False, ["a:26379", "b:2"], "main", 0),
-        ("valkeys+sentinel://u:p@a/my%2Fmain/5", "sentinel", True, ["a:26379"], "my/main", 5),
-    ],
-)
-def test_an_url_holds_where_the_servers_are(
-    *, url: str, kind: str, tls: bool, places: list[str], service: str, db: int
-) -> None:
-    read = ConnectionSettings(url)
-    assert [str(place) for place in read.places] == places
-    assert (read.kind, read.tls, read.service, read.db) == (kind, tls, service, db)
+CONFIRMATIONS: list[tuple[str | None, tuple[bool, int] | None]] = [
+    (None, None),
+    ("disk", (True, 0)),
+    ("replicas:1", (False, 1)),
+    ("replicas:12", (False, 12)),
+    ("disk,replicas:2", (True, 2)),
+]
+
+BAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "valkey://h?db=1&passwort=hunter2",
+        {},
+        "option 2 in the query of the URL is unknown: use one of user",
+    ),
+    ("valkey://h/hunter2", {}, "db in the URL must be a whole number"),
+    ("valkey://h?confirm=disc", {}, "confirm must be disk, replicas:N or disk,replicas:N"),
+    ("valkey://h", {"confirm": ""}, "confirm must be disk"),
+    ("valkey://h", {"confirm": "disk,"}, "confirm must be disk"),
+    ("valkey://h", {"confirm": "replicas:0"}, "with N from 1 to 99"),
+    ("valkey://h", {"confirm": "replicas:1,disk"}, "confirm must be disk"),
+    ("valkey://h", {"confirm": True}, "confirm must be disk"),
+    ("valkey://h?confirm_timeout=0", {}, "confirm_timeout in the query of the URL must be a duration"),
+    ("valkey://h", {"confirm_timeout": 0}, "confirm_timeout must be at least a millisecond, got 0"),
+    ("valkey://h?db=" + "9" * 5000, {}, "db in the URL must be a whole number"),
+    ("valkey://h/1/hunter2", {}, "its path is too long"),
+    ("valkey+cluster://h/1", {}, "db must be 0 in a cluster"),
+    ("valkey+sentinel://h", {}, "the service is missing"),
+    ("valkey+cluster://a,:1", {}, "host number 2 is not valid"),
+    ("valkey://hunter2 x", {}, "host number 1 is not valid"),
+    ("valkey://" + "x" * 64, {}, "host number 1 is not valid"),
+    ("valkey://ä" + "x" * 62, {}, "host number 1 is not valid"),
+    ("valkey://h?password=a&b=c#hunter2", {}, "write / . # @ % in a password as %2F"),
+    ("unix:///a%00b", {}, "the path of the socket"),
+    ("valkey://h?password=\udcff", {}, "must be a string"),
+    ("valkey://a,b", {}, "several hosts need"),
+    ("valkey://h", {"ca": "x"}, "ca needs TLS"),
+    ("valkeys://h", {"key": "x"}, "key needs cert"),
+    ("valkey://h", {"sentinel_password": "hunter2"}, r"need a \+sentinel URL"),
+    ("valkey://h", {"connect_timeout": 0}, "connect_timeout must be at least a millisecond, got 0"),
+    ("valkey://h?socket_timeout=soon", {}, "socket_timeout in the query of the URL must be a duration"),
+    ("valkey://h?socket_timeout=nan", {}, "socket_timeout in the query of the URL must be a duration"),
+    ("valkeys://h?verify=1&ssl_cert_reqs=none", {}, "the URL contains verify twice"),
+    ("valkey://:hunter2@h?password=hunter3", {}, "the URL contains password twice"),
+    ("valkey://h/3?db=4", {}, "the URL contains db twice"),
+    ("valkey+cluster://a,b:0", {}, "host number 2 is not valid"),
+    ("valkey+cluster://" + "a," * 1_000, {}, "more than 1,000 hosts"),
+    ("valkeys://h?verify=hunter2", {}, "verify in the query of the URL must be true or false"),
+]
+
+NO_SERVERS: list[str] = [
+        "hunter2", "user:hunter2@h",
+        "http://h", "h:6379", "valkey:h", "amqp://u:hunter2@h", "localhost", "://", "[x",
+        "valkey+cluster+x://h", "valkey+://h", "valkey://u:hunter2@[::1",
+        "valkey://u:hunter2@h:port", "valkey://u:hunter2@h:70000",
+    ]  # fmt: skip
+
+SHOWN: list[tuple[str, str]] = [
+    ("valkey://user:hunter2@h:1/0", "valkey://***@h:1"),
+    ("valkey://:hunter2@h/3", "valkey://***@h:6379/3"),
+    ("valkey://hunter2@h", "valkey://***@h:6379"),
+    ("valkey://h/0?password=hunter2", "valkey://h:6379"),
+    ("valkey://user:hun@ter2@h", "valkey://***@h:6379"),
+    ("valkey://h", "valkey://h:6379"),
+    ("valkeys+cluster://u:hunter2@a:1,[::1]:2?ca=x", "valkeys+cluster://***@a:1,[::1]:2"),
+    ("valkey+sentinel://u:hunter2@a:1,b/main", "valkey+sentinel://***@a:1,b:26379/main"),
+    ("unix://u:hunter2@/run/v.sock?password=hunter2", "unix://***@/run/v.sock"),
+]
+
+
+def test_an_url_holds_where_the_servers_are(subtests: pytest.Subtests) -> None:
+    for url, kind, tls, places, service, db in PLACES:
+        with subtests.test(url=url):
+            read = ConnectionSettings(url)
+            assert [str(place) for place in read.places] == places
+            assert (read.kind, read.tls, read.service, read.db) == (kind, tls, service, db)
 
 
 def test_what_is_given_goes_before_the_url_and_an_url_before_the_defaults() -> None:
@@ -50,24 +116,14 @@ def test_what_is_given_goes_before_the_url_and_an_url_before_the_defaults() -> N
     assert (old.ca, old.verify, old.user) == ("x", False, "u")
 
 
-@pytest.mark.parametrize(
-    ("text", "confirmation"),
-    [
-        (None, None),
-        ("disk", (True, 0)),
-        ("replicas:1", (False, 1)),
-        ("replicas:12", (False, 12)),
-        ("disk,replicas:2", (True, 2)),
-    ],
-)
-def test_confirm_says_what_a_write_must_have_reached(
-    text: str | None, confirmation: tuple[bool, int] | None
-) -> None:
-    assert ConnectionSettings("valkey://h", confirm=text).confirmation == confirmation
-    if text:
-        read = ConnectionSettings(f"valkey://h?confirm={text}&confirm_timeout=0.5")
-        assert (read.confirm, read.confirm_timeout, read.confirmation) == (text, 0.5, confirmation)
-        assert text in repr(ConnectionSettings("valkey://h", confirm=text))
+def test_confirm_says_what_a_write_must_have_reached(subtests: pytest.Subtests) -> None:
+    for text, confirmation in CONFIRMATIONS:
+        with subtests.test(text=text):
+            assert ConnectionSettings("valkey://h", confirm=text).confirmation == confirmation
+            if text:
+                read = ConnectionSettings(f"valkey://h?confirm={text}&confirm_timeout=0.5")
+                assert (read.confirm, read.confirm_timeout, read.confirmation) == (text, 0.5, confirmation)
+                assert text in repr(ConnectionSettings("valkey://h", confirm=text))
 
 
 def test_settings_stand_wherever_an_url_may() -> None:
@@ -82,54 +138,13 @@ def test_settings_stand_wherever_an_url_may() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("url", "options", "expected"),
-    [
-        (
-            "valkey://h?db=1&passwort=hunter2",
-            {},
-            "option 2 in the query of the URL is unknown: use one of user",
-        ),
-        ("valkey://h/hunter2", {}, "db in the URL must be a whole number"),
-        ("valkey://h?confirm=disc", {}, "confirm must be disk, replicas:N or disk,replicas:N"),
-        ("valkey://h", {"confirm": ""}, "confirm must be disk"),
-        ("valkey://h", {"confirm": "disk,"}, "confirm must be disk"),
-        ("valkey://h", {"confirm": "replicas:0"}, "with N from 1 to 99"),
-        ("valkey://h", {"confirm": "replicas:1,disk"}, "confirm must be disk"),
-        ("valkey://h", {"confirm": True}, "confirm must be disk"),
-        ("valkey://h?confirm_timeout=0", {}, "confirm_timeout in the query of the URL must be a duration"),
-        ("valkey://h", {"confirm_timeout": 0}, "confirm_timeout must be at least a millisecond, got 0"),
-        ("valkey://h?db=" + "9" * 5000, {}, "db in the URL must be a whole number"),
-        ("valkey://h/1/hunter2", {}, "its path is too long"),
-        ("valkey+cluster://h/1", {}, "db must be 0 in a cluster"),
-        ("valkey+sentinel://h", {}, "the service is missing"),
-        ("valkey+cluster://a,:1", {}, "host number 2 is not valid"),
-        ("valkey://hunter2 x", {}, "host number 1 is not valid"),
-        ("valkey://" + "x" * 64, {}, "host number 1 is not valid"),
-        ("valkey://ä" + "x" * 62, {}, "host number 1 is not valid"),
-        ("valkey://h?password=a&b=c#hunter2", {}, "write / . # @ % in a password as %2F"),
-        ("unix:///a%00b", {}, "the path of the socket"),
-        ("valkey://h?password=\udcff", {}, "must be a string"),
-        ("valkey://a,b", {}, "several hosts need"),
-        ("valkey://h", {"ca": "x"}, "ca needs TLS"),
-        ("valkeys://h", {"key": "x"}, "key needs cert"),
-        ("valkey://h", {"sentinel_password": "hunter2"}, r"need a \+sentinel URL"),
-        ("valkey://h", {"connect_timeout": 0}, "connect_timeout must be at least a millisecond, got 0"),
-        ("valkey://h?socket_timeout=soon", {}, "socket_timeout in the query of the URL must be a duration"),
-        ("valkey://h?socket_timeout=nan", {}, "socket_timeout in the query of the URL must be a duration"),
-        ("valkeys://h?verify=1&ssl_cert_reqs=none", {}, "the URL contains verify twice"),
-        ("valkey://:hunter2@h?password=hunter3", {}, "the URL contains password twice"),
-        ("valkey://h/3?db=4", {}, "the URL contains db twice"),
-        ("valkey+cluster://a,b:0", {}, "host number 2 is not valid"),
-        ("valkey+cluster://" + "a," * 1_000, {}, "more than 1,000 hosts"),
-        ("valkeys://h?verify=hunter2", {}, "verify in the query of the URL must be true or false"),
-    ],
-)
-def test_a_bad_option_is_named(url: str, options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ConfigurationError, match=expected) as refused:
-        ConnectionSettings(url, **options)
-    assert "hunter2" not in str(refused.value)
-    assert refused.value.__cause__ is None
+def test_a_bad_option_is_named(subtests: pytest.Subtests) -> None:
+    for url, options, expected in BAD_OPTIONS:
+        with subtests.test(url=url):
+            with pytest.raises(ConfigurationError, match=expected) as refused:
+                ConnectionSettings(url, **options)
+            assert "hunter2" not in str(refused.value)
+            assert refused.value.__cause__ is None
 
 
 def test_an_empty_option_is_left_out_and_the_same_one_may_be_given_twice() -> None:
@@ -138,19 +153,12 @@ def test_an_empty_option_is_left_out_and_the_same_one_may_be_given_twice() -> No
     assert (ConnectionSettings(url).user, ConnectionSettings(url).ca) == ("u", None)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "hunter2", "user:hunter2@h",
-        "http://h", "h:6379", "valkey:h", "amqp://u:hunter2@h", "localhost", "://", "[x",
-        "valkey+cluster+x://h", "valkey+://h", "valkey://u:hunter2@[::1",
-        "valkey://u:hunter2@h:port", "valkey://u:hunter2@h:70000",
-    ],
-)  # fmt: skip
-def test_an_url_that_names_no_server_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="name a server") as refused:
-        ConnectionSettings.resolve(url)
-    assert "hunter2" not in str(refused.value)
+def test_an_url_that_names_no_server_is_refused_without_its_password(subtests: pytest.Subtests) -> None:
+    for url in NO_SERVERS:
+        with subtests.test(url=url):
+            with pytest.raises(ConfigurationError, match="name a server") as refused:
+                ConnectionSettings.resolve(url)
+            assert "hunter2" not in str(refused.value)
 
 
 def test_the_environment_names_the_server_where_the_caller_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,28 +170,16 @@ def test_the_environment_names_the_server_where_the_caller_does_not(monkeypatch:
         ConnectionSettings.resolve()
 
 
-@pytest.mark.parametrize("prefix", ["", "a{b", "a}"])
-def test_a_bad_prefix_is_refused(prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match="prefix"):
-        ConnectionSettings.resolve("valkey://h", prefix=prefix)
+def test_a_bad_prefix_is_refused(subtests: pytest.Subtests) -> None:
+    for prefix in ("", "a{b", "a}"):
+        with subtests.test(prefix=prefix), pytest.raises(ConfigurationError, match="prefix"):
+            ConnectionSettings.resolve("valkey://h", prefix=prefix)
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("valkey://user:hunter2@h:1/0", "valkey://***@h:1"),
-        ("valkey://:hunter2@h/3", "valkey://***@h:6379/3"),
-        ("valkey://hunter2@h", "valkey://***@h:6379"),
-        ("valkey://h/0?password=hunter2", "valkey://h:6379"),
-        ("valkey://user:hun@ter2@h", "valkey://***@h:6379"),
-        ("valkey://h", "valkey://h:6379"),
-        ("valkeys+cluster://u:hunter2@a:1,[::1]:2?ca=x", "valkeys+cluster://***@a:1,[::1]:2"),
-        ("valkey+sentinel://u:hunter2@a:1,b/main", "valkey+sentinel://***@a:1,b:26379/main"),
-        ("unix://u:hunter2@/run/v.sock?password=hunter2", "unix://***@/run/v.sock"),
-    ],
-)
-def test_a_shown_url_has_no_secret(url: str, shown: str) -> None:
-    assert ConnectionSettings(url).where == shown
+def test_a_shown_url_has_no_secret(subtests: pytest.Subtests) -> None:
+    for url, shown in SHOWN:
+        with subtests.test(url=url):
+            assert ConnectionSettings(url).where == shown
 
 
 # Pieces of a password as people paste it: nothing is quoted, and each piece is distinct.

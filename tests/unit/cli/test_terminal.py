@@ -48,29 +48,30 @@ def test_what_people_write_stays_as_it_is() -> None:
     assert printable("\x1b[0m") == "␛[0m"
 
 
-@pytest.mark.parametrize("where", ["text", "markup", "table", "tree", "title", "summary"])
-def test_a_console_prints_nothing_from_outside_as_it_is(where: str) -> None:
-    console = SafeConsole(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    status = FlowStatus(FlowId("f"), HOSTILE, FlowState.FAILED, "q", 1, 0, 1, HOSTILE, {}, now, now)
-    node = NodeStatus(HOSTILE, "q", "1", "j", (), JobState.FAILED, 1, HOSTILE, None, now, now)
-    table = Table("a")
-    table.add_row(HOSTILE)
-    shown = {
-        "text": Text(HOSTILE, style="red"),
-        "markup": f"[red]{HOSTILE}[/]",
-        "table": table,
-        "tree": flow_view(status, [node]),
-        "title": Panel("x", title=Text(HOSTILE)),
-        "summary": summary_table("x", [{"a": HOSTILE}]),
-    }[where]
-    console.print(shown)
-    output = console.file.getvalue()  # type: ignore[attr-defined]  # it was made of one
-    assert "\x1b[31mred" not in output
-    assert "red␛" in output
-    assert not {"\x9b", "\u202e", "\x07", "\udcff"} & set(output)
-    if where in ("text", "markup"):
-        assert "\x1b[31m" in output, "its own colours work"
+def test_a_console_prints_nothing_from_outside_as_it_is(subtests: pytest.Subtests) -> None:
+    for where in ("text", "markup", "table", "tree", "title", "summary"):
+        with subtests.test(where=where):
+            console = SafeConsole(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
+            now = datetime(2026, 1, 1, tzinfo=UTC)
+            status = FlowStatus(FlowId("f"), HOSTILE, FlowState.FAILED, "q", 1, 0, 1, HOSTILE, {}, now, now)
+            node = NodeStatus(HOSTILE, "q", "1", "j", (), JobState.FAILED, 1, HOSTILE, None, now, now)
+            table = Table("a")
+            table.add_row(HOSTILE)
+            shown = {
+                "text": Text(HOSTILE, style="red"),
+                "markup": f"[red]{HOSTILE}[/]",
+                "table": table,
+                "tree": flow_view(status, [node]),
+                "title": Panel("x", title=Text(HOSTILE)),
+                "summary": summary_table("x", [{"a": HOSTILE}]),
+            }[where]
+            console.print(shown)
+            output = console.file.getvalue()  # type: ignore[attr-defined]  # it was made of one
+            assert "\x1b[31mred" not in output
+            assert "red␛" in output
+            assert not {"\x9b", "\u202e", "\x07", "\udcff"} & set(output)
+            if where in ("text", "markup"):
+                assert "\x1b[31m" in output, "its own colours work"
 
 
 def test_log_records_are_one_line_and_harmless(capsys: pytest.CaptureFixture[str]) -> None:

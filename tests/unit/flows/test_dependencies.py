@@ -29,6 +29,35 @@ from glidemq_orchestrate.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.jobs.option_values import JobRef
 from tests.rule_oracle import ENDS, verdicts
 
+POLICIES: list[Any] = [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
+
+OTHER_POLICIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"rule": "all_done"}, {}),
+    ({"on_failure": "skip"}, {"on_failure": "ignore"}),
+    ({"queue_timeout": timedelta(seconds=1)}, {}),
+    ({"after": [Dependency("a", "skip")]}, {"after": ["a"]}),
+]
+
+BAD_NODES: list[tuple[dict[str, Any], str]] = [
+    ({"rule": "most"}, "node b: rule 'most' is unknown; use all_success, .* or always"),
+    (
+        {"on_failure": "shrug"},
+        "node b: on_failure 'shrug' is unknown; use fail, .* or all_done",
+    ),
+    ({"queue_timeout": timedelta(0)}, "node b: queue_timeout must be at least a millisecond"),
+    ({"queue_timeout": timedelta(seconds=-1)}, "node b: queue_timeout must not be negative"),
+    ({"queue_timeout": "5"}, "node b: queue_timeout must be a timedelta or a number of seconds"),
+    ({"options": JobOptions(deduplication=Deduplication("x"))}, "node b: options.deduplication"),
+    ({"options": JobOptions(parent=JobRef("q", "1"))}, "node b: options.parent"),
+]
+
+BAD_FLOWS: list[tuple[dict[str, Any], str]] = [
+    ({"deadline": timedelta(0)}, "deadline must be at least a millisecond"),
+    ({"deadline": "60"}, "deadline must be a timedelta or a number of seconds"),
+    ({"priority": 5_000}, "flow n: priority must be at most 2048"),
+    ({"queue_timeout": timedelta(days=-1)}, "queue_timeout must not be negative"),
+]
+
 
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
     return FlowNode(name, queue="etl", job="work", after=list(after), **kw)
@@ -52,9 +81,10 @@ class TestDependencies:
         assert repr(one) == "Dependency('load', 'ignore')"
         assert repr(Dependency("load")) == "'load'"
 
-    @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-    def test_a_copy_has_its_policy(self, again: Any) -> None:
-        assert again(Dependency("load", "skip")).on_failure is OnFailure.SKIP
+    def test_a_copy_has_its_policy(self, subtests: pytest.Subtests) -> None:
+        for again in POLICIES:
+            with subtests.test(again=again):
+                assert again(Dependency("load", "skip")).on_failure is OnFailure.SKIP
 
     def test_nested_flows_keep_policies(self) -> None:
         inner = FlowSpec("inner", [node("a"), node("b", Dependency("a", "ignore"))])
@@ -113,21 +143,15 @@ class TestWhatIsSent:
 class TestDigests:
     """Another rule is another flow; what is written out although it is the default is not."""
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
-            ({"rule": "all_done"}, {}),
-            ({"on_failure": "skip"}, {"on_failure": "ignore"}),
-            ({"queue_timeout": timedelta(seconds=1)}, {}),
-            ({"after": [Dependency("a", "skip")]}, {"after": ["a"]}),
-        ],
-    )
-    def test_another_policy_is_another_flow(self, one: dict[str, Any], other: dict[str, Any]) -> None:
-        def digest(given: dict[str, Any]) -> str:
-            nodes = [node("a"), FlowNode("b", queue="etl", job="work", **{"after": ["a"]} | given)]
-            return check_flow(FlowSpec("n", nodes)).digest
+    def test_another_policy_is_another_flow(self, subtests: pytest.Subtests) -> None:
+        for one, other in OTHER_POLICIES:
+            with subtests.test(one=one):
 
-        assert digest(one) != digest(other)
+                def digest(given: dict[str, Any]) -> str:
+                    nodes = [node("a"), FlowNode("b", queue="etl", job="work", **{"after": ["a"]} | given)]
+                    return check_flow(FlowSpec("n", nodes)).digest
+
+                assert digest(one) != digest(other)
 
     def test_deadline_and_fail_fast_are_part_of_it(self) -> None:
         specs = [
@@ -144,37 +168,15 @@ class TestDigests:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        ("given", "expected"),
-        [
-            ({"rule": "most"}, "node b: rule 'most' is unknown; use all_success, .* or always"),
-            (
-                {"on_failure": "shrug"},
-                "node b: on_failure 'shrug' is unknown; use fail, .* or all_done",
-            ),
-            ({"queue_timeout": timedelta(0)}, "node b: queue_timeout must be at least a millisecond"),
-            ({"queue_timeout": timedelta(seconds=-1)}, "node b: queue_timeout must not be negative"),
-            ({"queue_timeout": "5"}, "node b: queue_timeout must be a timedelta or a number of seconds"),
-            ({"options": JobOptions(deduplication=Deduplication("x"))}, "node b: options.deduplication"),
-            ({"options": JobOptions(parent=JobRef("q", "1"))}, "node b: options.parent"),
-        ],
-    )
-    def test_of_nodes(self, given: dict[str, Any], expected: str) -> None:
-        with pytest.raises(InvalidFlow, match=expected):
-            checked(node("a"), FlowNode("b", queue="etl", job="work", after=["a"], **given))
+    def test_of_nodes(self, subtests: pytest.Subtests) -> None:
+        for given, expected in BAD_NODES:
+            with subtests.test(given=given), pytest.raises(InvalidFlow, match=expected):
+                checked(node("a"), FlowNode("b", queue="etl", job="work", after=["a"], **given))
 
-    @pytest.mark.parametrize(
-        ("given", "expected"),
-        [
-            ({"deadline": timedelta(0)}, "deadline must be at least a millisecond"),
-            ({"deadline": "60"}, "deadline must be a timedelta or a number of seconds"),
-            ({"priority": 5_000}, "flow n: priority must be at most 2048"),
-            ({"queue_timeout": timedelta(days=-1)}, "queue_timeout must not be negative"),
-        ],
-    )
-    def test_of_flows(self, given: dict[str, Any], expected: str) -> None:
-        with pytest.raises(InvalidFlow, match=expected):
-            checked(node("a"), **given)
+    def test_of_flows(self, subtests: pytest.Subtests) -> None:
+        for given, expected in BAD_FLOWS:
+            with subtests.test(given=given), pytest.raises(InvalidFlow, match=expected):
+                checked(node("a"), **given)
 
     def test_an_unknown_policy_of_a_dependency(self) -> None:
         with pytest.raises(InvalidFlow, match="dependency a: on_failure 'shrug' is unknown"):
@@ -208,10 +210,11 @@ def test_a_file_has_them_all() -> None:
     assert check_flow(FlowSpec.from_graph(graph, **graph.graph)).digest == check_flow(spec).digest
 
 
-@pytest.mark.parametrize("rule", Rule)
-def test_verdicts_in_python_are_those_of_the_table(rule: Rule) -> None:
-    for ends in itertools.chain(*(itertools.product(ENDS, repeat=size) for size in (1, 2, 3))):
-        counts = [ends.count(end) for end in ENDS]
-        assert verdict(rule, *counts, total=len(ends)) in verdicts(rule, ends)
-        assert verdict(rule, 0, 0, 0, total=len(ends)) == ("run" if rule is Rule.ALWAYS else None)
-    assert verdict(rule, 0, 0, 0, total=0) == "run"
+def test_verdicts_in_python_are_those_of_the_table(subtests: pytest.Subtests) -> None:
+    for rule in Rule:
+        with subtests.test(rule=rule):
+            for ends in itertools.chain(*(itertools.product(ENDS, repeat=size) for size in (1, 2, 3))):
+                counts = [ends.count(end) for end in ENDS]
+                assert verdict(rule, *counts, total=len(ends)) in verdicts(rule, ends)
+                assert verdict(rule, 0, 0, 0, total=len(ends)) == ("run" if rule is Rule.ALWAYS else None)
+            assert verdict(rule, 0, 0, 0, total=0) == "run"

@@ -99,6 +99,48 @@ SPEC = FlowSpec(
 )
 
 
+INVALID_FLOWS: list[tuple[Any, type[Exception], str]] = [
+    (nx.Graph([("a", "b")]), InvalidFlow, "undirected"),
+    ({"a": ["b"]}, InvalidFlow, r"dict is not a graph: a networkx\.DiGraph"),
+    (nx.DiGraph([("a", "b")]), InvalidFlow, "node a of the graph has no queue"),
+    (nx.DiGraph([("1", 1)]), DuplicateNode, "1"),
+]
+
+REFUSED_BY_SCHEMA: list[dict[str, Any]] = [
+    {"nodes": []},
+    {"name": ""},
+    {"node": []},
+    {"retention": "a week", "name": 1},
+    {"labels": {"a": 1}},
+]
+
+NO_FUNCTIONS: list[tuple[str, str]] = [
+    ("nightly", "flow 'nightly': no such function; write module:function"),
+    ("a-b:c", "flow 'a-b:c': no such function; write module:function"),
+    ("made_flows:nope", "flow 'made_flows:nope': made_flows has no function nope"),
+    ("made_flows:number", "flow 'made_flows:number' is not a function; write module:function"),
+    ("made_flows:Flows", "flow 'made_flows:Flows' is not a function; write module:function"),
+    ("no_flows:build", "no_flows cannot be imported: No module named 'no_flows'"),
+    ("needy_flows:build", "needy_flows cannot be imported: No module named 'no_such_package'"),
+    ("bad_flows:build", "bad_flows cannot be imported: invalid syntax"),
+]
+
+NO_GRAPHS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "made_flows:build",
+        {},
+        "cannot be called with these arguments: missing a required argument: 'day'",
+    ),
+    ("made_flows:build", {"day": 1, "x": 2}, "got an unexpected keyword argument 'x'"),
+    ("made_flows:wrong", {}, "flow made_flows:wrong must return a FlowSpec or a dict, not str"),
+    (
+        "builtins:vars",
+        {},
+        "flow builtins:vars cannot be called with these arguments: no signature found",
+    ),
+]
+
+
 def test_a_flow_file_has_every_option_that_a_node_may_have() -> None:
     """A node is one job of its own flow: its id, its parents and what makes it unique come from there."""
     of_jobs = {field.name for field in fields(JobOptions)} - {"job_id", "deduplication", "parent"}
@@ -191,18 +233,10 @@ class TestGraphs:
             FlowSpec.from_graph(graph, name="f", queue="q", job="j")
         assert sorted(caught.value.cycle) == ["b", "c"]
 
-    @pytest.mark.parametrize(
-        ("graph", "error", "expected"),
-        [
-            (nx.Graph([("a", "b")]), InvalidFlow, "undirected"),
-            ({"a": ["b"]}, InvalidFlow, r"dict is not a graph: a networkx\.DiGraph"),
-            (nx.DiGraph([("a", "b")]), InvalidFlow, "node a of the graph has no queue"),
-            (nx.DiGraph([("1", 1)]), DuplicateNode, "1"),
-        ],
-    )
-    def test_an_invalid_flow_is_refused(self, graph: Any, error: type[Exception], expected: str) -> None:
-        with pytest.raises(error, match=expected):
-            FlowSpec.from_graph(graph, name="f", **({"queue": "q", "job": "j"} if "1" in graph else {}))
+    def test_an_invalid_flow_is_refused(self, subtests: pytest.Subtests) -> None:
+        for graph, error, expected in INVALID_FLOWS:
+            with subtests.test(graph=graph), pytest.raises(error, match=expected):
+                FlowSpec.from_graph(graph, name="f", **({"queue": "q", "job": "j"} if "1" in graph else {}))
 
     def test_without_networkx_the_error_shows_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "networkx", None)
@@ -232,13 +266,10 @@ class TestSchema:
         seconds = SPEC.to_dict() | {"retention": 3600}
         jsonschema.validate(seconds, schema)
 
-    @pytest.mark.parametrize(
-        "change",
-        [{"nodes": []}, {"name": ""}, {"node": []}, {"retention": "a week", "name": 1}, {"labels": {"a": 1}}],
-    )
-    def test_it_refuses_an_invalid_flow(self, change: dict[str, Any]) -> None:
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(SPEC.to_dict() | change, make_schema())
+    def test_it_refuses_an_invalid_flow(self, subtests: pytest.Subtests) -> None:
+        for change in REFUSED_BY_SCHEMA:
+            with subtests.test(change=change), pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(SPEC.to_dict() | change, make_schema())
 
 
 class TestFolding:
@@ -345,43 +376,15 @@ class TestFromAFunction:
         assert [node.name for node in FlowSpec.from_function("made_flows:as_dict").nodes] == ["a"]
         assert FlowSpec.from_function("made_flows:Flows.small").name == "n"
 
-    @pytest.mark.parametrize(
-        ("place", "message"),
-        [
-            ("nightly", "flow 'nightly': no such function; write module:function"),
-            ("a-b:c", "flow 'a-b:c': no such function; write module:function"),
-            ("made_flows:nope", "flow 'made_flows:nope': made_flows has no function nope"),
-            ("made_flows:number", "flow 'made_flows:number' is not a function; write module:function"),
-            ("made_flows:Flows", "flow 'made_flows:Flows' is not a function; write module:function"),
-            ("no_flows:build", "no_flows cannot be imported: No module named 'no_flows'"),
-            ("needy_flows:build", "needy_flows cannot be imported: No module named 'no_such_package'"),
-            ("bad_flows:build", "bad_flows cannot be imported: invalid syntax"),
-        ],
-    )
-    def test_there_is_no_such_function(self, place: str, message: str) -> None:
-        with pytest.raises(ConfigurationError, match=re.escape(message)):
-            FlowSpec.from_function(place)
+    def test_there_is_no_such_function(self, subtests: pytest.Subtests) -> None:
+        for place, message in NO_FUNCTIONS:
+            with subtests.test(place=place), pytest.raises(ConfigurationError, match=re.escape(message)):
+                FlowSpec.from_function(place)
 
-    @pytest.mark.parametrize(
-        ("place", "arguments", "message"),
-        [
-            (
-                "made_flows:build",
-                {},
-                "cannot be called with these arguments: missing a required argument: 'day'",
-            ),
-            ("made_flows:build", {"day": 1, "x": 2}, "got an unexpected keyword argument 'x'"),
-            ("made_flows:wrong", {}, "flow made_flows:wrong must return a FlowSpec or a dict, not str"),
-            (
-                "builtins:vars",
-                {},
-                "flow builtins:vars cannot be called with these arguments: no signature found",
-            ),
-        ],
-    )
-    def test_it_makes_no_flow(self, place: str, arguments: dict[str, Any], message: str) -> None:
-        with pytest.raises(InvalidFlow, match=re.escape(message)):
-            FlowSpec.from_function(place, **arguments)
+    def test_it_makes_no_flow(self, subtests: pytest.Subtests) -> None:
+        for place, arguments, message in NO_GRAPHS:
+            with subtests.test(place=place), pytest.raises(InvalidFlow, match=re.escape(message)):
+                FlowSpec.from_function(place, **arguments)
 
     def test_what_it_raises_is_passed_on(self) -> None:
         with pytest.raises(OSError, match="the table of months cannot be read"):

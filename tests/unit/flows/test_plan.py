@@ -17,38 +17,38 @@ NODES = check_flow(
 COMPLETED = dict.fromkeys("abcd", Done("completed"))
 
 
-@pytest.mark.parametrize(
-    ("done", "changed", "expected"),
-    [
-        (COMPLETED, {}, {}),
-        ({}, {}, dict.fromkeys("abcd", "new")),
-        (COMPLETED, {"b": ("data", "job")}, {"b": "changed: data, job", "c": "follows b"}),
-        (COMPLETED | {"a": Done("skipped")}, {}, {"a": "was skipped", "b": "follows a", "c": "follows b"}),
-        (COMPLETED | {"c": Done("active"), "d": Done("failed")}, {}, {"c": "was active", "d": "was failed"}),
-        (COMPLETED | {"d": Done("completed", has_grown=True)}, {}, {"d": "adds nodes"}),
-        (COMPLETED | {"c": Done("failed")}, {"c": ("data",)}, {"c": "changed: data"}),
-    ],
-)
-def test_reasons(
-    done: dict[str, Done], changed: dict[str, tuple[str, ...]], expected: dict[str, str]
-) -> None:
-    assert reasons(NODES, done, changed) == expected
+REASONS: list[tuple[dict[str, Done], dict[str, tuple[str, ...]], dict[str, str]]] = [
+    (COMPLETED, {}, {}),
+    ({}, {}, dict.fromkeys("abcd", "new")),
+    (COMPLETED, {"b": ("data", "job")}, {"b": "changed: data, job", "c": "follows b"}),
+    (COMPLETED | {"a": Done("skipped")}, {}, {"a": "was skipped", "b": "follows a", "c": "follows b"}),
+    (COMPLETED | {"c": Done("active"), "d": Done("failed")}, {}, {"c": "was active", "d": "was failed"}),
+    (COMPLETED | {"d": Done("completed", has_grown=True)}, {}, {"d": "adds nodes"}),
+    (COMPLETED | {"c": Done("failed")}, {"c": ("data",)}, {"c": "changed: data"}),
+]
+
+
+def test_reasons(subtests: pytest.Subtests) -> None:
+    for done, changed, expected in REASONS:
+        with subtests.test(done=done):
+            assert reasons(NODES, done, changed) == expected
 
 
 SAME = {node.name: node.after for node in NODES}
 
 
-@pytest.mark.parametrize(
-    ("kept", "before", "expected"),
-    [
-        ("abcd", SAME, "abcd"),
-        ("abd", SAME, "ad"),  # c runs again, so b has to tell it
-        ("ad", SAME, "d"),
-        ("abcd", SAME | {"c": ()}, "acd"),  # c follows b since
-        ("abcd", SAME | {"d": ("a",)}, "bcd"),  # and d no longer a
-        ("abcd", SAME | {"grown": ("a", "d")}, "bc"),  # a node that is gone did
-        ("", {}, ""),
-    ],
-)
-def test_settled(kept: str, before: dict[str, tuple[str, ...]], expected: str) -> None:
-    assert settled(NODES, kept, before) == set(expected)
+SETTLED: list[tuple[str, dict[str, tuple[str, ...]], str]] = [
+    ("abcd", SAME, "abcd"),
+    ("abd", SAME, "ad"),  # c runs again, so b has to tell it
+    ("ad", SAME, "d"),
+    ("abcd", SAME | {"c": ()}, "acd"),  # c follows b since
+    ("abcd", SAME | {"d": ("a",)}, "bcd"),  # and d no longer a
+    ("abcd", SAME | {"grown": ("a", "d")}, "bc"),  # a node that is gone did
+    ("", {}, ""),
+]
+
+
+def test_settled(subtests: pytest.Subtests) -> None:
+    for kept, before, expected in SETTLED:
+        with subtests.test(kept=kept):
+            assert settled(NODES, kept, before) == set(expected)

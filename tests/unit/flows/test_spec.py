@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+RUN_TIMES: list[tuple[str, str, float | None]] = [
+    ("1000", "3500", 2.5),
+    ("1000", "", None),
+    ("", "3500", None),
+    ("3500", "1000", None),
+]
+
+
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
     return FlowNode(name, queue=kw.pop("queue", "etl"), job=kw.pop("job", "work"), after=list(after), **kw)
 
@@ -114,10 +122,10 @@ def test_a_hundred_thousand_nodes_are_a_flow_and_one_more_is_too_many() -> None:
         check_flow(flow(*nodes))
 
 
-@pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", "a\x7f", "a\x00"])
-def test_a_node_name_that_cannot_be_shown_is_refused(name: str) -> None:
-    with pytest.raises(InvalidFlow, match="node name"):
-        check_flow(flow(node(name)))
+def test_a_node_name_that_cannot_be_shown_is_refused(subtests: pytest.Subtests) -> None:
+    for name in ("", "x" * 257, "a\nb", "a\x7f", "a\x00"):
+        with subtests.test(name=name), pytest.raises(InvalidFlow, match="node name"):
+            check_flow(flow(node(name)))
 
 
 def test_a_node_name_of_256_odd_characters_is_fine() -> None:
@@ -129,18 +137,18 @@ def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None
         check_flow(flow(node("a"), FlowNode("b", queue="etl", job="work", after="a")))
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (flow(node("a"), name=""), "flow name .. is not valid"),
-        (flow(), "has no nodes"),
-        (flow(node("a", job="")), "node a: job name .. is not valid"),
-        (flow(node("a", options=JobOptions(job_id="own"))), "job_id is set by the flow"),
-    ],
-)
-def test_what_is_missing_is_named(spec: FlowSpec, expected: str) -> None:
-    with pytest.raises(InvalidFlow, match=expected):
-        check_flow(spec)
+MISSING_FIELDS: list[tuple[FlowSpec, str]] = [
+    (flow(node("a"), name=""), "flow name .. is not valid"),
+    (flow(), "has no nodes"),
+    (flow(node("a", job="")), "node a: job name .. is not valid"),
+    (flow(node("a", options=JobOptions(job_id="own"))), "job_id is set by the flow"),
+]
+
+
+def test_what_is_missing_is_named(subtests: pytest.Subtests) -> None:
+    for spec, expected in MISSING_FIELDS:
+        with subtests.test(spec=spec), pytest.raises(InvalidFlow, match=expected):
+            check_flow(spec)
 
 
 def test_a_bad_queue_name_is_refused() -> None:
@@ -268,28 +276,28 @@ def broken(**changes: Any) -> dict[str, Any]:
     return wire
 
 
-@pytest.mark.parametrize(
-    ("wire", "place"),
-    [
-        ({"nodes": []}, "name"),
-        ({"name": "x"}, "nodes"),
-        ({"name": "x", "nodes": [], "node": []}, "node"),
-        ({"name": "x", "nodes": {}}, "nodes"),
-        (broken(afer=["a"]), r"nodes\.1\.afer"),
-        (broken(after="a"), r"nodes\.1\.after"),
-        (broken(job=None), r"nodes\.1\.job"),
-        (broken(options={"atempts": 3}), r"nodes\.1\.options\.atempts"),
-        (broken(options={"attempts": 0}), r"nodes\.1\.options.*attempts"),
-        (broken(options={"timeout": "soon"}), r"nodes\.1\.options\.timeout"),
-        (broken(options={"backoff": {"dely": 1}}), r"nodes\.1\.options\.backoff\.dely"),
-        (broken(options={"backoff": {"kind": "slow"}}), r"nodes\.1\.options\.backoff"),
-        (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options\.backoff: backoff jitter"),
-        (broken(options={"delay": -1}), r"nodes\.1\.options: delay"),
-    ],
-)
-def test_a_bad_field_is_named_with_its_place(wire: dict[str, Any], place: str) -> None:
-    with pytest.raises(InvalidFlow, match=place):
-        FlowSpec.from_dict(wire)
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"nodes": []}, "name"),
+    ({"name": "x"}, "nodes"),
+    ({"name": "x", "nodes": [], "node": []}, "node"),
+    ({"name": "x", "nodes": {}}, "nodes"),
+    (broken(afer=["a"]), r"nodes\.1\.afer"),
+    (broken(after="a"), r"nodes\.1\.after"),
+    (broken(job=None), r"nodes\.1\.job"),
+    (broken(options={"atempts": 3}), r"nodes\.1\.options\.atempts"),
+    (broken(options={"attempts": 0}), r"nodes\.1\.options.*attempts"),
+    (broken(options={"timeout": "soon"}), r"nodes\.1\.options\.timeout"),
+    (broken(options={"backoff": {"dely": 1}}), r"nodes\.1\.options\.backoff\.dely"),
+    (broken(options={"backoff": {"kind": "slow"}}), r"nodes\.1\.options\.backoff"),
+    (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options\.backoff: backoff jitter"),
+    (broken(options={"delay": -1}), r"nodes\.1\.options: delay"),
+]
+
+
+def test_a_bad_field_is_named_with_its_place(subtests: pytest.Subtests) -> None:
+    for wire, place in BAD_FIELDS:
+        with subtests.test(wire=wire), pytest.raises(InvalidFlow, match=place):
+            FlowSpec.from_dict(wire)
 
 
 def test_data_that_is_not_json_is_reported_by_the_check_which_names_the_node() -> None:
@@ -323,17 +331,13 @@ def test_a_status_counts_what_is_open_and_knows_when_it_has_ended() -> None:
     assert [state.is_terminal for state in FlowState] == [False, False, True, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("started", "finished", "seconds"),
-    [("1000", "3500", 2.5), ("1000", "", None), ("", "3500", None), ("3500", "1000", None)],
-)
-def test_the_seconds_of_a_node_are_those_of_its_last_run(
-    started: str, finished: str, seconds: float | None
-) -> None:
-    one = NodeStatus(
-        "a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished)
-    )
-    assert one.seconds == seconds
+def test_the_seconds_of_a_node_are_those_of_its_last_run(subtests: pytest.Subtests) -> None:
+    for started, finished, seconds in RUN_TIMES:
+        with subtests.test(started=started):
+            one = NodeStatus(
+                "a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished)
+            )
+            assert one.seconds == seconds
 
 
 def test_a_flow_file_says_how_long_the_flow_is_kept() -> None:

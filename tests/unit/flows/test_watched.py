@@ -104,10 +104,13 @@ def test_a_large_flow_that_ran_again_has_one_too() -> None:
     assert Reported.at("f", position).run(99_999 // 5 * 5, "x") == 2
 
 
-@pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
-def test_an_invalid_position_is_refused(wrong: str) -> None:
-    with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
-        Reported.at("f", wrong)
+def test_an_invalid_position_is_refused(subtests: pytest.Subtests) -> None:
+    for wrong in ("", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000):
+        with (
+            subtests.test(wrong=wrong),
+            pytest.raises(ConfigurationError, match="not a position of a watched flow"),
+        ):
+            Reported.at("f", wrong)
 
 
 def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
@@ -115,9 +118,7 @@ def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
     return f"{version}.{base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip('=')}.{deltas}"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+MADE_UP_POSITIONS: list[str] = [
         packed(None), packed(5), packed([]), packed({}), packed("[" * 100_000),
         packed(["f", "", "cc", {}, ""], "0z"), packed(["f", "", "cc", {}, ""], "9999999999a"),
         packed(["f", "", "cc", {}, ""], "9" * 5000 + "a"), packed(["f", "", "cc", {}, ""], version=2),
@@ -134,16 +135,19 @@ def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
                 ["f", "", "cc", {"a": "failed x"}, ""], ["f", "failed 5 ", "", {}, ""],
             ),
         ),
-    ],
-)  # fmt: skip
-def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
-            Reported.at("f", wrong)
-        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
-    finally:
-        tracemalloc.stop()
+    ]  # fmt: skip
+
+
+def test_a_position_that_was_made_up_is_refused_before_it_costs_much(subtests: pytest.Subtests) -> None:
+    for wrong in MADE_UP_POSITIONS:
+        with subtests.test(wrong=wrong):
+            tracemalloc.start()
+            try:
+                with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
+                    Reported.at("f", wrong)
+                assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+            finally:
+                tracemalloc.stop()
 
 
 def test_that_of_another_flow_is_refused() -> None:

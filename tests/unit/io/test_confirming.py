@@ -21,6 +21,23 @@ ADD = function("gmo_add_jobs", ["glide:{b}:id"], ["x"], str)
 MISSING = error_from("ERR Function not found")
 
 
+NOT_CONFIRMED: list[Call[Any]] = [
+    GET,
+    command("TIME", decode=str),
+    command("FUNCTION", "LOAD", "x", decode=str),
+    function("glidemq_version", (), (), str),
+    function("gmo_flow_status", ["k"], (), str),
+    Call(("SET", "k", "v"), str, confirms=False),
+]
+
+SHORT_CONFIRMATIONS: list[tuple[tuple[Any, ...], str]] = [
+    (("id", 1, [1, 0]), "only 1 of 2 replicas got it within 1.5 s"),
+    (("id", 2, [0, 2]), "it was not on the disk of the server within 1.5 s"),
+    (("id", ServerBusy("UNBLOCKED x"), [1, 0]), "the server cannot confirm it: UNBLOCKED x"),
+    ((error_from("ERR no"), 2, [1, 0]), "the server cannot confirm it: ERR no"),
+]
+
+
 def settings(confirm: str | None = "disk,replicas:2") -> ConnectionSettings:
     return ConnectionSettings("valkey://h", confirm=confirm, confirm_timeout=1.5, prefix="mine")
 
@@ -46,25 +63,17 @@ def test_a_write_is_followed_by_a_mark_in_its_slot_and_by_what_is_awaited() -> N
     assert tail(ASKING, ADD)[0] == ("ASKING",)
 
 
-@pytest.mark.parametrize("key", ["k", "k{a}x", "glide:{q}:job:1", "a}b{c}"])
-def test_a_mark_is_in_the_slot_of_the_key(key: str) -> None:
-    assert key_slot(mark_key("glide", key).encode()) == key_slot(key.encode())
+def test_a_mark_is_in_the_slot_of_the_key(subtests: pytest.Subtests) -> None:
+    for key in ("k", "k{a}x", "glide:{q}:job:1", "a}b{c}"):
+        with subtests.test(key=key):
+            assert key_slot(mark_key("glide", key).encode()) == key_slot(key.encode())
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        GET,
-        command("TIME", decode=str),
-        command("FUNCTION", "LOAD", "x", decode=str),
-        function("glidemq_version", (), (), str),
-        function("gmo_flow_status", ["k"], (), str),
-        Call(("SET", "k", "v"), str, confirms=False),
-    ],
-)
-def test_what_writes_nothing_or_is_not_relied_on_is_followed_by_nothing(call: Call[Any]) -> None:
-    assert tail(call) == []
-    assert tail(SET, confirm=None) == []
+def test_what_writes_nothing_or_is_not_relied_on_is_followed_by_nothing(subtests: pytest.Subtests) -> None:
+    for call in NOT_CONFIRMED:
+        with subtests.test(call=call):
+            assert tail(call) == []
+            assert tail(SET, confirm=None) == []
 
 
 def test_what_was_confirmed_keeps_its_reply() -> None:
@@ -72,20 +81,15 @@ def test_what_was_confirmed_keeps_its_reply() -> None:
     assert judge("OK", "v", "id", 5, [1, 3]) == ["OK", "v"]
 
 
-@pytest.mark.parametrize(
-    ("after", "why"),
-    [
-        (("id", 1, [1, 0]), "only 1 of 2 replicas got it within 1.5 s"),
-        (("id", 2, [0, 2]), "it was not on the disk of the server within 1.5 s"),
-        (("id", ServerBusy("UNBLOCKED x"), [1, 0]), "the server cannot confirm it: UNBLOCKED x"),
-        ((error_from("ERR no"), 2, [1, 0]), "the server cannot confirm it: ERR no"),
-    ],
-)
-def test_what_was_not_confirmed_gets_an_error_that_holds_the_reply(after: tuple[Any, ...], why: str) -> None:
-    written, read = judge("OK", "v", *after)
-    assert isinstance(written, Unconfirmed)
-    assert (written.reply, read) == ("OK", "v")
-    assert str(written) == f"valkey://h:6379: written, but {why}. The write stands; a repeat waits again"
+def test_what_was_not_confirmed_gets_an_error_that_holds_the_reply(subtests: pytest.Subtests) -> None:
+    for after, why in SHORT_CONFIRMATIONS:
+        with subtests.test(after=after):
+            written, read = judge("OK", "v", *after)
+            assert isinstance(written, Unconfirmed)
+            assert (written.reply, read) == ("OK", "v")
+            assert (
+                str(written) == f"valkey://h:6379: written, but {why}. The write stands; a repeat waits again"
+            )
 
 
 def test_a_refused_write_stays_refused() -> None:

@@ -20,25 +20,28 @@ READ: Call[Any] = command("GET", "x", decode=anything)
 EVERYWHERE: Call[Any] = command("FUNCTION", "DELETE", "x", decode=anything)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "READONLY You can't write against a read only replica.",
-        "UNBLOCKED force unblock from blocking operation",
-        "MASTERDOWN Link with MASTER is down",
-        "NOREPLICAS Not enough good replicas to write.",
-        "CLUSTERDOWN The cluster is down",
-        "LOADING the dataset is in memory",
-        "ERR WAIT cannot be used with replica instances. Please also note",
-        "ERR WAITAOF cannot be used with replica instances.",
-    ],
-)
-def test_a_refusal_of_a_former_primary_is_repeated_whatever_was_asked(text: str) -> None:
-    refusal = error_from(text)
-    assert is_stale(refusal)
-    assert isinstance(refusal, ServerBusy)
-    calls = [WRITE, READ, EVERYWHERE]
-    assert Delivered([refusal, "fine", refusal]).again(calls, is_known=True) == [0]
+REFUSALS_OF_REPLICAS: list[str] = [
+    "READONLY You can't write against a read only replica.",
+    "UNBLOCKED force unblock from blocking operation",
+    "MASTERDOWN Link with MASTER is down",
+    "NOREPLICAS Not enough good replicas to write.",
+    "CLUSTERDOWN The cluster is down",
+    "LOADING the dataset is in memory",
+    "ERR WAIT cannot be used with replica instances. Please also note",
+    "ERR WAITAOF cannot be used with replica instances.",
+]
+
+OTHER_REFUSALS: list[str] = ["OOM command not allowed", "MISCONF x", "BUSY x", "GMO_STALE", "ERR x"]
+
+
+def test_a_refusal_of_a_former_primary_is_repeated_whatever_was_asked(subtests: pytest.Subtests) -> None:
+    for text in REFUSALS_OF_REPLICAS:
+        with subtests.test(text=text):
+            refusal = error_from(text)
+            assert is_stale(refusal)
+            assert isinstance(refusal, ServerBusy)
+            calls = [WRITE, READ, EVERYWHERE]
+            assert Delivered([refusal, "fine", refusal]).again(calls, is_known=True) == [0]
 
 
 def test_what_may_have_been_done_is_repeated_only_where_that_is_safe() -> None:
@@ -50,11 +53,12 @@ def test_what_may_have_been_done_is_repeated_only_where_that_is_safe() -> None:
     assert Delivered([], unsent).again([WRITE, READ], is_known=False) == []
 
 
-@pytest.mark.parametrize("text", ["OOM command not allowed", "MISCONF x", "BUSY x", "GMO_STALE", "ERR x"])
-def test_other_refusals_are_the_callers(text: str) -> None:
-    refusal = error_from(text)
-    assert not is_stale(refusal)
-    assert Delivered([refusal]).again([WRITE], is_known=True) == []
+def test_other_refusals_are_the_callers(subtests: pytest.Subtests) -> None:
+    for text in OTHER_REFUSALS:
+        with subtests.test(text=text):
+            refusal = error_from(text)
+            assert not is_stale(refusal)
+            assert Delivered([refusal]).again([WRITE], is_known=True) == []
 
 
 def test_what_is_behind_a_call_that_found_a_loading_server_may_have_been_done() -> None:

@@ -23,28 +23,29 @@ def slot(key: str) -> int:
     return int(key_slot(key.encode()))
 
 
-@pytest.mark.parametrize(
-    ("words", "where"),
-    [
-        (("HGET", "glide:{a}:job:1", "state"), slot("a")),
-        (("FCALL", "gmo_x", 2, "glide:{a}:x", "glide:{b}:y", 1), slot("a")),
-        (("FCALL", "glidemq_version", 0), "all"),
-        (("XREAD", "COUNT", 100, "BLOCK", 10, "STREAMS", "glide:{a}:s", "glide:{a}:e", "0", "0"), slot("a")),
-        (("XREADGROUP", "GROUP", "STREAM", "c", "STREAMS", "glide:{a}:s", ">"), slot("a")),
-        (("XINFO", "STREAM", "glide:{a}:s"), slot("a")),
-        (("XGROUP", "CREATE", "glide:{a}:s", "workers", "0"), slot("a")),
-        (("FUNCTION", "LOAD", "#!lua"), "all"),
-        (("FUNCTION", "LIST", "LIBRARYNAME", "x"), "any"),
-        (("INFO", "server"), "any"),
-        (scan_page(QueueKeys("glide", "a"), "0", "job", 9).words, slot("a")),
-        (scan_page(QueueKeys("glide", "a*[b]?"), "0", "job", 9).words, slot("a*[b]?")),
-        (scan_keys("glide:{*", "0", 9).words, "scan"),
-        (scan_keys("glide:{a*}:x", "0", 9).words, "scan"),
-        (("SCAN", "0"), "scan"),
-    ],
-)
-def test_a_key_decides_where_a_call_goes(words: tuple[Any, ...], where: Any) -> None:
-    assert target(words) == where
+KEYS_AND_PLACES: list[tuple[tuple[Any, ...], Any]] = [
+    (("HGET", "glide:{a}:job:1", "state"), slot("a")),
+    (("FCALL", "gmo_x", 2, "glide:{a}:x", "glide:{b}:y", 1), slot("a")),
+    (("FCALL", "glidemq_version", 0), "all"),
+    (("XREAD", "COUNT", 100, "BLOCK", 10, "STREAMS", "glide:{a}:s", "glide:{a}:e", "0", "0"), slot("a")),
+    (("XREADGROUP", "GROUP", "STREAM", "c", "STREAMS", "glide:{a}:s", ">"), slot("a")),
+    (("XINFO", "STREAM", "glide:{a}:s"), slot("a")),
+    (("XGROUP", "CREATE", "glide:{a}:s", "workers", "0"), slot("a")),
+    (("FUNCTION", "LOAD", "#!lua"), "all"),
+    (("FUNCTION", "LIST", "LIBRARYNAME", "x"), "any"),
+    (("INFO", "server"), "any"),
+    (scan_page(QueueKeys("glide", "a"), "0", "job", 9).words, slot("a")),
+    (scan_page(QueueKeys("glide", "a*[b]?"), "0", "job", 9).words, slot("a*[b]?")),
+    (scan_keys("glide:{*", "0", 9).words, "scan"),
+    (scan_keys("glide:{a*}:x", "0", 9).words, "scan"),
+    (("SCAN", "0"), "scan"),
+]
+
+
+def test_a_key_decides_where_a_call_goes(subtests: pytest.Subtests) -> None:
+    for words, where in KEYS_AND_PLACES:
+        with subtests.test(words=words):
+            assert target(words) == where
 
 
 A, B, C = (Endpoint(name, 1) for name in "abc")
@@ -116,15 +117,16 @@ def test_a_batch_is_split_and_its_replies_are_in_order() -> None:
     assert wire.sent == [("c", ["GET {c}"])]
 
 
-@pytest.mark.parametrize("ask", [False, True])
-def test_a_moved_slot_is_followed_once_with_that_call_alone(*, ask: bool) -> None:
-    wire, topology = Wire(serve({("a", "{a}"): Redirected(1, Endpoint("b", 1), ask=ask)})), cluster()
-    assert wire.deliver(topology, get("a"), get("b"), get("a")) == ["b{a}", "b{b}", "b{a}"]
-    again = ["ASKING", "GET {a}"] * 2 if ask else ["GET {a}"] * 2
-    assert wire.sent[1:] == [("a", ["GET {a}"] * 2), ("b", ["GET {b}"]), ("b", again)]
-    wire.sent.clear()
-    wire.deliver(topology, get("b"))
-    assert (wire.sent[0][1] == ["CLUSTER SLOTS"]) is not ask
+def test_a_moved_slot_is_followed_once_with_that_call_alone(subtests: pytest.Subtests) -> None:
+    for ask in (False, True):
+        with subtests.test(ask=ask):
+            wire, topology = Wire(serve({("a", "{a}"): Redirected(1, Endpoint("b", 1), ask=ask)})), cluster()
+            assert wire.deliver(topology, get("a"), get("b"), get("a")) == ["b{a}", "b{b}", "b{a}"]
+            again = ["ASKING", "GET {a}"] * 2 if ask else ["GET {a}"] * 2
+            assert wire.sent[1:] == [("a", ["GET {a}"] * 2), ("b", ["GET {b}"]), ("b", again)]
+            wire.sent.clear()
+            wire.deliver(topology, get("b"))
+            assert (wire.sent[0][1] == ["CLUSTER SLOTS"]) is not ask
 
 
 def test_a_call_that_is_sent_from_one_to_the_other_is_refused() -> None:

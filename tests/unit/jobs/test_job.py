@@ -21,44 +21,80 @@ from glidemq_orchestrate.wire.stored import moment, read_progress
 SECOND = timedelta(seconds=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "wire"),
-    [
-        (JobOptions(), {}),
-        (JobOptions(attempts=1, delay=timedelta(0)), {}),
-        (JobOptions(attempts=3), {"attempts": 3}),
-        (JobOptions(delay=1.5 * SECOND), {"delay": 1500}),
-        (JobOptions(timeout=60 * SECOND), {"timeout": 60_000}),
-        (JobOptions(job_id="own"), {"jobId": "own"}),
-        (JobOptions(backoff=Backoff("fixed", SECOND)), {"backoff": {"type": "fixed", "delay": 1000}}),
-        (
-            JobOptions(backoff=Backoff(jitter=0.5)),
-            {"backoff": {"type": "exponential", "delay": 1000, "jitter": 0.5}},
-        ),
-    ],
-)
+OPTIONS_ON_THE_WIRE: list[tuple[JobOptions, dict[str, Any]]] = [
+    (JobOptions(), {}),
+    (JobOptions(attempts=1, delay=timedelta(0)), {}),
+    (JobOptions(attempts=3), {"attempts": 3}),
+    (JobOptions(delay=1.5 * SECOND), {"delay": 1500}),
+    (JobOptions(timeout=60 * SECOND), {"timeout": 60_000}),
+    (JobOptions(job_id="own"), {"jobId": "own"}),
+    (JobOptions(backoff=Backoff("fixed", SECOND)), {"backoff": {"type": "fixed", "delay": 1000}}),
+    (
+        JobOptions(backoff=Backoff(jitter=0.5)),
+        {"backoff": {"type": "exponential", "delay": 1000, "jitter": 0.5}},
+    ),
+]
+
+INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"attempts": 0}, "attempts"),
+    ({"attempts": True}, "attempts"),
+    ({"attempts": 2.5}, "attempts"),
+    ({"timeout": timedelta(0)}, "timeout"),
+    ({"timeout": -SECOND}, "timeout"),
+    ({"timeout": timedelta(microseconds=400)}, "timeout"),
+    ({"delay": -SECOND}, "delay"),
+    ({"job_id": "a:b"}, "job id"),
+]
+
+BROKEN_OPTIONS: list[str] = [
+    "",
+    "{}",
+    "null",
+    "[]",
+    "{",
+    "[" * 100_000,
+    '{"attempts":null,"timeout":"5","backoff":7}',
+    '{"attempts":-3,"timeout":-1}',
+    '{"attempts":true,"timeout":true}',
+    '{"attempts":NaN,"timeout":NaN}',
+    '{"priority":3,"lifo":true,"removeOnComplete":{"ages":1}}',
+]
+
+RETENTIONS: list[tuple[str, str]] = [
+    ("true", "true 0 0"),
+    ("false", ""),
+    ("0", ""),
+    ("7", "count 7 0"),
+    ('{"age":10,"count":5}', "age_count 5 10"),
+    ('{"age":10}', "age_count 0 10"),
+    ('"x"', ""),
+]
+
+LEASES: list[tuple[dict[str, str], str | None, int | None]] = [
+    ({}, None, None),
+    ({"state": "active", "lastActive": "1000"}, None, 31),
+    ({"state": "active", "lastActive": "1000", "gmo:token": "0123456789abcdef"}, None, 31),
+    ({"state": "active", "lastActive": "1000", "gmo:token": "gmo-worker-1-a/0123"}, "gmo-worker-1-a", 31),
+    ({"state": "active", "lastActive": "1000", "opts": '{"lockDuration":5000}'}, None, 6),
+    ({"state": "completed", "lastActive": "1000", "gmo:token": "w/0"}, "w", None),
+    ({"state": "active", "lastActive": "soon"}, None, None),
+    ({"state": "active", "lastActive": "253402300799999"}, None, None),
+    ({"state": "active", "lastActive": ""}, None, None),
+]
+
+
 def test_options_on_the_wire_are_what_a_node_worker_reads_and_absent_ones_are_left_out(
-    options: JobOptions, wire: dict[str, Any]
+    subtests: pytest.Subtests,
 ) -> None:
-    assert json.loads(options.to_wire()) == wire
+    for options, wire in OPTIONS_ON_THE_WIRE:
+        with subtests.test(options=options):
+            assert json.loads(options.to_wire()) == wire
 
 
-@pytest.mark.parametrize(
-    ("wrong", "expected"),
-    [
-        ({"attempts": 0}, "attempts"),
-        ({"attempts": True}, "attempts"),
-        ({"attempts": 2.5}, "attempts"),
-        ({"timeout": timedelta(0)}, "timeout"),
-        ({"timeout": -SECOND}, "timeout"),
-        ({"timeout": timedelta(microseconds=400)}, "timeout"),
-        ({"delay": -SECOND}, "delay"),
-        ({"job_id": "a:b"}, "job id"),
-    ],
-)
-def test_an_invalid_option_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InvalidJob, match=expected):
-        JobOptions(**wrong)
+def test_an_invalid_option_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for wrong, expected in INVALID_OPTIONS:
+        with subtests.test(wrong=wrong), pytest.raises(InvalidJob, match=expected):
+            JobOptions(**wrong)
 
 
 @given(
@@ -90,32 +126,20 @@ def test_a_worker_obeys_the_options_that_a_producer_wrote(options: JobOptions) -
 NOTHING = RunOptions(attempts=1, backoff=None, timeout=None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{}",
-        "null",
-        "[]",
-        "{",
-        "[" * 100_000,
-        '{"attempts":null,"timeout":"5","backoff":7}',
-        '{"attempts":-3,"timeout":-1}',
-        '{"attempts":true,"timeout":true}',
-        '{"attempts":NaN,"timeout":NaN}',
-        '{"priority":3,"lifo":true,"removeOnComplete":{"ages":1}}',
-    ],
-    ids=range(11),
-)
-def test_broken_and_unknown_options_are_ignored(text: str) -> None:
-    assert RunOptions.from_wire(text) == NOTHING
+def test_broken_and_unknown_options_are_ignored(subtests: pytest.Subtests) -> None:
+    for text in BROKEN_OPTIONS:
+        with subtests.test(text=text):
+            assert RunOptions.from_wire(text) == NOTHING
 
 
-@pytest.mark.parametrize("number", ["1e999", "Infinity", "1e300", "9" * 400])
-def test_options_beyond_all_measure_do_not_stop_a_worker(number: str) -> None:
-    found = RunOptions.from_wire(f'{{"attempts":{number},"timeout":{number},"backoff":{{"delay":{number}}}}}')
-    assert found.attempts >= 1
-    assert found.backoff is not None
+def test_options_beyond_all_measure_do_not_stop_a_worker(subtests: pytest.Subtests) -> None:
+    for number in ("1e999", "Infinity", "1e300", "9" * 400):
+        with subtests.test(number=number):
+            found = RunOptions.from_wire(
+                f'{{"attempts":{number},"timeout":{number},"backoff":{{"delay":{number}}}}}'
+            )
+            assert found.attempts >= 1
+            assert found.backoff is not None
 
 
 def test_a_backoff_as_node_writes_it_is_understood() -> None:
@@ -191,36 +215,26 @@ def test_an_attempt_is_read_from_the_activated_hash() -> None:
     assert (attempt.flow_id, attempt.node, attempt.options) == ("f", "n", NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [(None, None), ("", None), ("50", 50), ("[1]", [1]), ("half", "half")]
-)
-def test_progress_is_json_or_text(text: str | None, value: object) -> None:
-    assert read_progress(text) == value
+def test_progress_is_json_or_text(subtests: pytest.Subtests) -> None:
+    for text, value in ((None, None), ("", None), ("50", 50), ("[1]", [1]), ("half", "half")):
+        with subtests.test(text=text):
+            assert read_progress(text) == value
 
 
-@pytest.mark.parametrize(("text", "second"), [("1000", 1), ("1000.7", 1), ("1e3", 1)])
-def test_a_moment_may_be_written_like_a_lua_number(text: str, second: int) -> None:
-    assert moment(text) == datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC)
+def test_a_moment_may_be_written_like_a_lua_number(subtests: pytest.Subtests) -> None:
+    for text, second in (("1000", 1), ("1000.7", 1), ("1e3", 1)):
+        with subtests.test(text=text):
+            assert moment(text) == datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC)
 
 
 def test_milliseconds_are_rounded() -> None:
     assert [milliseconds(timedelta(microseconds=n)) for n in (0, 400, 600, 1_500_000)] == [0, 0, 1, 1500]
 
 
-@pytest.mark.parametrize(
-    ("wire", "stored"),
-    [
-        ("true", "true 0 0"),
-        ("false", ""),
-        ("0", ""),
-        ("7", "count 7 0"),
-        ('{"age":10,"count":5}', "age_count 5 10"),
-        ('{"age":10}', "age_count 0 10"),
-        ('"x"', ""),
-    ],
-)
-def test_retention_is_read_as_the_server_wants_it(wire: str, stored: str) -> None:
-    assert RunOptions.from_wire(f'{{"removeOnFail":{wire}}}').remove_on_fail == stored
+def test_retention_is_read_as_the_server_wants_it(subtests: pytest.Subtests) -> None:
+    for wire, stored in RETENTIONS:
+        with subtests.test(wire=wire):
+            assert RunOptions.from_wire(f'{{"removeOnFail":{wire}}}').remove_on_fail == stored
 
 
 def test_a_backoff_of_another_name_is_left_to_the_worker() -> None:
@@ -229,23 +243,9 @@ def test_a_backoff_of_another_name_is_left_to_the_worker() -> None:
     assert RunOptions.from_wire('{"backoff":{"type":"fixed","delay":5}}').backoff_name == ""
 
 
-@pytest.mark.parametrize(
-    ("fields", "worker", "lease"),
-    [
-        ({}, None, None),
-        ({"state": "active", "lastActive": "1000"}, None, 31),
-        ({"state": "active", "lastActive": "1000", "gmo:token": "0123456789abcdef"}, None, 31),
-        ({"state": "active", "lastActive": "1000", "gmo:token": "gmo-worker-1-a/0123"}, "gmo-worker-1-a", 31),
-        ({"state": "active", "lastActive": "1000", "opts": '{"lockDuration":5000}'}, None, 6),
-        ({"state": "completed", "lastActive": "1000", "gmo:token": "w/0"}, "w", None),
-        ({"state": "active", "lastActive": "soon"}, None, None),
-        ({"state": "active", "lastActive": "253402300799999"}, None, None),
-        ({"state": "active", "lastActive": ""}, None, None),
-    ],
-)
-def test_an_active_job_tells_its_worker_and_its_lease_whatever_is_stored(
-    fields: dict[str, str], worker: str | None, lease: int | None
-) -> None:
-    job = Job.from_wire("etl", {"id": "1", **fields})
-    until = None if lease is None else datetime.fromtimestamp(lease, UTC)
-    assert (job.worker, job.lease_until) == (worker, until)
+def test_an_active_job_tells_its_worker_and_its_lease_whatever_is_stored(subtests: pytest.Subtests) -> None:
+    for fields, worker, lease in LEASES:
+        with subtests.test(fields=fields):
+            job = Job.from_wire("etl", {"id": "1", **fields})
+            until = None if lease is None else datetime.fromtimestamp(lease, UTC)
+            assert (job.worker, job.lease_until) == (worker, until)

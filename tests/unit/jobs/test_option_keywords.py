@@ -57,29 +57,31 @@ def _hints(kind: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", TAKERS)
-def test_a_keyword_replaces_the_option_of_the_template(name: str) -> None:
-    take = TAKERS[name]
-    assert take(attempts=5, ttl=10) == JobOptions(attempts=5, ttl=timedelta(seconds=10))
-    assert take(options=CAREFUL, attempts=5) == replace(CAREFUL, attempts=5)
-    assert take(options=CAREFUL, timeout=None) == replace(CAREFUL, timeout=None)
-    assert take(options=CAREFUL) is CAREFUL
-    assert take() == JobOptions()
+def test_a_keyword_replaces_the_option_of_the_template(subtests: pytest.Subtests) -> None:
+    for name, take in TAKERS.items():
+        with subtests.test(name=name):
+            assert take(attempts=5, ttl=10) == JobOptions(attempts=5, ttl=timedelta(seconds=10))
+            assert take(options=CAREFUL, attempts=5) == replace(CAREFUL, attempts=5)
+            assert take(options=CAREFUL, timeout=None) == replace(CAREFUL, timeout=None)
+            assert take(options=CAREFUL) is CAREFUL
+            assert take() == JobOptions()
 
 
-@pytest.mark.parametrize("name", [*TAKERS, *CALLS])
-def test_an_unknown_keyword_is_refused_with_the_closest_one(name: str) -> None:
-    take = TAKERS.get(name) or CALLS[name]
-    with pytest.raises(InvalidJob, match="there is no option 'attemps'; did you mean 'attempts'"):
-        take(attemps=3)
-    with pytest.raises(InvalidJob, match="priority must be"):
-        take(priority=5000)
+def test_an_unknown_keyword_is_refused_with_the_closest_one(subtests: pytest.Subtests) -> None:
+    for name in (*TAKERS, *CALLS):
+        with subtests.test(name=name):
+            take = TAKERS.get(name) or CALLS[name]
+            with pytest.raises(InvalidJob, match="there is no option 'attemps'; did you mean 'attempts'"):
+                take(attemps=3)
+            with pytest.raises(InvalidJob, match="priority must be"):
+                take(priority=5000)
 
 
-@pytest.mark.parametrize("method", [Queue.add, AsyncQueue.add, Broadcast.publish, AsyncBroadcast.publish])
-def test_help_shows_the_keywords(method: Any) -> None:
-    assert "keywords" in inspect.signature(method).parameters
-    assert "JobOptions" in (inspect.getdoc(method) or "")
+def test_help_shows_the_keywords(subtests: pytest.Subtests) -> None:
+    for method in (Queue.add, AsyncQueue.add, Broadcast.publish, AsyncBroadcast.publish):
+        with subtests.test(method=method):
+            assert "keywords" in inspect.signature(method).parameters
+            assert "JobOptions" in (inspect.getdoc(method) or "")
 
 
 def test_a_node_is_named_after_its_job_and_waits_in_the_queue_of_its_flow() -> None:

@@ -22,6 +22,15 @@ BACKOFFS = st.builds(
 RANDOM = st.floats(0, 1, exclude_max=True)
 
 
+WRONG_BACKOFFS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "slow"}, "'slow'"),
+    ({"delay": timedelta(-1)}, "negative"),
+    ({"jitter": 1.1}, "jitter"),
+    ({"jitter": -0.1}, "jitter"),
+    ({"jitter": float("nan")}, "jitter"),
+]
+
+
 @given(BACKOFFS, st.integers(1, 10_000), RANDOM)
 def test_a_pause_is_never_negative_and_at_most_seven_days(
     backoff: Backoff, failures: int, random: float
@@ -57,16 +66,7 @@ def test_without_a_backoff_there_is_no_pause() -> None:
     assert delay_ms(None, 7, 0.9) == 0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "expected"),
-    [
-        ({"kind": "slow"}, "'slow'"),
-        ({"delay": timedelta(-1)}, "negative"),
-        ({"jitter": 1.1}, "jitter"),
-        ({"jitter": -0.1}, "jitter"),
-        ({"jitter": float("nan")}, "jitter"),
-    ],
-)
-def test_a_backoff_that_no_worker_could_honour_is_refused(wrong: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InvalidJob, match=expected):
-        Backoff(**wrong)
+def test_a_backoff_that_no_worker_could_honour_is_refused(subtests: pytest.Subtests) -> None:
+    for wrong, expected in WRONG_BACKOFFS:
+        with subtests.test(wrong=wrong), pytest.raises(InvalidJob, match=expected):
+            Backoff(**wrong)

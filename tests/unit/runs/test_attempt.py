@@ -34,26 +34,27 @@ def generation(request: str = FIRST.request, state: str = "failed", **more: Any)
     )
 
 
-@pytest.mark.parametrize(
-    ("now", "requests", "expected"),
-    [
-        (FIRST, [], Decision.SUBMIT),
-        (attempt(), ["toy:t/0"], Decision.REPAIR),
-        (FIRST, ["toy:t/0"], Decision.REPAIR),
-        (attempt(1), ["toy:t/0"], Decision.RESTART),
-        (attempt(1), ["toy:t/0", "toy:t/1/7"], Decision.REPAIR),
-        (attempt(), ["toy:t/0", "toy:t/1"], Decision.YIELD),
-        (attempt(), ["toy:t/0", "toy:t/1", "a click"], Decision.YIELD),
-        (attempt(), ["toy:t/0", "a click"], Decision.REPAIR),
-        (attempt(), [""], Decision.JOIN),
-        (attempt(), ["toy:other/0"], Decision.JOIN),
-        (attempt(), ["toy:t/0", "toy:other/9"], Decision.JOIN),
-        (attempt(), ["toys:t/0"], Decision.JOIN),
-        (attempt(), ["toy:t/x"], Decision.JOIN),
-    ],
-)
-def test_the_history_of_a_flow_decides(now: CountedAttempt, requests: list[str], expected: Decision) -> None:
-    assert decide(now, [generation(one) for one in requests]) is expected
+HISTORIES: list[tuple[CountedAttempt, list[str], Decision]] = [
+    (FIRST, [], Decision.SUBMIT),
+    (attempt(), ["toy:t/0"], Decision.REPAIR),
+    (FIRST, ["toy:t/0"], Decision.REPAIR),
+    (attempt(1), ["toy:t/0"], Decision.RESTART),
+    (attempt(1), ["toy:t/0", "toy:t/1/7"], Decision.REPAIR),
+    (attempt(), ["toy:t/0", "toy:t/1"], Decision.YIELD),
+    (attempt(), ["toy:t/0", "toy:t/1", "a click"], Decision.YIELD),
+    (attempt(), ["toy:t/0", "a click"], Decision.REPAIR),
+    (attempt(), [""], Decision.JOIN),
+    (attempt(), ["toy:other/0"], Decision.JOIN),
+    (attempt(), ["toy:t/0", "toy:other/9"], Decision.JOIN),
+    (attempt(), ["toys:t/0"], Decision.JOIN),
+    (attempt(), ["toy:t/x"], Decision.JOIN),
+]
+
+
+def test_the_history_of_a_flow_decides(subtests: pytest.Subtests) -> None:
+    for now, requests, expected in HISTORIES:
+        with subtests.test(now=now):
+            assert decide(now, [generation(one) for one in requests]) is expected
 
 
 def test_a_beginning_repairs_restarts_or_attaches() -> None:
@@ -76,21 +77,20 @@ def test_a_request_that_has_begun_a_generation_before_begins_no_second_one_of_it
     assert beginning(attempt(1), again).request == "toy:t/1/2"
 
 
-@pytest.mark.parametrize(
-    ("now", "found", "expected"),
-    [
-        (FIRST, None, (True, True, False)),
-        (attempt(), generation(state="completed"), (True, False, False)),
-        (attempt(1), generation(state="completed"), (True, True, False)),
-        (FIRST, generation(""), (False, True, False)),
-        (attempt(), generation(""), (False, True, True)),
-    ],
-)
-def test_what_follows_from_a_beginning(
-    now: CountedAttempt, found: FlowStatus | None, expected: tuple[bool, bool, bool]
-) -> None:
-    begun = beginning(now, [] if found is None else [found])
-    assert (begun.is_own, begun.needs_workers, begun.repairs) == expected
+BEGINNINGS: list[tuple[CountedAttempt, FlowStatus | None, tuple[bool, bool, bool]]] = [
+    (FIRST, None, (True, True, False)),
+    (attempt(), generation(state="completed"), (True, False, False)),
+    (attempt(1), generation(state="completed"), (True, True, False)),
+    (FIRST, generation(""), (False, True, False)),
+    (attempt(), generation(""), (False, True, True)),
+]
+
+
+def test_what_follows_from_a_beginning(subtests: pytest.Subtests) -> None:
+    for now, found, expected in BEGINNINGS:
+        with subtests.test(now=now):
+            begun = beginning(now, [] if found is None else [found])
+            assert (begun.is_own, begun.needs_workers, begun.repairs) == expected
 
 
 def test_a_later_try_of_the_same_run_replaces_an_earlier_one() -> None:

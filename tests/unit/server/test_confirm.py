@@ -58,20 +58,24 @@ def test_what_is_confirmed_is_passed_on() -> None:
     assert requests(standing(steps()), [1, [2, 3], 4]) == ([True] * 4, [1, 2, 3, 4])
 
 
-@pytest.mark.parametrize(
-    ("replies", "waits"),
-    [
-        ([missed(1), [2, 3], 4], [True, False, False, False]),
-        ([1, [2, missed(3)], 4], [True, True, True, False]),
-        ([1, [missed(2), missed(3, "other")], 4], [True, True, True, False]),
-        ([1, [2, 3], missed(4)], [True] * 4),
-    ],
-)
-def test_an_operation_ends_before_it_reports_that_a_step_was_not_confirmed(
-    replies: list[Any], waits: list[bool]
-) -> None:
-    found, error = requests(standing(steps()), replies)
-    assert (found, type(error), str(error), vars(error)) == (waits, NotConfirmed, "missed", {"code": None})
+OPERATIONS: list[tuple[list[Any], list[bool]]] = [
+    ([missed(1), [2, 3], 4], [True, False, False, False]),
+    ([1, [2, missed(3)], 4], [True, True, True, False]),
+    ([1, [missed(2), missed(3, "other")], 4], [True, True, True, False]),
+    ([1, [2, 3], missed(4)], [True] * 4),
+]
+
+
+def test_an_operation_ends_before_it_reports_that_a_step_was_not_confirmed(subtests: pytest.Subtests) -> None:
+    for replies, waits in OPERATIONS:
+        with subtests.test(replies=replies):
+            found, error = requests(standing(steps()), replies)
+            assert (found, type(error), str(error), vars(error)) == (
+                waits,
+                NotConfirmed,
+                "missed",
+                {"code": None},
+            )
 
 
 def test_a_refusal_goes_before_a_missing_confirmation() -> None:
@@ -80,16 +84,20 @@ def test_a_refusal_goes_before_a_missing_confirmation() -> None:
     assert requests(standing(steps()), [1, [2, refusal]]) == ([True] * 3, refusal)
 
 
-@pytest.mark.parametrize("first", [1, missed(1)])
-@pytest.mark.parametrize("answer", [InvalidJob("exists"), JobNotFound("gone"), FlowConflict("another")])
-def test_an_answer_that_a_repeat_gets_counts_once_it_is_confirmed(first: Any, answer: Exception) -> None:
-    def repeated() -> Op[None]:
-        yield from ask(step(1))
-        raise answer
+def step_and_raise(error: Exception) -> Op[None]:
+    yield from ask(step(1))
+    raise error
 
-    _, error = requests(standing(repeated()), [first])
-    is_awaited = first != 1 and not isinstance(answer, FlowConflict)
-    assert (type(error), error.__cause__) == ((NotConfirmed, answer) if is_awaited else (type(answer), None))
+
+def test_an_answer_that_a_repeat_gets_counts_once_it_is_confirmed(subtests: pytest.Subtests) -> None:
+    for first in (1, missed(1)):
+        for answer in (InvalidJob("exists"), JobNotFound("gone"), FlowConflict("another")):
+            with subtests.test(first=first, answer=answer):
+                _, error = requests(standing(step_and_raise(answer)), [first])
+                is_awaited = first != 1 and not isinstance(answer, FlowConflict)
+                assert (type(error), error.__cause__) == (
+                    (NotConfirmed, answer) if is_awaited else (type(answer), None)
+                )
 
 
 def test_what_nobody_relies_on_waits_for_nothing() -> None:

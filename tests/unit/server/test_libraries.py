@@ -37,6 +37,26 @@ INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]
 
 
+ERROR_REPLIES: list[tuple[str, type[GlideMQError]]] = [
+    ("GMO_FLOW_NOT_FOUND no flow x", FlowNotFound),
+    ("GMO_FLOW_CONFLICT x", FlowConflict),
+    ("GMO_STALE x", LeaseLost),
+    ("GMO_JOB_NOT_FOUND x", JobNotFound),
+    ("OOM command not allowed", ServerBusy),
+    ("LOADING x", ServerBusy),
+    ("READONLY x", ServerBusy),
+    ("ERR Function not found", LibraryMissing),
+    ("ERR unknown command `FCALL`, with args", ServerTooOld),
+    ("WRONGTYPE x", ProtocolError),
+]
+
+STREAM_REPLIES: list[Any] = [
+    {"s": [("1-1", ["a", "b"])]},
+    [["s", [("1-1", ["a", "b"])]]],
+    [["s", [("1-1", {"a": "b"})]]],
+]
+
+
 def call(*words: str) -> Call[str]:
     return command(*words, decode=replies.text)
 
@@ -71,32 +91,17 @@ class TestTheVocabulary:
         with pytest.raises(ProtocolError, match="2 columns"):
             replies.rows(2)(["a"])
 
-    @pytest.mark.parametrize(
-        ("text", "kind"),
-        [
-            ("GMO_FLOW_NOT_FOUND no flow x", FlowNotFound),
-            ("GMO_FLOW_CONFLICT x", FlowConflict),
-            ("GMO_STALE x", LeaseLost),
-            ("GMO_JOB_NOT_FOUND x", JobNotFound),
-            ("OOM command not allowed", ServerBusy),
-            ("LOADING x", ServerBusy),
-            ("READONLY x", ServerBusy),
-            ("ERR Function not found", LibraryMissing),
-            ("ERR unknown command `FCALL`, with args", ServerTooOld),
-            ("WRONGTYPE x", ProtocolError),
-        ],
-    )
-    def test_the_code_of_an_error_reply_decides_its_class(self, text: str, kind: type[GlideMQError]) -> None:
-        error = replies.error_from(text)
-        assert type(error) is kind
-        assert error.code == text.split(" ", maxsplit=1)[0]
+    def test_the_code_of_an_error_reply_decides_its_class(self, subtests: pytest.Subtests) -> None:
+        for text, kind in ERROR_REPLIES:
+            with subtests.test(text=text):
+                error = replies.error_from(text)
+                assert type(error) is kind
+                assert error.code == text.split(" ", maxsplit=1)[0]
 
-    @pytest.mark.parametrize(
-        "reply",
-        [{"s": [("1-1", ["a", "b"])]}, [["s", [("1-1", ["a", "b"])]]], [["s", [("1-1", {"a": "b"})]]]],
-    )
-    def test_stream_entries_are_read_in_either_protocol(self, reply: Any) -> None:
-        assert replies.stream_entries(reply) == {"s": [("1-1", {"a": "b"})]}
+    def test_stream_entries_are_read_in_either_protocol(self, subtests: pytest.Subtests) -> None:
+        for reply in STREAM_REPLIES:
+            with subtests.test(reply=reply):
+                assert replies.stream_entries(reply) == {"s": [("1-1", {"a": "b"})]}
 
     def test_a_deleted_stream_entry_has_no_fields(self) -> None:
         assert replies.stream_entries([["s", [("1-1", None)]]]) == {"s": [("1-1", {})]}

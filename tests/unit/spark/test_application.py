@@ -19,6 +19,50 @@ ALLOWED = {
 }
 
 
+WRONG_PROGRAMS: list[tuple[Any, str]] = [
+    (None, "needs an object with file or application"),
+    ({}, "needs either file or application"),
+    ({"file": "a:b.py", "application": "/opt/jobs/x.py"}, "needs either file or application"),
+    ({"file": 7}, "needs either file or application, a string"),
+    ({"file": "submit_package:programs/daily.py", "arguments": []}, "has no field arguments"),
+    ({"file": "daily.py"}, "must be written package:path/of/file.py"),
+    ({"file": "submit_package:../secret.py"}, "must be written package:path"),
+    ({"file": "submit_package:/etc/passwd"}, "must be written package:path"),
+    (
+        {"file": "submit_package:programs/none.py"},
+        "the package submit_package has no file programs/none.py",
+    ),
+    ({"file": "os:path.py"}, "this worker may not import os"),
+    ({"file": "submit_package.none:x.py"}, "submit_package.none cannot be imported: ModuleNotFoundError"),
+    ({"application": "/etc/x.py"}, "this worker may not run /etc/x.py"),
+    ({"application": "/opt/jobs/../../etc/x.py"}, "this worker may not run"),
+    ({"application": "file:///opt/jobs/%2e%2e/x.py"}, "this worker may not run"),
+    ({"application": "file:///opt/jobs/..%2fx.py"}, "this worker may not run"),
+    ({"application": "file:///opt/jobs/%252E%252e/x.py"}, "this worker may not run"),
+    ({"application": "file:///opt/jobs/a\\..\\x.py"}, "this worker may not run"),
+    ({"application": "/opt/jobs/x.py#y.py"}, "this worker may not run"),
+    ({"application": "/opt/jobs/x\0.py"}, "this worker may not run"),
+    ({"application": "/opt/jobs/x.py", "py_files": ["file:///opt/jobs/%2e./x.zip"]}, "may not run"),
+    ({"application": "/opt/jobs/x.py,/etc/x.py"}, "this worker may not run"),
+    ({"application": "--help"}, "this worker may not run"),
+    ({"application": "/opt/jobs/x.jar", "class": "a b"}, "class must be the name of a class"),
+    ({"application": "/opt/jobs/x.jar", "class": "--conf"}, "class must be the name of a class"),
+    ({"application": "/opt/jobs/x.py", "args": "--day"}, "args must be a list"),
+    ({"application": "/opt/jobs/x.py", "args": ["a\0b"]}, "no NUL character"),
+    ({"application": "/opt/jobs/x.py", "py_files": "x.zip"}, "py_files must be a list of strings"),
+    ({"application": "/opt/jobs/x.py", "py_files": ["/etc/x.zip"]}, "this worker may not run /etc/x.zip"),
+    ({"application": "/opt/jobs/x.py", "deploy_mode": "cluster"}, 'deploy_mode must be "client"'),
+    (
+        {"application": "/opt/jobs/x.py", "conf": {"spark.driver.extraJavaOptions": "-x"}},
+        "may not contain",
+    ),
+    ({"application": "/opt/jobs/x.py", "conf": {"spark.sql.extensions": "x.Y"}}, "may not contain"),
+    ({"application": "/opt/jobs/x.py", "conf": {"other": "x"}}, "may not contain other"),
+    ({"application": "/opt/jobs/x.py", "conf": []}, "conf must be an object"),
+    ({"application": "/opt/jobs/x.py", "inputs": {"node": "n", "to": [3]}}, "have no place"),
+]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("package")
@@ -70,51 +114,7 @@ def test_a_uri_may_have_encoded_characters_that_lead_nowhere() -> None:
     assert _application({"application": "file:///opt/jobs/a%20b..py"}).path == "file:///opt/jobs/a%20b..py"
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (None, "needs an object with file or application"),
-        ({}, "needs either file or application"),
-        ({"file": "a:b.py", "application": "/opt/jobs/x.py"}, "needs either file or application"),
-        ({"file": 7}, "needs either file or application, a string"),
-        ({"file": "submit_package:programs/daily.py", "arguments": []}, "has no field arguments"),
-        ({"file": "daily.py"}, "must be written package:path/of/file.py"),
-        ({"file": "submit_package:../secret.py"}, "must be written package:path"),
-        ({"file": "submit_package:/etc/passwd"}, "must be written package:path"),
-        (
-            {"file": "submit_package:programs/none.py"},
-            "the package submit_package has no file programs/none.py",
-        ),
-        ({"file": "os:path.py"}, "this worker may not import os"),
-        ({"file": "submit_package.none:x.py"}, "submit_package.none cannot be imported: ModuleNotFoundError"),
-        ({"application": "/etc/x.py"}, "this worker may not run /etc/x.py"),
-        ({"application": "/opt/jobs/../../etc/x.py"}, "this worker may not run"),
-        ({"application": "file:///opt/jobs/%2e%2e/x.py"}, "this worker may not run"),
-        ({"application": "file:///opt/jobs/..%2fx.py"}, "this worker may not run"),
-        ({"application": "file:///opt/jobs/%252E%252e/x.py"}, "this worker may not run"),
-        ({"application": "file:///opt/jobs/a\\..\\x.py"}, "this worker may not run"),
-        ({"application": "/opt/jobs/x.py#y.py"}, "this worker may not run"),
-        ({"application": "/opt/jobs/x\0.py"}, "this worker may not run"),
-        ({"application": "/opt/jobs/x.py", "py_files": ["file:///opt/jobs/%2e./x.zip"]}, "may not run"),
-        ({"application": "/opt/jobs/x.py,/etc/x.py"}, "this worker may not run"),
-        ({"application": "--help"}, "this worker may not run"),
-        ({"application": "/opt/jobs/x.jar", "class": "a b"}, "class must be the name of a class"),
-        ({"application": "/opt/jobs/x.jar", "class": "--conf"}, "class must be the name of a class"),
-        ({"application": "/opt/jobs/x.py", "args": "--day"}, "args must be a list"),
-        ({"application": "/opt/jobs/x.py", "args": ["a\0b"]}, "no NUL character"),
-        ({"application": "/opt/jobs/x.py", "py_files": "x.zip"}, "py_files must be a list of strings"),
-        ({"application": "/opt/jobs/x.py", "py_files": ["/etc/x.zip"]}, "this worker may not run /etc/x.zip"),
-        ({"application": "/opt/jobs/x.py", "deploy_mode": "cluster"}, 'deploy_mode must be "client"'),
-        (
-            {"application": "/opt/jobs/x.py", "conf": {"spark.driver.extraJavaOptions": "-x"}},
-            "may not contain",
-        ),
-        ({"application": "/opt/jobs/x.py", "conf": {"spark.sql.extensions": "x.Y"}}, "may not contain"),
-        ({"application": "/opt/jobs/x.py", "conf": {"other": "x"}}, "may not contain other"),
-        ({"application": "/opt/jobs/x.py", "conf": []}, "conf must be an object"),
-        ({"application": "/opt/jobs/x.py", "inputs": {"node": "n", "to": [3]}}, "have no place"),
-    ],
-)
-def test_what_it_may_not_name_is_told(data: Any, expected: str) -> None:
-    with pytest.raises(InvalidCall, match=expected.replace("$", r"\$")):
-        _application(data)
+def test_what_it_may_not_name_is_told(subtests: pytest.Subtests) -> None:
+    for data, expected in WRONG_PROGRAMS:
+        with subtests.test(data=data), pytest.raises(InvalidCall, match=expected.replace("$", r"\$")):
+            _application(data)

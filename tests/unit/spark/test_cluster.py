@@ -22,6 +22,18 @@ something.else  1
 """
 
 
+WRONG_MASTERS: list[str] = ["foo://host:1", "", "locals", "http://host:7077", "k8s://", "local[]"]
+
+OTHER_MASTERS: list[str] = [
+    "local",
+    "local[2]",
+    "local[*,4]",
+    "local-cluster[1,1,1024]",
+    "yarn",
+    "k8s://https://a:1",
+]
+
+
 @pytest.fixture
 def conf(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "conf").mkdir()
@@ -76,20 +88,27 @@ def test_one_of_several_masters_suffices() -> None:
         require_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}", patience=5)
 
 
-@pytest.mark.parametrize("master", ["spark://", "spark://host", "spark://host:x", "spark://a:1,b"])
-def test_what_is_no_master_is_refused(master: str) -> None:
-    with pytest.raises(ConfigurationError, match="must be spark://HOST:PORT"):
-        require_master(master)
+def test_what_is_no_master_is_refused(subtests: pytest.Subtests) -> None:
+    for master in ("spark://", "spark://host", "spark://host:x", "spark://a:1,b"):
+        with (
+            subtests.test(master=master),
+            pytest.raises(ConfigurationError, match="must be spark://HOST:PORT"),
+        ):
+            require_master(master)
 
 
-@pytest.mark.parametrize("master", ["foo://host:1", "", "locals", "http://host:7077", "k8s://", "local[]"])
-def test_a_master_of_no_kind_that_spark_has_is_refused(master: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not a Spark master: it must be local\[\*\], spark://"):
-        require_master(master, patience=0)
+def test_a_master_of_no_kind_that_spark_has_is_refused(subtests: pytest.Subtests) -> None:
+    for master in WRONG_MASTERS:
+        with (
+            subtests.test(master=master),
+            pytest.raises(
+                ConfigurationError, match=r"is not a Spark master: it must be local\[\*\], spark://"
+            ),
+        ):
+            require_master(master, patience=0)
 
 
-@pytest.mark.parametrize(
-    "master", ["local", "local[2]", "local[*,4]", "local-cluster[1,1,1024]", "yarn", "k8s://https://a:1"]
-)
-def test_other_masters_are_spark_s_affair(master: str) -> None:
-    require_master(master, patience=0)
+def test_other_masters_are_spark_s_affair(subtests: pytest.Subtests) -> None:
+    for master in OTHER_MASTERS:
+        with subtests.test(master=master):
+            require_master(master, patience=0)

@@ -17,10 +17,14 @@ def settings(master: str, more: Mapping[str, str] = {}) -> Mapping[str, str]:
     return APPLICATION.settings(CTX, {"spark.master": master, **more}, "glidemq-0a1")
 
 
-@pytest.mark.parametrize("master", ["yarn", "yarn-client"])
-def test_yarn_keeps_the_tag_beside_those_of_the_user(master: str) -> None:
-    assert settings(master)["spark.yarn.tags"] == "glidemq-0a1"
-    assert settings(master, {"spark.yarn.tags": "nightly,b"})["spark.yarn.tags"] == "nightly,b,glidemq-0a1"
+def test_yarn_keeps_the_tag_beside_those_of_the_user(subtests: pytest.Subtests) -> None:
+    for master in ("yarn", "yarn-client"):
+        with subtests.test(master=master):
+            assert settings(master)["spark.yarn.tags"] == "glidemq-0a1"
+            assert (
+                settings(master, {"spark.yarn.tags": "nightly,b"})["spark.yarn.tags"]
+                == "nightly,b,glidemq-0a1"
+            )
 
 
 def test_kubernetes_has_it_as_a_label() -> None:
@@ -29,13 +33,14 @@ def test_kubernetes_has_it_as_a_label() -> None:
     assert "spark.yarn.tags" not in found
 
 
-@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
-def test_others_know_it_by_the_name_and_the_identity(master: str) -> None:
-    found = settings(master, {"spark.ui.port": "4040"})
-    assert not [name for name in found if "yarn" in name or "kubernetes" in name]
-    assert found["spark.app.name"] == "etl: a.py (7)"
-    assert found["spark.ui.port"] == "4040", "what users set counts"
-    assert (found["spark.glidemq.queue"], found["spark.glidemq.user"]) == ("etl", "ana")
+def test_others_know_it_by_the_name_and_the_identity(subtests: pytest.Subtests) -> None:
+    for master in ("local[2]", "spark://host:7077"):
+        with subtests.test(master=master):
+            found = settings(master, {"spark.ui.port": "4040"})
+            assert not [name for name in found if "yarn" in name or "kubernetes" in name]
+            assert found["spark.app.name"] == "etl: a.py (7)"
+            assert found["spark.ui.port"] == "4040", "what users set counts"
+            assert (found["spark.glidemq.queue"], found["spark.glidemq.user"]) == ("etl", "ana")
 
 
 def test_a_driver_runs_beside_its_worker_whatever_the_defaults_of_a_cluster_are() -> None:

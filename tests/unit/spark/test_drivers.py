@@ -19,6 +19,24 @@ from glidemq_orchestrate.spark.submit.record import Record
 NAME = f"glidemq-{'0' * 20}-1"
 
 
+NO_RECORDS: list[Any] = [
+    None,
+    7,
+    "x",
+    [],
+    {},
+    {"driver": 1, "machine": "x"},
+    {"driver": "../x", "machine": driver_folder.machine},
+]
+
+ODD_NUMBERS: list[dict[str, Any]] = [
+    {"patience": "x"},
+    {"patience": 1e300},
+    {"alone_since": 9e99},
+    {"patience": -5},
+]
+
+
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -118,15 +136,19 @@ class TestFolders:
         with pytest.raises(ConfigurationError, match="is not a private folder of this user"):
             driver_folder.home()
 
-    @pytest.mark.parametrize(("text", "seconds"), [("", 120.0), ("0", 0.0), ("7.5", 7.5), ("5m", 300.0)])
-    def test_the_patience_is_a_duration(self, text: str, seconds: float) -> None:
-        found = driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
-        assert found == timedelta(seconds=seconds)
+    def test_the_patience_is_a_duration(self, subtests: pytest.Subtests) -> None:
+        for text, seconds in (("", 120.0), ("0", 0.0), ("7.5", 7.5), ("5m", 300.0)):
+            with subtests.test(text=text):
+                found = driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
+                assert found == timedelta(seconds=seconds)
 
-    @pytest.mark.parametrize("text", ["-1", "x", "nan", "inf", "90000"])
-    def test_any_other_patience_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigurationError, match="GLIDEMQ_SPARK_DRIVER_PATIENCE must "):
-            driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
+    def test_any_other_patience_is_refused(self, subtests: pytest.Subtests) -> None:
+        for text in ("-1", "x", "nan", "inf", "90000"):
+            with (
+                subtests.test(text=text),
+                pytest.raises(ConfigurationError, match="GLIDEMQ_SPARK_DRIVER_PATIENCE must "),
+            ):
+                driver_folder.patience({driver_folder.PATIENCE_VARIABLE: text})
 
 
 class TestRecords:
@@ -149,27 +171,17 @@ class TestRecords:
         assert not self.waits(self.told(ended=True), 1_000_000)
         assert not self.waits(self.told(machine=driver_folder.machine()), 1_000_000)
 
-    @pytest.mark.parametrize(
-        "progress",
-        [
-            None,
-            7,
-            "x",
-            [],
-            {},
-            {"driver": 1, "machine": "x"},
-            {"driver": "../x", "machine": driver_folder.machine},
-        ],
-    )
-    def test_whatever_else_is_stored_is_no_record(self, progress: Any) -> None:
-        if isinstance(progress, dict) and callable(progress.get("machine")):
-            progress = progress | {"machine": driver_folder.machine()}
-        assert not Record(progress).is_here
-        assert not self.waits(progress, 1)
+    def test_whatever_else_is_stored_is_no_record(self, subtests: pytest.Subtests) -> None:
+        for stored in NO_RECORDS:
+            with subtests.test(stored=stored):
+                progress = stored
+                if isinstance(progress, dict) and callable(progress.get("machine")):
+                    progress = progress | {"machine": driver_folder.machine()}
+                assert not Record(progress).is_here
+                assert not self.waits(progress, 1)
 
-    @pytest.mark.parametrize(
-        "odd", [{"patience": "x"}, {"patience": 1e300}, {"alone_since": 9e99}, {"patience": -5}]
-    )
-    def test_odd_numbers_never_make_it_wait_for_ever(self, odd: dict[str, Any]) -> None:
-        record = self.told(alone_since=1) | odd
-        assert not self.waits(record, 90_000_000) or self.waits(record | {"alone_since": 1}, 1_000)
+    def test_odd_numbers_never_make_it_wait_for_ever(self, subtests: pytest.Subtests) -> None:
+        for odd in ODD_NUMBERS:
+            with subtests.test(odd=odd):
+                record = self.told(alone_since=1) | odd
+                assert not self.waits(record, 90_000_000) or self.waits(record | {"alone_since": 1}, 1_000)

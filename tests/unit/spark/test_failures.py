@@ -121,69 +121,96 @@ PROGRAM_ENDED = f"""Traceback (most recent call last):
 py4j.protocol.Py4JJavaError: {PYTHON_ENDED}"""
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        (PYTHON_ENDED, "the Python worker of an executor crashed or was killed"),
+CAUSES: list[tuple[str, str]] = [
+    (PYTHON_ENDED, "the Python worker of an executor crashed or was killed"),
+    (
+        FAULT,
+        "the Python worker of an executor crashed or was killed: Fatal Python error: Segmentation fault",
+    ),
+    (
+        PROGRAM_ENDED,
+        "the Python worker of an executor crashed or was killed (in <module>, /srv/prog.py:6)",
+    ),
+    (
+        "An error occurred while calling None.None",
+        "the JVM of the session did not answer (An error occurred while calling None.None)",
+    ),
+    (
+        "Answer from Java side is empty",
+        "the JVM of the session did not answer (Answer from Java side is empty)",
+    ),
+    (
+        MEMORY,
         (
-            FAULT,
-            "the Python worker of an executor crashed or was killed: Fatal Python error: Segmentation fault",
+            "SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor "
+            "memory: Executor memory 10485760 must be at least 471859200. Please increase executor memory "
+            'using the --executor-memory option or "spark.executor.memory" in Spark configuration. '
+            "(in <module>, /srv/prog.py:2)"
         ),
+    ),
+    (NO_DRIVER, "ClassNotFoundException: org.postgresql.Driver (in load, /srv/prog.py:3)"),
+    (
+        THERE,
         (
-            PROGRAM_ENDED,
-            "the Python worker of an executor crashed or was killed (in <module>, /srv/prog.py:6)",
+            "FileAlreadyExistsException: Output directory file:/lake/there already exists "
+            "(in <module>, /srv/prog.py:5)"
         ),
+    ),
+    (
+        CORRUPT,
         (
-            "An error occurred while calling None.None",
-            "the JVM of the session did not answer (An error occurred while calling None.None)",
+            "RuntimeException: file:/x/bad.parquet is not a Parquet file. Expected magic number at tail, but "
+            "found [111, 32] (SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error"
         ),
-        (
-            "Answer from Java side is empty",
-            "the JVM of the session did not answer (Answer from Java side is empty)",
-        ),
-        (
-            MEMORY,
-            (
-                "SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor "
-                "memory: Executor memory 10485760 must be at least 471859200. Please increase executor memory "
-                'using the --executor-memory option or "spark.executor.memory" in Spark configuration. '
-                "(in <module>, /srv/prog.py:2)"
-            ),
-        ),
-        (NO_DRIVER, "ClassNotFoundException: org.postgresql.Driver (in load, /srv/prog.py:3)"),
-        (
-            THERE,
-            (
-                "FileAlreadyExistsException: Output directory file:/lake/there already exists "
-                "(in <module>, /srv/prog.py:5)"
-            ),
-        ),
-        (
-            CORRUPT,
-            (
-                "RuntimeException: file:/x/bad.parquet is not a Parquet file. Expected magic number at tail, but "
-                "found [111, 32] (SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error"
-            ),
-        ),
-        (TASK, "IOException: Mkdirs failed to create file:/proc/x (exists=false)"),
-        (
-            EXECUTOR,
-            "the executor was lost: ExecutorLostFailure (executor 3 exited caused by one of the running",
-        ),
-        (PYTHON, "ValueError: row of March is broken (in clean, /srv/steps.py:19)"),
-        (DRIVER, "ClassNotFoundException: org.postgresql.Driver"),
-        (COLUMN, "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved."),
-        (JVM, "[CAST_INVALID_INPUT] The value 'a' is malformed."),
-        ("", ""),
-        ("boom", "boom"),
-        ("and so on...", "and so on..."),
-    ],
-)
-def test_the_innermost_cause_comes_first_and_no_stack(text: str, cause: str) -> None:
-    found = cause_of(text)
-    assert found.startswith(cause)
-    assert "\tat " not in found
-    assert "\n" not in found
+    ),
+    (TASK, "IOException: Mkdirs failed to create file:/proc/x (exists=false)"),
+    (
+        EXECUTOR,
+        "the executor was lost: ExecutorLostFailure (executor 3 exited caused by one of the running",
+    ),
+    (PYTHON, "ValueError: row of March is broken (in clean, /srv/steps.py:19)"),
+    (DRIVER, "ClassNotFoundException: org.postgresql.Driver"),
+    (COLUMN, "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved."),
+    (JVM, "[CAST_INVALID_INPUT] The value 'a' is malformed."),
+    ("", ""),
+    ("boom", "boom"),
+    ("and so on...", "and so on..."),
+]
+
+ERRORS_AND_REMEDIES: list[tuple[str, str]] = [
+    (CORRUPT, "the file is damaged"),
+    (TASK, "give the user of the worker"),
+    (DRIVER, "spark.jars.packages"),
+    (EXECUTOR, "more memory"),
+    (PYTHON_ENDED, "spark.executor.memoryOverhead"),
+    ("An error occurred while calling None.None", "raise spark.driver.memory"),
+    ("Answer from Java side is empty", "raise spark.driver.memory"),
+    ("java.lang.OutOfMemoryError: Java heap space", "more memory"),
+    ("Total size of results is bigger than spark.driver.maxResultSize (1g)", "instead of collecting"),
+    ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "PYSPARK_PYTHON"),
+    ("ModuleNotFoundError: No module named 'numpy'", "install it there"),
+    ("Could not serialize object: TypeError: cannot pickle '_thread.lock' object", "inside the function"),
+    ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading", "its own path"),
+    ("[PATH_ALREADY_EXISTS] Path file:/x already exists.", 'mode("overwrite")'),
+    (TWICE, "publish once per location"),
+    (
+        "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x/file",
+        "name a directory",
+    ),
+    ("java.net.UnknownHostException: nosuchhost", "the host in the URI"),
+    ("All masters are unresponsive! Giving up.", "GLIDEMQ_SPARK_MASTER"),
+    ("java.lang.UnsupportedClassVersionError: x has been compiled by a more recent version", "JAVA_HOME"),
+    ("java.io.IOException: No space left on device", "free space on the full disk"),
+]
+
+
+def test_the_innermost_cause_comes_first_and_no_stack(subtests: pytest.Subtests) -> None:
+    for text, cause in CAUSES:
+        with subtests.test(text=text):
+            found = cause_of(text)
+            assert found.startswith(cause)
+            assert "\tat " not in found
+            assert "\n" not in found
 
 
 def test_a_message_ends_with_one_full_stop_and_advises_nothing_that_the_remedy_says() -> None:
@@ -198,36 +225,10 @@ def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
     assert found.endswith("that the worker can reach the path")
 
 
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        (CORRUPT, "the file is damaged"),
-        (TASK, "give the user of the worker"),
-        (DRIVER, "spark.jars.packages"),
-        (EXECUTOR, "more memory"),
-        (PYTHON_ENDED, "spark.executor.memoryOverhead"),
-        ("An error occurred while calling None.None", "raise spark.driver.memory"),
-        ("Answer from Java side is empty", "raise spark.driver.memory"),
-        ("java.lang.OutOfMemoryError: Java heap space", "more memory"),
-        ("Total size of results is bigger than spark.driver.maxResultSize (1g)", "instead of collecting"),
-        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "PYSPARK_PYTHON"),
-        ("ModuleNotFoundError: No module named 'numpy'", "install it there"),
-        ("Could not serialize object: TypeError: cannot pickle '_thread.lock' object", "inside the function"),
-        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading", "its own path"),
-        ("[PATH_ALREADY_EXISTS] Path file:/x already exists.", 'mode("overwrite")'),
-        (TWICE, "publish once per location"),
-        (
-            "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/x/file",
-            "name a directory",
-        ),
-        ("java.net.UnknownHostException: nosuchhost", "the host in the URI"),
-        ("All masters are unresponsive! Giving up.", "GLIDEMQ_SPARK_MASTER"),
-        ("java.lang.UnsupportedClassVersionError: x has been compiled by a more recent version", "JAVA_HOME"),
-        ("java.io.IOException: No space left on device", "free space on the full disk"),
-    ],
-)
-def test_each_error_has_its_remedy(text: str, remedy: str) -> None:
-    assert remedy in remedy_of(text)
+def test_each_error_has_its_remedy(subtests: pytest.Subtests) -> None:
+    for text, remedy in ERRORS_AND_REMEDIES:
+        with subtests.test(text=text):
+            assert remedy in remedy_of(text)
 
 
 def test_nothing_is_advised_where_nothing_is_known() -> None:

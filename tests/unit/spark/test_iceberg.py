@@ -19,6 +19,21 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 PARTS = ("p=v1", "p=v2", "p=v3")
 
 
+FOLDERS: list[tuple[Part, str, list[str]]] = [
+        (Part("day", "", "date"), "glidemq_day=v2026-01-31", ["2026-01-31"]),
+        (Part("name", "", "string"), "glidemq_name=va%2Fb%3D c", ["a/b= c"]),
+        (Part("name", "", "string"), "glidemq_name=v", ["EqualTo", "''"]),
+        (Part("name", "", "string"), "glidemq_name=vn", ["EqualTo", "'n'"]),
+        (Part("name", "", "string"), "glidemq_name=n", ["IsNull"]),
+        (Part("at", "day", "timestamptz"), "glidemq_day_at=v2026-12-31", ["-31T00:00:00+00:", "2027-01-01"]),
+        (Part("at", "hour", "timestamp"), "glidemq_hour_at=v2026-01-31-23", ["31T23:00:00'", "01T00:00:00'"]),
+        (Part("on", "month", "date"), "glidemq_month_on=v2026-12", ["2026-12-01'", "2027-01-01'"]),
+        (Part("on", "year", "date"), "glidemq_year_on=v2026", ["2026-01-01'", "2027-01-01'"]),
+    ]  # fmt: skip
+
+WRONG_TABLES: list[str] = ["iceberg:", "iceberg:orders", "iceberg:lake.orders", "iceberg:lake..orders"]
+
+
 def change(epoch: int, replaces: str, parts: Iterable[str]) -> Change:
     return Change(f"{epoch}-{'0' * 12}", replaces, tuple(parts))
 
@@ -76,24 +91,12 @@ def test_a_summary_is_read_as_it_was_written() -> None:
     assert Change.read({"glidemq.attempt": "of another kind"}) is None
 
 
-@pytest.mark.parametrize(
-    ("part", "folder", "said"),
-    [
-        (Part("day", "", "date"), "glidemq_day=v2026-01-31", ["2026-01-31"]),
-        (Part("name", "", "string"), "glidemq_name=va%2Fb%3D c", ["a/b= c"]),
-        (Part("name", "", "string"), "glidemq_name=v", ["EqualTo", "''"]),
-        (Part("name", "", "string"), "glidemq_name=vn", ["EqualTo", "'n'"]),
-        (Part("name", "", "string"), "glidemq_name=n", ["IsNull"]),
-        (Part("at", "day", "timestamptz"), "glidemq_day_at=v2026-12-31", ["-31T00:00:00+00:", "2027-01-01"]),
-        (Part("at", "hour", "timestamp"), "glidemq_hour_at=v2026-01-31-23", ["31T23:00:00'", "01T00:00:00'"]),
-        (Part("on", "month", "date"), "glidemq_month_on=v2026-12", ["2026-12-01'", "2027-01-01'"]),
-        (Part("on", "year", "date"), "glidemq_year_on=v2026", ["2026-01-01'", "2027-01-01'"]),
-    ],
-)  # fmt: skip
-def test_a_folder_names_the_rows_of_its_partition(part: Part, folder: str, said: list[str]) -> None:
-    shown = repr(rows_of([folder], [part])).replace('"', "'")
-    for text in said:
-        assert text in shown, shown
+def test_a_folder_names_the_rows_of_its_partition(subtests: pytest.Subtests) -> None:
+    for part, folder, said in FOLDERS:
+        with subtests.test(part=part):
+            shown = repr(rows_of([folder], [part])).replace('"', "'")
+            for text in said:
+                assert text in shown, shown
 
 
 def test_many_partitions_are_one_filter() -> None:
@@ -104,12 +107,13 @@ def test_many_partitions_are_one_filter() -> None:
     assert repr(found).count("EqualTo") == 2 * 300 * 24
 
 
-@pytest.mark.parametrize(
-    "location", ["iceberg:", "iceberg:orders", "iceberg:lake.orders", "iceberg:lake..orders"]
-)
-def test_a_table_needs_a_catalog_and_a_namespace(location: str) -> None:
-    with pytest.raises(Unrecoverable, match=r"catalog\.namespace\.table"):
-        catalog_of(location)
+def test_a_table_needs_a_catalog_and_a_namespace(subtests: pytest.Subtests) -> None:
+    for location in WRONG_TABLES:
+        with (
+            subtests.test(location=location),
+            pytest.raises(Unrecoverable, match=r"catalog\.namespace\.table"),
+        ):
+            catalog_of(location)
 
 
 def test_an_unknown_catalog_is_named_with_what_to_set() -> None:

@@ -28,14 +28,15 @@ def test_no_more_jobs_are_known_than_fit() -> None:
     assert losses.note(str(MAX_KNOWN - 1)) == 2
 
 
-@pytest.mark.parametrize(("is_alone", "kinds"), [(True, [1, 0, 0]), (False, [1, 1, 0])])
-def test_losses_are_free_until_the_step_is_to_blame(*, is_alone: bool, kinds: list[int]) -> None:
-    gone = SessionGone("the session was lost")
-    gone.is_alone = is_alone
-    found = [handler._lost(gone, count) for count in (1, 2, 3)]
-    assert [type(one) for one in found] == [RetryLater if free else SessionLost for free in kinds]
-    assert not any(one.counts for one in found if isinstance(one, RetryLater))
-    assert "(3 times in a row): its driver ran out of memory" in str(found[2])
+def test_losses_are_free_until_the_step_is_to_blame(subtests: pytest.Subtests) -> None:
+    for is_alone, kinds in ((True, [1, 0, 0]), (False, [1, 1, 0])):
+        with subtests.test(is_alone=is_alone):
+            gone = SessionGone("the session was lost")
+            gone.is_alone = is_alone
+            found = [handler._lost(gone, count) for count in (1, 2, 3)]
+            assert [type(one) for one in found] == [RetryLater if free else SessionLost for free in kinds]
+            assert not any(one.counts for one in found if isinstance(one, RetryLater))
+            assert "(3 times in a row): its driver ran out of memory" in str(found[2])
 
 
 def test_what_the_step_met_is_told_in_place_of_a_guess() -> None:

@@ -23,21 +23,28 @@ ReadSchema: struct<id:bigint>
 """
 
 
-@pytest.mark.parametrize(
-    ("paths", "told"),
-    [
-        ("file:/data/raw", ["/data/raw"]),
-        ("file:/data/a, b, s3a://lake/b", ["/data/a, b", "s3a://lake/b"]),
-        ("hdfs://n:8020/m0, ... 11 entries", ["hdfs://n:8020/m0"]),
-        ("file:/data/c/part-00000-e85071e6-c000.csv", ["/data/c"]),
-        ("file:/lake/t/attempts/1795608250123-4f0c1a2b3c4d/day=1", ["/lake/t"]),
-        ("s3a://key:hunter2@lake/raw", ["s3a://lake/raw"]),
-        ("abfss://raw@lake.example.net/x", ["abfss://raw@lake.example.net/x"]),
-        ("file:/", ["/"]),
-    ],
-)
-def test_a_scan_names_its_folders(paths: str, told: list[str]) -> None:
-    assert lineage_of([SCAN.format(paths=paths)]) == {"inputs": told}
+SCANS: list[tuple[str, list[str]]] = [
+    ("file:/data/raw", ["/data/raw"]),
+    ("file:/data/a, b, s3a://lake/b", ["/data/a, b", "s3a://lake/b"]),
+    ("hdfs://n:8020/m0, ... 11 entries", ["hdfs://n:8020/m0"]),
+    ("file:/data/c/part-00000-e85071e6-c000.csv", ["/data/c"]),
+    ("file:/lake/t/attempts/1795608250123-4f0c1a2b3c4d/day=1", ["/lake/t"]),
+    ("s3a://key:hunter2@lake/raw", ["s3a://lake/raw"]),
+    ("abfss://raw@lake.example.net/x", ["abfss://raw@lake.example.net/x"]),
+    ("file:/", ["/"]),
+]
+
+GRAPH_NODES: list[tuple[str, list[str] | None]] = [
+    ("]", ["/m 0", "/m1", "/m2"]),
+    ("...", ["/m 0", "/m1"]),
+    (", ... 5 entries]", None),
+]
+
+
+def test_a_scan_names_its_folders(subtests: pytest.Subtests) -> None:
+    for paths, told in SCANS:
+        with subtests.test(paths=paths):
+            assert lineage_of([SCAN.format(paths=paths)]) == {"inputs": told}
 
 
 NODE = """\
@@ -45,16 +52,15 @@ FileScan parquet [id#3L] Batched: true, DataFilters: [(id#3L > 1)], Format: Parq
 InMemoryFileIndex(4 paths)[{paths}{end}, PartitionFilters: [], PushedFilters: [IsNotNull(id)], End: x"""
 
 
-@pytest.mark.parametrize(
-    ("end", "told"), [("]", ["/m 0", "/m1", "/m2"]), ("...", ["/m 0", "/m1"]), (", ... 5 entries]", None)]
-)
-def test_a_node_of_the_graph_names_all_folders_of_a_scan(end: str, told: list[str] | None) -> None:
+def test_a_node_of_the_graph_names_all_folders_of_a_scan(subtests: pytest.Subtests) -> None:
     """Where Spark cuts the list, the last of them is not whole."""
-    plan = SCAN.format(paths="file:/m 0, ... 3 entries")
-    assert is_short(plan)
-    assert not is_short(SCAN.format(paths="file:/m 0"))
-    node = NODE.format(paths="file:/m 0, file:/m1, file:/m2", end=end)
-    assert lineage_of([plan, node]) == {"inputs": told or ["/m 0", "/m1", "/m2"]}
+    for end, told in GRAPH_NODES:
+        with subtests.test(end=end):
+            plan = SCAN.format(paths="file:/m 0, ... 3 entries")
+            assert is_short(plan)
+            assert not is_short(SCAN.format(paths="file:/m 0"))
+            node = NODE.format(paths="file:/m 0, file:/m1, file:/m2", end=end)
+            assert lineage_of([plan, node]) == {"inputs": told or ["/m 0", "/m1", "/m2"]}
 
 
 def test_a_write_names_its_folder_and_each_is_told_once() -> None:

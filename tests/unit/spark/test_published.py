@@ -39,6 +39,14 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 DAY_MS = 86_400_000
 
 
+WRONG_LOCATIONS: list[tuple[str, str]] = [
+    ("", "must be a directory or URI"),
+    ("/data/{x}", "in a path as a pattern"),
+    ("file:///data/%5Bx%5D", "in a path as a pattern"),
+    ("s3a://bucket/x", "needs a Spark session with a JVM"),
+]
+
+
 class Owner(Unheard):
     """A worker that knows whether the attempt owns its job."""
 
@@ -298,18 +306,10 @@ class TestFiles:
             publish_files(context(), str(tmp_path), broken)
         assert LocalStore(tmp_path).names("attempts") == []
 
-    @pytest.mark.parametrize(
-        ("location", "said"),
-        [
-            ("", "must be a directory or URI"),
-            ("/data/{x}", "in a path as a pattern"),
-            ("file:///data/%5Bx%5D", "in a path as a pattern"),
-            ("s3a://bucket/x", "needs a Spark session with a JVM"),
-        ],
-    )
-    def test_a_location_that_cannot_be_one_is_refused(self, location: str, said: str) -> None:
-        with pytest.raises(Unrecoverable, match=said):
-            publish_files(context(), location, write("x"))
+    def test_a_location_that_cannot_be_one_is_refused(self, subtests: pytest.Subtests) -> None:
+        for location, said in WRONG_LOCATIONS:
+            with subtests.test(location=location), pytest.raises(Unrecoverable, match=said):
+                publish_files(context(), location, write("x"))
 
     def test_a_result_with_no_or_several_publications_is_refused(self, tmp_path: Path) -> None:
         result = published(tmp_path, "x")

@@ -12,12 +12,32 @@ from glidemq_orchestrate.spark.hosts.limits import Limits
 from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 
+WITHOUT_SETTINGS: list[Any] = [None, {}, {"conf": None}, {"conf": {"spark.sql.ansi.enabled": True, "a": 1}}]
 
-@pytest.mark.parametrize(
-    "data", [None, {}, {"conf": None}, {"conf": {"spark.sql.ansi.enabled": True, "a": 1}}]
-)
-def test_without_settings_of_a_session_it_is_the_shared_one(data: Any) -> None:
-    assert SessionRequest.of(data, {}) == SessionRequest()
+SETTINGS_THAT_RUN_CODE: list[str] = [
+    "spark.jars.packages",
+    "spark.driver.extraJavaOptions",
+    "spark.plugins",
+    "spark.master",
+    "spark.jars",
+]
+
+NO_SETTINGS: list[Any] = [[], "x", {"spark.driver.memory": ["1g"]}, {"spark.driver.memory": None}]
+
+WRONG_LIMITS: list[tuple[str, str]] = [
+    ("S", "0"),
+    ("S", "many"),
+    ("_STEPS", "-1"),
+    ("_AGE", "old"),
+    ("_MEMORY", "6"),
+    ("_MEMORY", "big"),
+]
+
+
+def test_without_settings_of_a_session_it_is_the_shared_one(subtests: pytest.Subtests) -> None:
+    for data in WITHOUT_SETTINGS:
+        with subtests.test(data=data):
+            assert SessionRequest.of(data, {}) == SessionRequest()
 
 
 def test_settings_of_a_session_choose_one_whatever_their_order() -> None:
@@ -30,29 +50,36 @@ def test_settings_of_a_session_choose_one_whatever_their_order() -> None:
     assert SessionRequest.of({"session": "own"}, {}) == SessionRequest(is_own=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["spark.jars.packages", "spark.driver.extraJavaOptions", "spark.plugins", "spark.master", "spark.jars"],
-)
-def test_a_setting_that_may_run_code_is_refused_unless_the_worker_allows_it(name: str) -> None:
-    data: Any = {"conf": {name: "x"}}
-    with pytest.raises(InvalidCall, match=rf"{name}: they are the worker's.*GLIDEMQ_SPARK_STEP_CONF"):
-        SessionRequest.of(data, {"GLIDEMQ_SPARK_STEP_CONF": "spark.ui.port, spark.hadoop.*"})
-    assert SessionRequest.of(data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}).conf == (
-        (name, "x"),
-    )
+def test_a_setting_that_may_run_code_is_refused_unless_the_worker_allows_it(
+    subtests: pytest.Subtests,
+) -> None:
+    for name in SETTINGS_THAT_RUN_CODE:
+        with subtests.test(name=name):
+            data: Any = {"conf": {name: "x"}}
+            with pytest.raises(InvalidCall, match=rf"{name}: they are the worker's.*GLIDEMQ_SPARK_STEP_CONF"):
+                SessionRequest.of(data, {"GLIDEMQ_SPARK_STEP_CONF": "spark.ui.port, spark.hadoop.*"})
+            assert SessionRequest.of(
+                data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}
+            ).conf == ((name, "x"),)
 
 
-@pytest.mark.parametrize("session", ["mine", [], {}, 1])
-def test_an_unknown_session_is_refused(session: Any) -> None:
-    with pytest.raises(InvalidCall, match='session must be "shared" or "own"'):
-        SessionRequest.of({"session": session}, {})
+def test_an_unknown_session_is_refused(subtests: pytest.Subtests) -> None:
+    unknown: list[Any] = ["mine", [], {}, 1]
+    for session in unknown:
+        with (
+            subtests.test(session=session),
+            pytest.raises(InvalidCall, match='session must be "shared" or "own"'),
+        ):
+            SessionRequest.of({"session": session}, {})
 
 
-@pytest.mark.parametrize("conf", [[], "x", {"spark.driver.memory": ["1g"]}, {"spark.driver.memory": None}])
-def test_settings_that_are_none_are_refused_before_a_session_is_chosen(conf: Any) -> None:
-    with pytest.raises(InvalidCall, match="conf must be an object of settings with plain values"):
-        SessionRequest.of({"conf": conf}, {})
+def test_settings_that_are_none_are_refused_before_a_session_is_chosen(subtests: pytest.Subtests) -> None:
+    for conf in NO_SETTINGS:
+        with (
+            subtests.test(conf=conf),
+            pytest.raises(InvalidCall, match="conf must be an object of settings with plain values"),
+        ):
+            SessionRequest.of({"conf": conf}, {})
 
 
 def test_limits_come_from_the_environment() -> None:
@@ -66,10 +93,10 @@ def test_limits_come_from_the_environment() -> None:
     assert Limits.from_environment(given) == Limits(4, 100, timedelta(hours=1), 6 * 1024**3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("S", "0"), ("S", "many"), ("_STEPS", "-1"), ("_AGE", "old"), ("_MEMORY", "6"), ("_MEMORY", "big")],
-)
-def test_limits_of_another_form_are_refused(name: str, value: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"GLIDEMQ_SPARK_SESSION{name} must be"):
-        Limits.from_environment({f"GLIDEMQ_SPARK_SESSION{name}": value})
+def test_limits_of_another_form_are_refused(subtests: pytest.Subtests) -> None:
+    for name, value in WRONG_LIMITS:
+        with (
+            subtests.test(name=name),
+            pytest.raises(ConfigurationError, match=f"GLIDEMQ_SPARK_SESSION{name} must be"),
+        ):
+            Limits.from_environment({f"GLIDEMQ_SPARK_SESSION{name}": value})

@@ -38,84 +38,97 @@ SCHEMA = types.StructType(
 PLACE = {"url": URL, "queue": "etl", "name": "load"}
 
 
+WRONG_READS: list[tuple[dict[str, str], str]] = [
+    ({}, "a read of glidemq needs the option table: one of jobs, flows, nodes, events; got ''"),
+    ({"table": "job"}, "one of jobs, flows, nodes, events; got 'job'"),
+    (
+        {"table": "jobs", "stat": "x"},
+        "a read of the glidemq table jobs has no option stat; did you mean state",
+    ),
+    ({"table": "events", "state": "x"}, "the glidemq table events has no option state; it has ca, cert"),
+    (
+        {"table": "jobs", "state": "done"},
+        "the option state of a read of the glidemq table jobs must be one of",
+    ),
+    ({"table": "jobs", "queue": "[1]"}, 'must be one text, or several as a JSON array: ["a", "b"]'),
+    ({"table": "jobs", "queue": '["a", "b:c"]'}, "queue name 'b:c' is not valid"),
+    ({"table": "jobs", "since": "2026-01-01"}, "must be a time with its zone, such as 2026-01-31T06"),
+    ({"table": "jobs", "rows_per_partition": "0"}, "must be a whole number from 1 to 10000000, got '0'"),
+    ({"table": "jobs", "payload": "maybe"}, "must be true or false, got 'maybe'"),
+    ({"table": "flows", "generations": "old"}, "must be one of current, all, got 'old'"),
+    (
+        {"table": "jobs", "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
+        "the option until of a read of the glidemq table jobs must be later than since",
+    ),
+]
+
+WRONG_WRITES: list[tuple[dict[str, str], str]] = [
+    (
+        {"key": "none"},
+        "the option key names a column 'none', and there is none: there are id, half, text",
+    ),
+    (
+        {"key": '["id", "half"]'},
+        "column half of the option key is of type double; a key must be a string",
+    ),
+    ({"kee": "id"}, "a write to glidemq has no option kee; did you mean key?"),
+    ({"queue": "a:b"}, "queue name 'a:b' is not valid"),
+    ({"queue": ""}, 'a write to glidemq needs the option queue: .option("queue", ...)'),
+    ({"name": ""}, "a write to glidemq needs the option name"),
+    ({"name": "x" * 2000}, "the option name: job name 'xxx"),
+    ({"attempts": "0"}, "the options of a write to glidemq: options: attempts must be a whole number"),
+    (
+        {"attempts": "three"},
+        "the options of a write to glidemq: options.attempts: Input should be a valid",
+    ),
+    ({"options": "[1]"}, "the option options of a write to glidemq must be a JSON object such as"),
+    ({"options": '{"attempt": 1}'}, "options.attempt: Extra inputs are not permitted"),
+    ({"priority": "text"}, "column text of the option priority must be a whole number, not string: cast"),
+    (
+        {"ordering_key": "id"},
+        "column id of the option ordering_key must be a string, not bigint: cast it",
+    ),
+    ({"data": "none"}, "the option data names a column 'none'"),
+    ({"remember": "P900D"}, "must be at most 365 days"),
+    ({"delay": "inf"}, "the options of a write to glidemq: options.delay: "),
+    ({"delay": "1e300"}, "the options of a write to glidemq: options.delay: "),
+    ({"delay": "nan"}, "the options of a write to glidemq: options.delay: "),
+    ({"delay": "-5"}, "the options of a write to glidemq: options: delay must not be negative, got"),
+    ({"priority": "-5"}, "the options of a write to glidemq: options: priority must be a whole number"),
+    ({"remember": "soon"}, "the option remember of a write to glidemq must be a duration such as"),
+]
+
+WRONG_VALUES: list[tuple[str, int, str]] = [
+    ("priority", -1, "priority must be a whole number of at least 0, got -1"),
+    ("priority", 2049, "priority must be at most 2048, got 2049"),
+    ("delay", -5, "delay in seconds must be a whole number of at least 0, got -5"),
+    ("delay", 10**15, "delay in seconds must be at most 864000000, got 1000000000000000"),
+]
+
+TYPES_WITHOUT_JSON: list[tuple[types.DataType, str]] = [
+    (types.YearMonthIntervalType(), "interval"),
+    (types.VariantType(), "variant"),
+]
+
+
 def rows_of(**options: str) -> RowJobs:
     return RowJobs.read(Options(PLACE | options, WRITE, "a write to glidemq"), SCHEMA)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({}, "a read of glidemq needs the option table: one of jobs, flows, nodes, events; got ''"),
-        ({"table": "job"}, "one of jobs, flows, nodes, events; got 'job'"),
-        (
-            {"table": "jobs", "stat": "x"},
-            "a read of the glidemq table jobs has no option stat; did you mean state",
-        ),
-        ({"table": "events", "state": "x"}, "the glidemq table events has no option state; it has ca, cert"),
-        (
-            {"table": "jobs", "state": "done"},
-            "the option state of a read of the glidemq table jobs must be one of",
-        ),
-        ({"table": "jobs", "queue": "[1]"}, 'must be one text, or several as a JSON array: ["a", "b"]'),
-        ({"table": "jobs", "queue": '["a", "b:c"]'}, "queue name 'b:c' is not valid"),
-        ({"table": "jobs", "since": "2026-01-01"}, "must be a time with its zone, such as 2026-01-31T06"),
-        ({"table": "jobs", "rows_per_partition": "0"}, "must be a whole number from 1 to 10000000, got '0'"),
-        ({"table": "jobs", "payload": "maybe"}, "must be true or false, got 'maybe'"),
-        ({"table": "flows", "generations": "old"}, "must be one of current, all, got 'old'"),
-        (
-            {"table": "jobs", "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
-            "the option until of a read of the glidemq table jobs must be later than since",
-        ),
-    ],
-)
-def test_a_read_that_cannot_be_is_refused_in_a_sentence(options: dict[str, str], why: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
-        scan_of(options)
-    assert why in str(told.value)
+def test_a_read_that_cannot_be_is_refused_in_a_sentence(subtests: pytest.Subtests) -> None:
+    for options, why in WRONG_READS:
+        with subtests.test(options=options):
+            with pytest.raises(ConfigurationError) as told:
+                scan_of(options)
+            assert why in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (
-            {"key": "none"},
-            "the option key names a column 'none', and there is none: there are id, half, text",
-        ),
-        (
-            {"key": '["id", "half"]'},
-            "column half of the option key is of type double; a key must be a string",
-        ),
-        ({"kee": "id"}, "a write to glidemq has no option kee; did you mean key?"),
-        ({"queue": "a:b"}, "queue name 'a:b' is not valid"),
-        ({"queue": ""}, 'a write to glidemq needs the option queue: .option("queue", ...)'),
-        ({"name": ""}, "a write to glidemq needs the option name"),
-        ({"name": "x" * 2000}, "the option name: job name 'xxx"),
-        ({"attempts": "0"}, "the options of a write to glidemq: options: attempts must be a whole number"),
-        (
-            {"attempts": "three"},
-            "the options of a write to glidemq: options.attempts: Input should be a valid",
-        ),
-        ({"options": "[1]"}, "the option options of a write to glidemq must be a JSON object such as"),
-        ({"options": '{"attempt": 1}'}, "options.attempt: Extra inputs are not permitted"),
-        ({"priority": "text"}, "column text of the option priority must be a whole number, not string: cast"),
-        (
-            {"ordering_key": "id"},
-            "column id of the option ordering_key must be a string, not bigint: cast it",
-        ),
-        ({"data": "none"}, "the option data names a column 'none'"),
-        ({"remember": "P900D"}, "must be at most 365 days"),
-        ({"delay": "inf"}, "the options of a write to glidemq: options.delay: "),
-        ({"delay": "1e300"}, "the options of a write to glidemq: options.delay: "),
-        ({"delay": "nan"}, "the options of a write to glidemq: options.delay: "),
-        ({"delay": "-5"}, "the options of a write to glidemq: options: delay must not be negative, got"),
-        ({"priority": "-5"}, "the options of a write to glidemq: options: priority must be a whole number"),
-        ({"remember": "soon"}, "the option remember of a write to glidemq must be a duration such as"),
-    ],
-)
-def test_a_write_that_cannot_be_is_refused_in_a_sentence(options: dict[str, str], why: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
-        rows_of(**options)
-    assert why in str(told.value)
+def test_a_write_that_cannot_be_is_refused_in_a_sentence(subtests: pytest.Subtests) -> None:
+    for options, why in WRONG_WRITES:
+        with subtests.test(options=options):
+            with pytest.raises(ConfigurationError) as told:
+                rows_of(**options)
+            assert why in str(told.value)
 
 
 def test_an_empty_write_id_is_refused_by_its_name() -> None:
@@ -131,23 +144,17 @@ def test_a_frame_without_columns_is_refused() -> None:
         RowJobs.read(Options(PLACE, WRITE, "a write"), types.StructType([]))
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "why"),
-    [
-        ("priority", -1, "priority must be a whole number of at least 0, got -1"),
-        ("priority", 2049, "priority must be at most 2048, got 2049"),
-        ("delay", -5, "delay in seconds must be a whole number of at least 0, got -5"),
-        ("delay", 10**15, "delay in seconds must be at most 864000000, got 1000000000000000"),
-    ],
-)
-def test_a_value_that_no_job_can_have_is_told_with_its_column_and_row(
-    option: str, value: int, why: str
-) -> None:
-    rows = rows_of(key="text", **{option: "id"})
-    [good] = rows.jobs("w", [(7, 0.5, "a")])
-    with pytest.raises(InvalidJob) as told:
-        list(rows.jobs("w", [(value, 0.5, "a")]))
-    assert str(told.value) == f"{why}, in column id of the row of job {good.options.job_id} for queue etl"
+def test_a_value_that_no_job_can_have_is_told_with_its_column_and_row(subtests: pytest.Subtests) -> None:
+    for option, value, why in WRONG_VALUES:
+        with subtests.test(option=option):
+            rows = rows_of(key="text", **{option: "id"})
+            [good] = rows.jobs("w", [(7, 0.5, "a")])
+            with pytest.raises(InvalidJob) as told:
+                list(rows.jobs("w", [(value, 0.5, "a")]))
+            assert (
+                str(told.value)
+                == f"{why}, in column id of the row of job {good.options.job_id} for queue etl"
+            )
 
 
 def test_an_ordering_key_that_no_job_can_have_is_told_with_its_column_and_row() -> None:
@@ -156,15 +163,15 @@ def test_an_ordering_key_that_no_job_can_have_is_told_with_its_column_and_row() 
         list(rows_of(key="id", ordering_key="text").jobs("w", [(1, 0.5, "")]))
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [(types.YearMonthIntervalType(), "interval"), (types.VariantType(), "variant")],
-)
-def test_a_type_without_json_is_refused(kind: types.DataType, name: str) -> None:
-    inner = types.ArrayType(types.StructType([types.StructField("x", kind)]))
-    schema = types.StructType([types.StructField("a", inner)])
-    with pytest.raises(ConfigurationError, match=rf"column a\.x is of type {name}.*cast it to string"):
-        RowJobs.read(Options(PLACE, WRITE, "a write"), schema)
+def test_a_type_without_json_is_refused(subtests: pytest.Subtests) -> None:
+    for kind, name in TYPES_WITHOUT_JSON:
+        with subtests.test(kind=kind):
+            inner = types.ArrayType(types.StructType([types.StructField("x", kind)]))
+            schema = types.StructType([types.StructField("a", inner)])
+            with pytest.raises(
+                ConfigurationError, match=rf"column a\.x is of type {name}.*cast it to string"
+            ):
+                RowJobs.read(Options(PLACE, WRITE, "a write"), schema)
 
 
 def test_secrets_are_in_no_error() -> None:

@@ -15,6 +15,13 @@ from glidemq_orchestrate.testing.chaos.notes import notes
 CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", ())}}
 
 
+DIFFERENT_RESULTS: list[tuple[Any, Any, str]] = [
+    ({"a": 1, "b": [1, {"c": 2}]}, {"a": 1, "b": [1, {"c": 3}]}, "at $.b[1].c"),
+    ([1], [1, 2], "at $[1]"),
+    ({"at": "x"}, None, "at $"),
+]
+
+
 class Story:
     """A ledger, told in order."""
 
@@ -106,19 +113,13 @@ def test_an_effect_that_the_older_attempt_had_last_is_stale() -> None:
     assert kinds == [FindingKind.EFFECT_REPEATED, FindingKind.STALE_EFFECT]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "where"),
-    [
-        ({"a": 1, "b": [1, {"c": 2}]}, {"a": 1, "b": [1, {"c": 3}]}, "at $.b[1].c"),
-        ([1], [1, 2], "at $[1]"),
-        ({"at": "x"}, None, "at $"),
-    ],
-)
-def test_results_that_differ_are_reported_by_their_path(first: Any, second: Any, where: str) -> None:
-    story = Story()
-    story.end(story.begin(), first)
-    story.end(story.begin(), second)
-    assert story.played() == [(FindingKind.RESULT_DIFFERS, "step", where)]
+def test_results_that_differ_are_reported_by_their_path(subtests: pytest.Subtests) -> None:
+    for first, second, where in DIFFERENT_RESULTS:
+        with subtests.test(first=first):
+            story = Story()
+            story.end(story.begin(), first)
+            story.end(story.begin(), second)
+            assert story.played() == [(FindingKind.RESULT_DIFFERS, "step", where)]
 
 
 def test_equal_results_and_failed_attempts_are_no_finding() -> None:
@@ -169,24 +170,25 @@ def test_a_node_that_only_follows_from_another_is_not_accused() -> None:
     ]
 
 
-@pytest.mark.parametrize(("last", "found"), [("3", []), ("4", [(FindingKind.KEY_CHANGES, "step", "charge")])])
 def test_an_effect_with_another_key_in_each_attempt_is_found_and_one_that_resumes_is_not(
-    last: str, found: list[Any]
+    subtests: pytest.Subtests,
 ) -> None:
-    story = Story()
-    story.begin("calm")
-    for key in ("1", "2", "3"):
-        story.effect(key=key, flow="calm")
-    story.begin()
-    story.effect(key="1")
-    story.begin(pid=2)
-    story.effect(key="2", pid=2)
-    story.begin(pid=3)
-    story.effect(key="3", pid=3)
-    story.begin(pid=4)
-    if last not in "123":
-        story.effect(key=last, pid=4)
-    assert story.played() == found
+    for last, found in (("3", []), ("4", [(FindingKind.KEY_CHANGES, "step", "charge")])):
+        with subtests.test(last=last):
+            story = Story()
+            story.begin("calm")
+            for key in ("1", "2", "3"):
+                story.effect(key=key, flow="calm")
+            story.begin()
+            story.effect(key="1")
+            story.begin(pid=2)
+            story.effect(key="2", pid=2)
+            story.begin(pid=3)
+            story.effect(key="3", pid=3)
+            story.begin(pid=4)
+            if last not in "123":
+                story.effect(key=last, pid=4)
+            assert story.played() == found
 
 
 def test_notes_name_what_does_not_count_and_what_is_missing() -> None:

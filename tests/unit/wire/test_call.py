@@ -48,6 +48,14 @@ REPLIES = st.recursive(
 )
 
 
+CALLED: list[tuple[Any, str]] = [
+    (("FCALL", "gmo_sweep", 1, "glide:{a b}:gmo:flows", "{x}:{y}"), "gmo_sweep of queue a b"),
+    (("XREAD", "COUNT", 1, "STREAMS", "p:{q}:events", "0-0"), "XREAD of queue q"),
+    (("GET", "glide:{\udcff}:id"), "GET of queue \\udcff"),
+    (("TIME",), "TIME"),
+]
+
+
 def raising(error: type[Exception]) -> Callable[[Any], Any]:
     def decode(_: Any) -> Any:
         raise error("a payload")
@@ -63,18 +71,21 @@ def end(op: Any, reply: Any) -> Any:
     return stop.value.value
 
 
-@pytest.mark.parametrize("error", RAW)
 def test_whatever_a_decoder_raises_is_reported_with_its_place_and_without_what_was_read(
-    error: type[Exception],
+    subtests: pytest.Subtests,
 ) -> None:
-    call = function("gmo_flow_status", [ETL.flow("f")], (), raising(error))
-    (raised,) = end(ask_each([call]), ["x"])
-    assert type(raised) is ProtocolError
-    assert str(raised) == f"the reply to gmo_flow_status of queue etl cannot be read: {error.__name__}"
-    op = ask(call)
-    next(op)
-    with pytest.raises(ProtocolError, match="gmo_flow_status of queue etl"):
-        op.send("x")
+    for error in RAW:
+        with subtests.test(error=error):
+            call = function("gmo_flow_status", [ETL.flow("f")], (), raising(error))
+            (raised,) = end(ask_each([call]), ["x"])
+            assert type(raised) is ProtocolError
+            assert (
+                str(raised) == f"the reply to gmo_flow_status of queue etl cannot be read: {error.__name__}"
+            )
+            op = ask(call)
+            next(op)
+            with pytest.raises(ProtocolError, match="gmo_flow_status of queue etl"):
+                op.send("x")
 
 
 def test_one_reply_that_cannot_be_read_leaves_the_others() -> None:
@@ -101,17 +112,10 @@ def test_an_unknown_refusal_names_the_call_once_and_others_stay_as_they_are() ->
     assert str(lost) == "gone"
 
 
-@pytest.mark.parametrize(
-    ("words", "place"),
-    [
-        (("FCALL", "gmo_sweep", 1, "glide:{a b}:gmo:flows", "{x}:{y}"), "gmo_sweep of queue a b"),
-        (("XREAD", "COUNT", 1, "STREAMS", "p:{q}:events", "0-0"), "XREAD of queue q"),
-        (("GET", "glide:{\udcff}:id"), "GET of queue \\udcff"),
-        (("TIME",), "TIME"),
-    ],
-)
-def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) -> None:
-    assert Call(words, str).place == place
+def test_a_place_says_what_was_called_for_which_queue(subtests: pytest.Subtests) -> None:
+    for words, place in CALLED:
+        with subtests.test(words=words):
+            assert Call(words, str).place == place
 
 
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:

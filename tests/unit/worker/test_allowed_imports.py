@@ -15,38 +15,41 @@ from glidemq_orchestrate.worker.services.app import load_handlers, package_of
 URL = "valkey://127.0.0.1:1"
 
 
-@pytest.mark.parametrize(
-    ("module", "allowed", "expected"),
-    [
-        ("mypackage", ["mypackage"], True),
-        ("mypackage.sub.steps", ["mypackage"], True),
-        ("mypackage2", ["mypackage"], False),
-        ("mypackage", ["mypackage.sub"], False),
-        ("mypackage.sub", ["other", "mypackage.sub"], True),
-        ("mypackage.submarine", ["mypackage.sub"], False),
-        ("", ["mypackage"], False),
-        ("mypackage", [], False),
-        ("os", ["mypackage"], False),
-        (".mypackage", ["mypackage"], False),
-        ("mypackage.", ["mypackage"], False),
-        ("mypackage..os", ["mypackage"], False),
-        ("mypackage./tmp/x", ["mypackage"], False),
-        ("mypackage.sub/../../x", ["mypackage"], False),
-        ("mypackage.sub:os", ["mypackage"], False),
-        ("mypackage.sub\n", ["mypackage"], False),
-        ("mypackage\0.sub", ["mypackage"], False),
-        (" mypackage", ["mypackage"], False),
-        ("MyPackage", ["mypackage"], False),
-        ("myp\u0430ckage", ["mypackage"], False),  # a Cyrillic letter
-        ("\uff4dypackage", ["mypackage"], False),  # a wide one, which Python's own source reads as m
-        ("mypackage\uff0esub", ["mypackage"], False),
-        ("mypackage.__main__", ["mypackage"], False),
-        ("mypackage.__main__.x", ["mypackage"], False),
-        ("__main__", ["__main__"], True),
-    ],
-)
-def test_packages_are_compared_by_whole_parts(module: str, allowed: list[str], *, expected: bool) -> None:
-    assert is_allowed(module, allowed) is expected
+ALLOWED: list[tuple[str, list[str], bool]] = [
+    ("mypackage", ["mypackage"], True),
+    ("mypackage.sub.steps", ["mypackage"], True),
+    ("mypackage2", ["mypackage"], False),
+    ("mypackage", ["mypackage.sub"], False),
+    ("mypackage.sub", ["other", "mypackage.sub"], True),
+    ("mypackage.submarine", ["mypackage.sub"], False),
+    ("", ["mypackage"], False),
+    ("mypackage", [], False),
+    ("os", ["mypackage"], False),
+    (".mypackage", ["mypackage"], False),
+    ("mypackage.", ["mypackage"], False),
+    ("mypackage..os", ["mypackage"], False),
+    ("mypackage./tmp/x", ["mypackage"], False),
+    ("mypackage.sub/../../x", ["mypackage"], False),
+    ("mypackage.sub:os", ["mypackage"], False),
+    ("mypackage.sub\n", ["mypackage"], False),
+    ("mypackage\0.sub", ["mypackage"], False),
+    (" mypackage", ["mypackage"], False),
+    ("MyPackage", ["mypackage"], False),
+    ("myp\u0430ckage", ["mypackage"], False),  # a Cyrillic letter
+    ("\uff4dypackage", ["mypackage"], False),  # a wide one, which Python's own source reads as m
+    ("mypackage\uff0esub", ["mypackage"], False),
+    ("mypackage.__main__", ["mypackage"], False),
+    ("mypackage.__main__.x", ["mypackage"], False),
+    ("__main__", ["__main__"], True),
+]
+
+INVALID_LISTS: list[Any] = ["mypackage", [""], ["my-package"], ["a..b"], ["a:b"], ["*"], [3], ["a."]]
+
+
+def test_packages_are_compared_by_whole_parts(subtests: pytest.Subtests) -> None:
+    for module, allowed, expected in ALLOWED:
+        with subtests.test(module=module):
+            assert is_allowed(module, allowed) is expected
 
 
 PACKAGE = """
@@ -139,10 +142,10 @@ def test_a_path_is_taken_literally(package: ModuleType, path: str) -> None:
         follow(package, path, ["mine"])
 
 
-@pytest.mark.parametrize("wrong", ["mypackage", [""], ["my-package"], ["a..b"], ["a:b"], ["*"], [3], ["a."]])
-def test_an_invalid_list_of_packages_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="allow_import"):
-        Worker(URL, queues=["etl"], allow_import=wrong)
+def test_an_invalid_list_of_packages_is_refused(subtests: pytest.Subtests) -> None:
+    for wrong in INVALID_LISTS:
+        with subtests.test(wrong=wrong), pytest.raises(ConfigurationError, match="allow_import"):
+            Worker(URL, queues=["etl"], allow_import=wrong)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,14 @@ from glidemq_orchestrate.worker.handlers.execution import Execution
 from glidemq_orchestrate.worker.handlers.signals import BatchError
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
 
+BATCHES: list[tuple[Any, int, list[str]]] = [
+    ("done", 1, ["0"]),
+    ([1, 2], 1, ["0"]),
+    ([1, ValueError(), 3], 3, ["0", "2"]),
+    (BatchError([1, ValueError(), 3]), 3, ["0", "2"]),
+    (ValueError(), 2, []),
+]
+
 
 async def charged(value: Any, count: int) -> list[str]:
     attempts = [Attempt.from_wire("etl", "", "", {"id": str(number)}) for number in range(count)]
@@ -33,15 +41,7 @@ async def charged(value: Any, count: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("value", "count", "expected"),
-    [
-        ("done", 1, ["0"]),
-        ([1, 2], 1, ["0"]),
-        ([1, ValueError(), 3], 3, ["0", "2"]),
-        (BatchError([1, ValueError(), 3]), 3, ["0", "2"]),
-        (ValueError(), 2, []),
-    ],
-)
-async def test_only_completed_jobs_are_charged(value: Any, count: int, expected: list[str]) -> None:
-    assert await charged(value, count) == expected
+async def test_only_completed_jobs_are_charged(subtests: pytest.Subtests) -> None:
+    for value, count, expected in BATCHES:
+        with subtests.test(value=value):
+            assert await charged(value, count) == expected

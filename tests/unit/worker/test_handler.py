@@ -81,10 +81,11 @@ def test_the_signals_carry_their_message() -> None:
     assert str(Unrecoverable("no such table")) == "no such table"
 
 
-@pytest.mark.parametrize("delay", [True, None, "5", timedelta(seconds=-1)])
-def test_a_retry_needs_a_duration(delay: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="delay"):
-        RetryLater(delay)
+def test_a_retry_needs_a_duration(subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = [True, None, "5", timedelta(seconds=-1)]
+    for delay in wrong:
+        with subtests.test(delay=delay), pytest.raises((TypeError, ValueError), match="delay"):
+            RetryLater(delay)
 
 
 async def three(ctx: Context) -> int:
@@ -116,16 +117,19 @@ def test_an_async_function_runs_in_no_process() -> None:
         Handlers().handler("a", process=True)(three)
 
 
-@pytest.mark.parametrize(("size", "seconds"), [(0, 1), (1_001, 1), (5, -1)])
-def test_a_batch_has_a_size_and_a_wait(size: int, seconds: int) -> None:
-    with pytest.raises(ConfigurationError, match="of a batch"):
-        Handlers().batch_handler("a", size=size, wait=timedelta(seconds=seconds))
+def test_a_batch_has_a_size_and_a_wait(subtests: pytest.Subtests) -> None:
+    for size, seconds in ((0, 1), (1_001, 1), (5, -1)):
+        with subtests.test(size=size), pytest.raises(ConfigurationError, match="of a batch"):
+            Handlers().batch_handler("a", size=size, wait=timedelta(seconds=seconds))
 
 
-@pytest.mark.parametrize("name", ["", "fixed", "exponential"])
-def test_a_backoff_needs_a_name_of_its_own(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"a backoff needs a name|cannot be reg"):
-        Handlers().backoff(name)(lambda failures, error: timedelta(0))
+def test_a_backoff_needs_a_name_of_its_own(subtests: pytest.Subtests) -> None:
+    for name in ("", "fixed", "exponential"):
+        with (
+            subtests.test(name=name),
+            pytest.raises(ConfigurationError, match=r"a backoff needs a name|cannot be reg"),
+        ):
+            Handlers().backoff(name)(lambda failures, error: timedelta(0))
 
 
 def test_including_takes_over_backoffs_and_job_hooks_once() -> None:
@@ -189,30 +193,35 @@ class Unnamed:
         return 1
 
 
-@pytest.mark.parametrize("function", [lambda ctx: ctx.data, partial(one), Unnamed()])
-def test_a_function_without_a_name_needs_a_job_name(function: Any) -> None:
-    handlers = Handlers()
-    with pytest.raises(ConfigurationError, match=r'has no name. Fix: give one, such as "clean"'):
-        handlers.handler(function)
-    with pytest.raises(ConfigurationError, match="has no name"):
-        handlers.handler()(function)
-    with pytest.raises(ConfigurationError, match="has no name"):
-        handlers.batch_handler(size=2)(function)
-    assert handlers.handler("given")(function) is function
+def test_a_function_without_a_name_needs_a_job_name(subtests: pytest.Subtests) -> None:
+    nameless: list[Any] = [lambda ctx: ctx.data, partial(one), Unnamed()]
+    for function in nameless:
+        with subtests.test(function=function):
+            handlers = Handlers()
+            with pytest.raises(ConfigurationError, match=r'has no name. Fix: give one, such as "clean"'):
+                handlers.handler(function)
+            with pytest.raises(ConfigurationError, match="has no name"):
+                handlers.handler()(function)
+            with pytest.raises(ConfigurationError, match="has no name"):
+                handlers.batch_handler(size=2)(function)
+            assert handlers.handler("given")(function) is function
 
 
-@pytest.mark.parametrize("name", [5, b"clean", ["clean"]])
-def test_a_name_is_text(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match="must be str"):
-        Handlers().handler(name)
+def test_a_name_is_text(subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = [5, b"clean", ["clean"]]
+    for name in wrong:
+        with subtests.test(name=name), pytest.raises(ConfigurationError, match="must be str"):
+            Handlers().handler(name)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "60", float("nan")])
-def test_the_timeout_of_a_handler_is_a_duration(timeout: Any) -> None:
-    with pytest.raises(ConfigurationError, match="timeout of handler 'a'"):
-        Handlers().handler("a", timeout=timeout)
-    with pytest.raises(ConfigurationError, match="timeout of a batch"):
-        Handlers().batch_handler("a", size=2, timeout=timeout)
+def test_the_timeout_of_a_handler_is_a_duration(subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = [0, -1, "60", float("nan")]
+    for timeout in wrong:
+        with subtests.test(timeout=timeout):
+            with pytest.raises(ConfigurationError, match="timeout of handler 'a'"):
+                Handlers().handler("a", timeout=timeout)
+            with pytest.raises(ConfigurationError, match="timeout of a batch"):
+                Handlers().batch_handler("a", size=2, timeout=timeout)
 
 
 def test_a_worker_registers_with_the_same_decorators() -> None:

@@ -260,23 +260,24 @@ CIRCULAR: list[Any] = []
 CIRCULAR.append(CIRCULAR)
 
 
-@pytest.mark.parametrize(
-    ("result", "told"),
-    [
-        (Decimal("1.5"), r"it is of type decimal\.Decimal\. Convert it by int\(\.\.\.\), float"),
-        (
-            {"rows": [{"day": datetime(2026, 1, 1)}]},  # noqa: DTZ001  as it comes from a row
-            r"what is at \['rows'\]\[0\]\['day'\] is of type datetime\.datetime\. Convert it by str",
-        ),
-        ((1, {2}), r"what is at \[1\] is of type set\. Convert it by sorted"),
-        ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by int"),
-        ([Single()], r"what is at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
-        ({"a": object()}, r"what is at \['a'\] is of type object\. Write it elsewhere$"),
-        ([float("nan")], r"NaN and infinity are not JSON\. Write it elsewhere$"),
-        (CIRCULAR, r"\. Write it elsewhere$"),
-    ],
-)
-def test_what_a_result_has_that_is_not_json_is_told_with_its_place(result: Any, told: str) -> None:
-    call = NamedCall("step a:b", lambda: None, {})
-    with pytest.raises(InvalidCall, match=f"^result of step a:b is not JSON: .*{told}"):
-        call.checked(result, "Write it elsewhere")
+NOT_JSON: list[tuple[Any, str]] = [
+    (Decimal("1.5"), r"it is of type decimal\.Decimal\. Convert it by int\(\.\.\.\), float"),
+    (
+        {"rows": [{"day": datetime(2026, 1, 1)}]},  # noqa: DTZ001  as it comes from a row
+        r"what is at \['rows'\]\[0\]\['day'\] is of type datetime\.datetime\. Convert it by str",
+    ),
+    ((1, {2}), r"what is at \[1\] is of type set\. Convert it by sorted"),
+    ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by int"),
+    ([Single()], r"what is at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
+    ({"a": object()}, r"what is at \['a'\] is of type object\. Write it elsewhere$"),
+    ([float("nan")], r"NaN and infinity are not JSON\. Write it elsewhere$"),
+    (CIRCULAR, r"\. Write it elsewhere$"),
+]
+
+
+def test_what_a_result_has_that_is_not_json_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    for result, told in NOT_JSON:
+        with subtests.test(result=result):
+            call = NamedCall("step a:b", lambda: None, {})
+            with pytest.raises(InvalidCall, match=f"^result of step a:b is not JSON: .*{told}"):
+                call.checked(result, "Write it elsewhere")

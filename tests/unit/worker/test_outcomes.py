@@ -92,12 +92,14 @@ def test_a_result_is_handed_in_as_json() -> None:
     assert fields_of(outcome_of_value(attempt(), None, 0.0)) == (Kind.DONE, "null", "", 0, 0)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, float("nan"), {1: 2}, "x" * 1_048_576, object()], ids=range(5))
-def test_a_result_that_is_not_json_is_a_failure_of_the_attempt(value: Any) -> None:
-    verdict = outcome_of_value(attempt(), value, 0.0)
-    assert verdict.kind is Kind.FAIL
-    assert "result of job work" in verdict.text
-    assert verdict.text.startswith(("EncodeError: ", "PayloadTooLarge: "))
+def test_a_result_that_is_not_json_is_a_failure_of_the_attempt(subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = [{1, 2}, float("nan"), {1: 2}, "x" * 1_048_576, object()]
+    for value in wrong:
+        with subtests.test(value=value):
+            verdict = outcome_of_value(attempt(), value, 0.0)
+            assert verdict.kind is Kind.FAIL
+            assert "result of job work" in verdict.text
+            assert verdict.text.startswith(("EncodeError: ", "PayloadTooLarge: "))
 
 
 def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
