@@ -1,16 +1,20 @@
-"""The main call of a worker, ``gmo_finish_and_fetch``, and heartbeats."""
+"""What a worker exchanges with the server: outcomes for new jobs, and renewals of leases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.errors import LeaseLost, ProtocolError
+from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Word, function
+from glidemq_orchestrate.jobs.job_hash import JobField
+from glidemq_orchestrate.wire import replies, wait
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function
 from glidemq_orchestrate.wire.codec import readable
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
@@ -140,7 +144,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
 
 
-def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
+def heartbeats(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
     """Renew the leases of up to 500 attempts: 1 renewed, 0 renewed but to be stopped, -1 lost."""
     words: list[Word] = [now_ms]
     for attempt in held:
@@ -159,3 +163,199 @@ def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]
         replies.stream_entries,
         block_ms / 1000,
     )
+
+
+MAX_NAMED: Final = 3
+
+
+# Events after which a job may be ready for an idle worker; all others concern jobs that already run.
+READY: Final = frozenset(
+    {
+        "added",
+        "promoted",
+        "active",
+        "resumed",
+        "retrying",
+        "stalled",
+        "retried",
+        "delay-changed",
+        "priority-changed",
+        "group-rate-limited",
+        "limits.changed",
+        "scheduler.changed",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """The new entries of the stream and the events of a queue.
+
+    The newest entry of each, and the newest relevant event; '' for none. The absence of any entry is relevant
+    too: a producer may have switched events off.
+    """
+
+    stream: str
+    events: str
+    ready: str
+
+    def beyond(self, positions: tuple[str, str]) -> tuple[str, str]:
+        """The positions after these entries."""
+        stream, events = positions
+        return max(stream, self.stream, key=_place), max(events, self.events, key=_place)
+
+    def matters(self, known: tuple[str, str]) -> bool:
+        """Whether there is a relevant entry after the positions."""
+        stream, events = known
+        is_silent = not self.stream and not self.events
+        return is_silent or _place(self.stream) > _place(stream) or _place(self.ready) > _place(events)
+
+
+def _place(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds or -1), int(number or 0)
+
+
+def exchange(
+    queue: QueueKeys, consumer: str, request: Request, clock: Clock, *, marked: bool = False
+) -> Op[Answer]:
+    """Report outcomes and fetch jobs. Reads results of dependencies that did not fit into the reply.
+
+    With ``marked``, the answer contains the replication id of the server that accepted the outcomes.
+    """
+    call = finish_and_fetch(queue, consumer, request, clock.now_ms())
+    if marked and request.outcomes:
+        both: list[Call[Any]] = [call, wait.mark_queue(queue)]
+        accepted, history = yield from ask_all(both)
+        answer: Answer = replace(accepted, history=history)
+    else:
+        answer = yield from ask(call)
+    early: list[Attempt] = []
+    for attempt in answer.begun:
+        if attempt.inputs is None:
+            found = yield from running.inputs(queue, attempt)
+            attempt.inputs = found.texts
+            if found.removed:
+                attempt.unreadable = attempt.unreadable or _incomplete(found.removed)
+            elif found.has_open and (yield from running.hold(queue, attempt)):
+                early.append(attempt)
+    if early:
+        waiting = Request([Outcome(one, Kind.CHILDREN, second=UNBEGUN) for one in early], 0, "")
+        yield from ask(finish_and_fetch(queue, consumer, waiting, clock.now_ms()))
+        answer = replace(answer, begun=[attempt for attempt in answer.begun if attempt not in early])
+    return answer
+
+
+def _incomplete(removed: Sequence[str]) -> str:
+    """The reason not to run a node with missing inputs."""
+    names = ", ".join(sorted({ref.rpartition(":")[2] for ref in removed})[:MAX_NAMED])
+    more = f" and {len(removed) - MAX_NAMED} more" if len(removed) > MAX_NAMED else ""
+    return (
+        f"its inputs are incomplete: the result of job {names}{more} was removed. "
+        "Fix: retry the flow, which reruns the removed nodes"
+    )
+
+
+def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:
+    """Notify dependents of ended nodes in other slots, since the server cannot."""
+    ended = [
+        (outcome.attempt, outcome.kind, verdict)
+        for outcome, verdict in zip(outcomes, verdicts, strict=True)
+        if outcome.attempt.options.portable
+    ]
+    done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
+    # The server notifies neither dependents of a failure nor a large number of dependents.
+    moved = {
+        attempt.stored_flow
+        for attempt, _, verdict in ended
+        if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
+    }
+    yield from running.carry(queue, done, moved, clock)
+
+
+def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:
+    """Wait for entries of the stream or the events after the positions, and note the relevant ones.
+
+    While the queue is at its concurrency limit, the end of any job is relevant.
+    """
+    found = yield from ask(wake(queue, *positions, block_ms))
+    entries = found.get(queue.key("stream"), [])
+    events = found.get(queue.key("events"), [])
+    ready = [
+        entry_id for entry_id, fields in events if held is Held.CONCURRENCY or fields.get("event") in READY
+    ]
+    return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in events], ready)))
+
+
+def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
+    """Let events accumulate while other workers are busy. Returns True as soon as the stream gets a job."""
+    found = yield from ask(wake(queue, position, "", block_ms))
+    return bool(found)
+
+
+_BEATS: Final = 500
+
+
+def stands(queue: QueueKeys, outcome: Outcome, verdict: str) -> Op[bool]:
+    """Whether a verdict still holds on a server that has just taken over and refuses to repeat it.
+
+    It does not if the job did not end by this attempt: then the verdict was lost and another attempt ran.
+    """
+    ends = {"ok": "completed", "failed": "failed"}
+    if outcome.kind not in (Kind.DONE, Kind.SKIP, Kind.FAIL) or verdict not in ends:
+        return True  # the job continues in either case
+    names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn")
+    attempt = outcome.attempt
+    state, token, started = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
+    if state is None:  # it was removed after its end
+        return True
+    return (state, token, started) == (ends[verdict], attempt.token, attempt.processed_on)
+
+
+def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
+    """Check that an attempt still owns its job, and that the job was not revoked.
+
+    Raises:
+        LeaseLost: The lease was lost or the job was revoked.
+    """
+    names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn", "revoked")
+    state, token, started, revoked = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
+    if (state, token, started) != ("active", attempt.token, attempt.processed_on):
+        now = f"is {readable(state)}" if state else "was removed"
+        raise LeaseLost(f"this attempt no longer owns job {attempt.job_id}, which {now}")
+    if revoked == "1":
+        raise LeaseLost(f"job {attempt.job_id} was cancelled")
+
+
+def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
+    """Renew the leases of one queue: 1 renewed, 0 renewed but to be stopped, -1 lost."""
+    pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
+    renewed = yield from ask_all([heartbeats(queue, page, now_ms) for page in pages])
+    return [beat for page in renewed for beat in page]
+
+
+def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[int]:
+    """Renew all leases of a worker in a queue or subscription; returns how many."""
+    total, goes_on = 0, ""
+    while True:
+        count, goes_on = yield from ask(renew(queue, group, worker_id, goes_on, clock.now_ms()))
+        total += count
+        if not goes_on:
+            return total
+
+
+def begin(queue: QueueKeys, consumer: str, attempt: Attempt, clock: Clock) -> Op[bool]:
+    """Report that the handler of an attempt begins. Returns whether the attempt still owns its job."""
+    request = Request([Outcome(attempt, Kind.BEGUN)], 0, "")
+    answer = yield from ask(finish_and_fetch(queue, consumer, request, clock.now_ms()))
+    return answer.verdicts == ["ok"]
+
+
+def renew(queue: QueueKeys, group: str, worker_id: str, goes_on: str, now_ms: int) -> Call[tuple[int, str]]:
+    """Renew a page of the leases of a worker; returns how many, and where to continue or ''. Idempotent."""
+    args = (now_ms, group, worker_id, goes_on)
+
+    def decode(reply: Any) -> tuple[int, str]:
+        return replies.integer(reply[0]), replies.text(reply[1])
+
+    return function("gmo_renew", [queue.key("stream")], args, decode, repeatable=True)

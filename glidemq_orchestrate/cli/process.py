@@ -118,8 +118,11 @@ def worker(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish them or return them to the queue."""
-    from glidemq_orchestrate.worker.services.app import load_handlers, package_of  # noqa: PLC0415
-    from glidemq_orchestrate.worker.services.worker import Worker  # noqa: PLC0415  no other command needs it
+    from glidemq_orchestrate.worker.services.worker import (  # noqa: PLC0415  no other command needs it
+        Worker,
+        load_handlers,
+        package_of,
+    )
 
     log_to_stderr(log_level)
     if log_json:

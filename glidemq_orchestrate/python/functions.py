@@ -19,7 +19,7 @@ from typing import Any, Final
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.log_capture import captured
+from glidemq_orchestrate.worker.handlers.log import captured
 from glidemq_orchestrate.worker.handlers.named_call import NamedCall
 from glidemq_orchestrate.worker.handlers.signals import HandlerSignal, Skip, Unrecoverable
 

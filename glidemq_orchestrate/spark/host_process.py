@@ -30,8 +30,8 @@ from glidemq_orchestrate.spark.sessions.engines import engine_for
 from glidemq_orchestrate.spark.steps.engine import Engine
 from glidemq_orchestrate.spark.steps.run import run_step
 from glidemq_orchestrate.wire.codec import JsonLike, encode
-from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Speaker
+from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

@@ -13,9 +13,8 @@ from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_u
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.handlers.context import Context
-    from glidemq_orchestrate.worker.handlers.execution import Execution
     from glidemq_orchestrate.worker.handlers.handler import Handlers
-    from glidemq_orchestrate.worker.handlers.middleware import Middleware
+    from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware
     from glidemq_orchestrate.worker.handlers.registered import JobEvent, Serving
     from glidemq_orchestrate.worker.handlers.signals import (
         BatchError,
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
         Unrecoverable,
         WaitForChildren,
     )
-    from glidemq_orchestrate.worker.middleware.tokens import TokenLimit
     from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
     from glidemq_orchestrate.worker.services.worker import Worker
+    from glidemq_orchestrate.worker.usage_limits import TokenLimit
 
 _PUBLIC: Final = {
     "handlers.context": ("Context",),

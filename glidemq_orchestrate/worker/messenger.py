@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from glidemq_orchestrate.attempts.leases import check_owner
+from glidemq_orchestrate.attempts.exchange import check_owner
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
@@ -26,7 +26,7 @@ from glidemq_orchestrate.wire.call import Call, Op, Run, ask, ask_each
 from glidemq_orchestrate.wire.codec import JsonLike, encode, sendable
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.context import Speaker
-from glidemq_orchestrate.worker.log import about
+from glidemq_orchestrate.worker.handlers.log import about
 from glidemq_orchestrate.worker.tasks import KeyedTasks
 from glidemq_orchestrate.worker.written_messages import WrittenMessages, attempt_key
 

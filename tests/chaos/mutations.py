@@ -14,9 +14,9 @@ from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.server import libraries as of_the_package
 from glidemq_orchestrate.spark.published import publish as publishing
 from glidemq_orchestrate.spark.published.locations.folder import Folder
-from glidemq_orchestrate.worker.execution import executor
-from glidemq_orchestrate.worker.handlers.execution import Execution
-from glidemq_orchestrate.worker.held.runner import JobRunner
+from glidemq_orchestrate.worker import executor
+from glidemq_orchestrate.worker.handlers.middleware import Execution
+from glidemq_orchestrate.worker.runner import JobRunner
 from tests.chaos.size import Size
 from tests.properties.simulation.mutations import Mutation
 

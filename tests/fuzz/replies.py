@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from hypothesis import strategies as st
 
 from glidemq_orchestrate.attempts import exchange, upkeep, workers
-from glidemq_orchestrate.attempts import fetching as attempt
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Held
 from glidemq_orchestrate.attempts.supervision import Supervision
@@ -101,11 +100,11 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "attempt.open_queues": lambda: workers.open_queues([ETL]),
     "attempt.announce": lambda: workers.announce([ETL], "w", {"a": 1}, 1_000, CLOCK.now_ms()),
     "attempt.withdraw": lambda: workers.withdraw([ETL], "w"),
-    "attempt.listen": lambda: attempt.listen(ETL, ("0-0", "0-0"), 1, Held.NOTHING),
-    "attempt.settle": lambda: attempt.settle(ETL, "0-0", 1),
+    "attempt.listen": lambda: exchange.listen(ETL, ("0-0", "0-0"), 1, Held.NOTHING),
+    "attempt.settle": lambda: exchange.settle(ETL, "0-0", 1),
     "attempt.advance": lambda: running.advance(ETL, "f2", CLOCK),
-    "attempt.exchange": lambda: attempt.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
-    "attempt.exchange nodes": lambda: attempt.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),
+    "attempt.exchange": lambda: exchange.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
+    "attempt.exchange nodes": lambda: exchange.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.reclaim": lambda: upkeep.reclaim([ETL], "w", lock_ms=1, max_stalled=0, clock=CLOCK),
     "workers.live": lambda: workers.live(ETL, CLOCK.now_ms()),
     "workers.require": lambda: workers.require("glide", {"etl": ["work"]}, CLOCK.now_ms()),

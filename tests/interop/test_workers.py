@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater, Suspend
-from glidemq_orchestrate.attempts import exchange, leases, workers
-from glidemq_orchestrate.attempts import fetching as ops
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts import exchange, workers
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request, heartbeat
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -48,7 +47,7 @@ def begin(queue: Queue, now_ms: int, consumer: str = "gmo-worker-1-dead") -> Any
         def monotonic_ms(self) -> int:
             return self.now_ms()
 
-    return queue._run(ops.exchange(KEYS, consumer, Request([], 1, f"t{now_ms}"), Now())).begun[0]
+    return queue._run(exchange.exchange(KEYS, consumer, Request([], 1, f"t{now_ms}"), Now())).begun[0]
 
 
 def test_fact_14_two_kinds_of_workers_share_a_queue(
@@ -128,7 +127,7 @@ def hand_in(node: Node, outcome: Outcome) -> Any:
 def test_fact_18_a_long_job_of_ours_is_not_taken(node: Node, queue: Queue) -> None:
     job_id = node.add()
     attempt = begin(queue, node.now() - 60_000)
-    queue._run(leases.heartbeat(KEYS, [attempt], node.now()))
+    queue._run(heartbeat(KEYS, [attempt], node.now()))
     words = ("workers", node.consumer, 0, 1, node.now(), "glide:{q}:failed", 0, 1_000)
     node.fcall("glidemq_reclaimStalled", node.key("stream", "events"), *words)
     assert node.job(job_id)["state"] == "active"

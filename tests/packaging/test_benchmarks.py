@@ -40,7 +40,7 @@ def test_every_row_has_a_figure_of_ours() -> None:
 def test_the_profile_names_the_sides_and_the_functions() -> None:
     profile = run("benchmarks.profile_worker", "--jobs", "200")
     assert "fcall" in profile
-    assert "worker/held/runner.py" in profile
+    assert "worker/runner.py" in profile
 
 
 @pytest.mark.parametrize("work", ["add", "drain", "run mesh"])

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, Rule
-from glidemq_orchestrate.attempts import fetching as ops
 from glidemq_orchestrate.attempts import workers
-from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request
+from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request, carry, exchange
 from glidemq_orchestrate.flows import backend, running, submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
@@ -138,8 +137,8 @@ class Bulk:
         outcomes_now, self.outbox[place.queue] = outbox[:MAX_NODES], outbox[MAX_NODES:]
         self.tokens += 1
         request = Request(outcomes_now, MAX_NODES, f"t{self.tokens}")
-        answer = self.run(ops.exchange(place, "gmo-worker-1", request, self))
-        self.run(ops.carry(place, outcomes_now, answer.verdicts, self))
+        answer = self.run(exchange(place, "gmo-worker-1", request, self))
+        self.run(carry(place, outcomes_now, answer.verdicts, self))
         for outcome, verdict in zip(outcomes_now, answer.verdicts, strict=True):
             if verdict == "again":
                 self.outbox[place.queue].append(outcome)

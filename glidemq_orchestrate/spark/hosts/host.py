@@ -25,9 +25,9 @@ from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.setup.request import SessionRequest
 from glidemq_orchestrate.spark.setup.settings import SparkSettings
 from glidemq_orchestrate.wire.codec import decode
-from glidemq_orchestrate.worker.execution.contexts import portable
-from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
+from glidemq_orchestrate.worker.contexts import portable
 from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 

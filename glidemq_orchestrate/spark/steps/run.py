@@ -31,7 +31,7 @@ from glidemq_orchestrate.spark.steps.engine import Engine
 from glidemq_orchestrate.spark.steps.sql import SQL_JOB, statement_of
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.log_capture import MAX_CHARACTERS, captured
+from glidemq_orchestrate.worker.handlers.log import MAX_CHARACTERS, captured
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, NamedCall
 
 JOB_NAME: Final = "spark.python"

@@ -30,9 +30,14 @@ from glidemq_orchestrate.spark.published.locations.iceberg.table import SCHEME, 
 from glidemq_orchestrate.spark.published.publish import publish, publish_iceberg
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.wire.codec import Json
-from glidemq_orchestrate.worker.handlers.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, NamedCall, put_inputs
+from glidemq_orchestrate.worker.handlers.named_call import (
+    ImportNotAllowed,
+    InvalidCall,
+    NamedCall,
+    import_allowed,
+    put_inputs,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,9 +32,13 @@ from urllib.parse import unquote
 from glidemq_orchestrate.spark.setup.request import RESOURCES, check_allowed, identity_of, settings_in
 from glidemq_orchestrate.spark.setup.settings import REDACTED, setting
 from glidemq_orchestrate.wire.codec import Json, encode
-from glidemq_orchestrate.worker.handlers.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, put_inputs
+from glidemq_orchestrate.worker.handlers.named_call import (
+    ImportNotAllowed,
+    InvalidCall,
+    import_allowed,
+    put_inputs,
+)
 
 JOB_NAME: Final = "spark.submit"
 ALLOW_VARIABLE: Final = "GLIDEMQ_SPARK_APPLICATIONS"

@@ -14,7 +14,7 @@ from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.log_capture import MAX_LINES
+from glidemq_orchestrate.worker.handlers.log import MAX_LINES
 
 _CHATTER: Final = re.compile(r"\S+ \S+ (?:INFO|DEBUG|TRACE) ")
 _APPLICATION: Final = re.compile(

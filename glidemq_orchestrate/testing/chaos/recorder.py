@@ -11,11 +11,10 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.testing.chaos.digests import leaves
 from glidemq_orchestrate.testing.chaos.effects import Marker, running
 from glidemq_orchestrate.testing.chaos.strikes import Moment
-from glidemq_orchestrate.worker.handlers.allowed_imports import is_allowed
 from glidemq_orchestrate.worker.handlers.context import Context
-from glidemq_orchestrate.worker.handlers.execution import Execution
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.handlers.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.middleware import Execution, Middleware, Proceed
+from glidemq_orchestrate.worker.handlers.named_call import is_allowed
 from glidemq_orchestrate.worker.handlers.registered import JobEvent
 
 

@@ -20,8 +20,7 @@ from glidemq_orchestrate.testing.chaos.recorder import Recorder
 from glidemq_orchestrate.testing.chaos.setup import VARIABLE, Setup, ledger_of, struck_of
 from glidemq_orchestrate.testing.chaos.striker import Striker
 from glidemq_orchestrate.worker.handlers.handler import Handlers
-from glidemq_orchestrate.worker.services.app import load_handlers, package_of
-from glidemq_orchestrate.worker.services.worker import Worker
+from glidemq_orchestrate.worker.services.worker import Worker, load_handlers, package_of
 
 NOT_STARTED: Final = 75
 MANY: Final = 1_000_000

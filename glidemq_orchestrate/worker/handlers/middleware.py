@@ -1,16 +1,30 @@
-"""The interface of middleware around the call of a handler."""
+"""Middleware around the call of a handler: its interface; hooks, the time limit and tracing."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
 
+from glidemq_orchestrate import telemetry
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.foundation.names import described
-from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.handlers.context import Context
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.log import about
 from glidemq_orchestrate.worker.handlers.registered import JobEvent
+from glidemq_orchestrate.worker.tasks import JobTask
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+CHECK_SECONDS: Final = 1.0
 
 Proceed: TypeAlias = Callable[[], Awaitable[Any]]
 """Calls the handler through the inner middleware."""
@@ -101,3 +115,148 @@ def check_middleware(given: Iterable[object]) -> tuple[Middleware, ...]:
             )
         checked.append(one)
     return tuple(checked)
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """A handler running for one job or, in a batch, for several.
+
+    Attributes:
+        attempts: The jobs, each with ``queue``, ``job_id``, ``name``, ``attempts_made`` (before this one),
+            ``flow_id``, ``node`` and ``options``. Do not change them.
+        started: When it began, by the clock of the worker's loop.
+        contexts: The arguments of the handler: one for each job.
+        stopped: The jobs that must stop: True if the job was revoked, False if it lost its lease.
+        task: The task in which it runs.
+        thread: The system's number of its thread, if the handler is a plain function.
+        used: The processor time that it used in that thread, in seconds; None until it has returned.
+        has_ended: Its place is free.
+        is_over: The outcomes of all its attempts are reported.
+    """
+
+    attempts: Sequence[Attempt]
+    started: float
+    contexts: Sequence[Context] = ()
+    stopped: dict[str, bool] | None = None
+    task: JobTask | None = None
+    thread: int | None = None
+    used: float | None = None
+    has_ended: bool = False
+    is_over: bool = False
+
+
+class Hooks(Middleware):
+    """Calls the hooks with job events; if one raises, the others are still called."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._hooks = handlers.job_hooks
+
+    @property
+    def hears_events(self) -> bool:
+        """Whether there are any hooks."""
+        return bool(self._hooks)
+
+    def on_event(self, event: JobEvent) -> None:
+        """Call each hook."""
+        for hook in self._hooks:
+            try:
+                hook(event)
+            except BaseException:  # code of the user
+                logger.exception("a hook raised", extra=about("hook_raised", event))
+
+
+class TimeLimit(Middleware):
+    """Ends a run after its time limit; that of a batch is the longest of its jobs.
+
+    Args:
+        handlers: Their limits hold for jobs that have none of their own.
+    """
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def applies_to(self, execution: Execution) -> bool:
+        """Whether a job has a limit."""
+        attempts = execution.attempts
+        if self._limit_of_handler(execution) is not None:
+            return True
+        if len(attempts) == 1:  # the usual case, without a generator
+            return attempts[0].options.timeout is not None
+        return any(attempt.options.timeout for attempt in attempts)
+
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        """Wait for the handler until the time limit.
+
+        Raises:
+            TimeoutError: The limit has passed. A plain function still runs in its thread, with
+                ``ctx.cancelled`` set.
+        """
+        default = self._limit_of_handler(execution)
+        limits = (attempt.options.timeout or default for attempt in execution.attempts)
+        limit = max(limit for limit in limits if limit)
+        try:
+            async with asyncio.timeout(limit.total_seconds()) as timer:
+                return await proceed()
+        except TimeoutError as exc:
+            if not timer.expired():
+                raise  # the handler's own
+            for context in execution.contexts:
+                context.cancelled.set()
+            # With the place where an async handler was cancelled, for the log of its job.
+            raise TimeoutError(f"still running after {limit}") from exc.__cause__
+
+    def _limit_of_handler(self, execution: Execution) -> timedelta | None:
+        registered = self._handlers.get(execution.attempts[0].name)
+        return registered.timeout if registered else None
+
+
+class Tracing(Middleware):
+    """A span for each run, linked to where its job was added; see ``telemetry``."""
+
+    def __init__(self) -> None:
+        self._is_on, self._checked = False, float("-inf")
+
+    def applies_to(self, execution: Execution) -> bool:
+        """Whether spans are exported. Checked once a second: without a provider the check is slow."""
+        if execution.started - self._checked > CHECK_SECONDS:
+            self._is_on, self._checked = telemetry.is_on(), execution.started
+        return self._is_on
+
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        """Run the handler within a span."""
+        with _running(execution.attempts[0]):
+            return await proceed()
+
+
+@contextlib.contextmanager
+def _running(attempt: Attempt) -> Iterator[None]:
+    """A span around a handler, linked to where the job was added; an exception marks it as failed."""
+    tracer = telemetry.tracer()
+    if tracer is None:
+        yield
+        return
+    with importing():
+        from opentelemetry import trace  # noqa: PLC0415  an optional package
+        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415  an optional package
+            TraceContextTextMapPropagator,
+        )
+
+    links = []
+    if attempt.options.trace:
+        origin = TraceContextTextMapPropagator().extract({"traceparent": attempt.options.trace})
+        links.append(trace.Link(trace.get_current_span(origin).get_span_context()))
+    attributes: dict[str, str | int] = {
+        "messaging.system": telemetry.SYSTEM,
+        "messaging.operation.type": "process",
+        "messaging.destination.name": attempt.queue,
+        "messaging.message.id": attempt.job_id,
+        "glidemq.job.name": attempt.name,
+        "glidemq.attempt": attempt.attempts_made + 1,
+    }
+    if attempt.flow_id:
+        attributes |= {"glidemq.flow.id": attempt.flow_id, "glidemq.node": attempt.node or ""}
+        attributes["glidemq.flow.generation"] = attempt.generation
+    with tracer.start_as_current_span(
+        f"process {attempt.queue}", kind=trace.SpanKind.CONSUMER, attributes=attributes, links=links
+    ):
+        yield

@@ -5,11 +5,17 @@ It contains lines of code and the messages of exceptions, never values of variab
 
 from __future__ import annotations
 
+import base64
+import json
+import pickle
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES
 
 MAX_CHARACTERS: Final = 8_000
 MAX_FRAMES: Final = 40
@@ -91,5 +97,73 @@ def text_of(error: BaseException) -> str:
             return str(error)
         first: BaseException = error.exceptions[0]
         return f"{error}, the first of them {type(first).__name__}: {text_of(first)}"
+    except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
+        return ""
+
+
+_MAX_TEXT: Final = 100_000
+
+
+class HandlerRaised(Exception):
+    """Base of the stand-in for an exception that cannot be pickled: a class of the same name."""
+
+
+def pack(error: BaseException) -> bytes:
+    """Any exception as bytes."""
+    fields = {
+        "name": type(error).__name__,
+        "text": _text(error)[:_MAX_TEXT],
+        "trace": traceback_text(error),
+        "whole": _whole(error) if isinstance(error, Exception) else "",
+    }
+    return json.dumps(fields).encode()
+
+
+def unpack(body: bytes) -> Exception:
+    """The exception, in its own class if that can be restored; never one that would end a worker."""
+    fields = json.loads(body)
+    error: Any = None
+    with suppress(BaseException):  # user code
+        error = pickle.loads(base64.b64decode(fields["whole"]))  # noqa: S301  from our own process
+    # A coroutine cannot raise the last two.
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        error = type(fields["name"], (HandlerRaised,), {})(fields["text"])
+    error.__cause__ = ProcessTraceback(fields["trace"])
+    made: Exception = error
+    return made
+
+
+def _whole(error: Exception) -> str:
+    """The pickled exception; empty unless it can be restored with the same class and text."""
+    for way in (error, _Remade(error)):
+        with suppress(BaseException):  # user code
+            packed = pickle.dumps(way)
+            made = pickle.loads(packed)  # noqa: S301  it was pickled on the line before
+            if type(made) is type(error) and str(made) == str(error) and len(packed) < MAX_PAYLOAD_BYTES:
+                return base64.b64encode(packed).decode()
+    return ""
+
+
+class _Remade:
+    """Pickles an exception without its constructor, which may take other arguments than ``args``."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return remake, (type(self._error), self._error.args, dict(self._error.__dict__))
+
+
+def remake(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    """Restore an exception without calling its constructor."""
+    made = kind.__new__(kind)
+    made.args = args
+    made.__dict__.update(state)
+    return made
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
     except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""

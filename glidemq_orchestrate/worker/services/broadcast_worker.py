@@ -29,16 +29,16 @@ from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Call, ask
 from glidemq_orchestrate.wire.codec import JsonLike, decode, encode, sendable
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_subscription
-from glidemq_orchestrate.worker.execution.contexts import refuse_unreadable
-from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse
-from glidemq_orchestrate.worker.execution.threads import CallResult, call_async
+from glidemq_orchestrate.worker.contexts import refuse_unreadable
+from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, refuse
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
 from glidemq_orchestrate.worker.handlers.registered import Handler
-from glidemq_orchestrate.worker.held.suspects import Suspects
-from glidemq_orchestrate.worker.leases.watchdog import RunningHandler
-from glidemq_orchestrate.worker.services.handler_service import HandlerService
-from glidemq_orchestrate.worker.services.queue_chores import seconds_until
+from glidemq_orchestrate.worker.held_jobs import Suspects
+from glidemq_orchestrate.worker.services.service import HandlerService
+from glidemq_orchestrate.worker.services.supervisor import seconds_until
 from glidemq_orchestrate.worker.tasks import JobTask, reconnect_delays
+from glidemq_orchestrate.worker.threads import CallResult, call_async
+from glidemq_orchestrate.worker.watchdog import RunningHandler
 
 __all__ = ["BroadcastWorker"]
 

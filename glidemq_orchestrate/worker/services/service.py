@@ -15,19 +15,25 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
 
 from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, seconds
+from glidemq_orchestrate.jobs.attempt import Attempt, worker_id
 from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.server.libraries import with_libraries
 from glidemq_orchestrate.server.time import learn_time
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
-from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
-from glidemq_orchestrate.worker.log import FailureLog, OneLine
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, check_queue_name
+from glidemq_orchestrate.worker.handlers.log import FailureLog, OneLine
+from glidemq_orchestrate.worker.renewing import Renewer
 from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
+from glidemq_orchestrate.worker.threads import Threads
+from glidemq_orchestrate.worker.watchdog import RunningHandler, Watchdog
 
 logger = logging.getLogger("glidemq_orchestrate.worker")  # used by the whole package
 logger.addFilter(OneLine())
@@ -304,3 +310,54 @@ class Service(AsyncFacade, ABC):
         task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+class HandlerService(Service, ABC):
+    """A service that runs handlers.
+
+    Args:
+        url: As ``Service``.
+        kind: The beginning of its id: what kind of worker it is.
+        unique: The part of its id that no other has.
+        queues: The queues that it serves.
+        group: The consumer group of the workers, or a subscription.
+        lock_duration: How long its leases last.
+        shutdown_timeout: How long a stop waits for running handlers.
+        prefix: As ``Service``.
+        clock: As ``Service``.
+    """
+
+    def __init__(  # noqa: PLR0913  as Service, and what its leases need
+        self,
+        url: Address,
+        *,
+        kind: str,
+        unique: str,
+        queues: Sequence[str],
+        group: str = GROUP,
+        lock_duration: Duration,
+        shutdown_timeout: Duration,
+        prefix: str,
+        clock: Clock | None,
+    ) -> None:
+        lock = duration("lock_duration", lock_duration, min_=timedelta(seconds=1))
+        self._lock_ms, self._lock_seconds = milliseconds(lock), seconds(lock)
+        self._shutdown_seconds = seconds(duration("shutdown_timeout", shutdown_timeout))
+        super().__init__(url, name=worker_id(kind, unique, self._lock_ms), prefix=prefix, clock=clock)
+        self._queues = {keys.queue: keys for keys in self._keys_of(queues)}
+        self._threads = Threads("glidemq")
+        self._renewer = Renewer(self.id, list(self._queues), self._settings, self._lock_seconds, group=group)
+        self._watchdog: Watchdog | None = None
+
+    async def _start_guards(
+        self, running: Callable[[], Sequence[RunningHandler]], note: Callable[[Attempt, str], None]
+    ) -> None:
+        """Start the renewing process and the watchdog; see ``Watchdog`` for the arguments."""
+        await asyncio.to_thread(self._renewer.start)
+        self._watchdog = Watchdog(asyncio.get_running_loop(), running, note)
+        self._watchdog.start()
+
+    async def _stop_guards(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        await self._quietly("ending the renewer", lambda: asyncio.to_thread(self._renewer.close))

@@ -1,24 +1,38 @@
-"""The supervisor: keeps flows moving in queues whose workers are not ours, or are dead."""
+"""The supervisor: keeps flows moving in queues whose workers are not ours, or are dead.
+
+Beside it the chores of a queue, which workers and supervisors do.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import secrets
+import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.attempts import client_supervision as ops
+from glidemq_orchestrate.attempts import client_supervision, upkeep, workers
 from glidemq_orchestrate.attempts.client_supervision import Tending
 from glidemq_orchestrate.attempts.supervision import Supervision
+from glidemq_orchestrate.attempts.workers import REGISTERED_MS
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
+from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.worker.services.queue_chores import tend
+from glidemq_orchestrate.wire.call import Run
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
+from glidemq_orchestrate.worker.feed import NEVER, Feed
+from glidemq_orchestrate.worker.handlers.handler import Handlers
+from glidemq_orchestrate.worker.handlers.log import log_lost_workers
+from glidemq_orchestrate.worker.job_slots import JobSlots
+from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.services.service import Service
 
 __all__ = ["Supervisor"]
@@ -72,7 +86,7 @@ class Supervisor(Service):
             GlideMQError: A queue could not be supervised.
         """
         for tending in self._tendings:
-            await self._run(ops.tend(tending))
+            await self._run(client_supervision.tend(tending))
         return all(tending.leads for tending in self._tendings)
 
     @property
@@ -83,7 +97,7 @@ class Supervisor(Service):
     async def resign(self) -> None:
         """Let another supervisor lead at once; ``tick`` takes the lead again if it is free."""
         for tending in self._tendings:
-            await self._run(ops.resign(tending))
+            await self._run(client_supervision.resign(tending))
 
     _kind = "supervisor"
 
@@ -94,7 +108,7 @@ class Supervisor(Service):
         for tending in self._tendings:
             what = f"supervising queue {tending.own.queue.queue}"
             try:
-                await self._run(ops.tend(tending))
+                await self._run(client_supervision.tend(tending))
             except ProtocolError as exc:  # keys of one queue are broken: still supervise the others
                 self._failures.report(what, exc)
             self._every(what, MAX_REST_SECONDS, functools.partial(tend, self._run, tending))
@@ -103,3 +117,89 @@ class Supervisor(Service):
         await self._end_tasks()
         if self._own() is not None:  # else the lock expires by itself
             await self._quietly("resigning", self.resign)
+
+
+MIN_MS: Final = 20
+
+
+async def tend(run: Run, tending: Tending) -> float:
+    """Supervise a queue once; returns the seconds until the next time.
+
+    Raises:
+        GlideMQError: The queue could not be supervised. Lost workers that were found are logged.
+    """
+    try:
+        await run(client_supervision.tend(tending))
+    finally:
+        log_lost_workers(tending.own.lost)
+        tending.own.lost.clear()
+    return tending.rest_ms / 1000
+
+
+def seconds_until(due_ms: int, clock: Clock) -> float | None:
+    """The seconds until a time, at least 20 ms; None for a negative one, which never comes."""
+    return max(due_ms - clock.now_ms(), MIN_MS) / 1000 if due_ms >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChores:
+    """What a worker does in a queue at intervals; each returns in how many seconds to repeat it.
+
+    Attributes:
+        run: Drives operations.
+        worker_id: The worker.
+        keys: The queue.
+        handlers: What it can run.
+        slots: The jobs that it holds.
+        heartbeats: Its heartbeats.
+        tending: What it supervises.
+        clock: The current time.
+    """
+
+    run: Run
+    worker_id: str
+    keys: QueueKeys
+    handlers: Handlers
+    slots: JobSlots
+    heartbeats: Heartbeats
+    tending: Tending
+    clock: Clock
+
+    async def announce(self) -> None:
+        """Register the worker, its place, and what it can run."""
+        description = {
+            "addr": socket.gethostname(),
+            "pid": os.getpid(),
+            "startedAt": int(self.worker_id.removeprefix(OURS).split("-")[0]),
+            "activeJobs": len(self.slots.held),
+            "handlers": self.handlers.names,
+        }
+        now_ms = self.clock.now_ms()
+        await self.run(workers.announce([self.keys], self.worker_id, description, REGISTERED_MS, now_ms))
+
+    async def maintain(self) -> float | None:
+        """Promote due jobs and expire old ones."""
+        return seconds_until(await self.run(upkeep.upkeep([self.keys], self.clock)), self.clock)
+
+    async def fire(self, feed: Feed) -> float | None:
+        """Add the jobs of due schedules."""
+        due_ms = await self.run(schedulers.tick(self.keys, self.clock))
+        feed.schedules_due_ms = due_ms if due_ms >= 0 else NEVER
+        return seconds_until(due_ms, self.clock)
+
+    async def reclaim(self) -> None:
+        """Take back the jobs of lost workers."""
+        await self.heartbeats.catch_up(self.keys.queue)
+        own = self.tending.own
+        lost = await self.run(
+            upkeep.reclaim(
+                [self.keys], self.worker_id,
+                lock_ms=own.lock_ms, max_stalled=own.max_stalled, clock=self.clock,
+            )
+        )  # fmt: skip
+        log_lost_workers(lost)
+
+    async def supervise(self) -> float:
+        """Move the flows of the queue on."""
+        await self.heartbeats.catch_up(self.keys.queue)
+        return await tend(self.run, self.tending)

@@ -12,49 +12,52 @@ requested again.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
-from glidemq_orchestrate.attempts import leases, workers
+from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.client_supervision import Tending
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, begin
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
-from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.named import with_directory
+from glidemq_orchestrate.foundation.names import described, shown
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
-from glidemq_orchestrate.worker.execution.caller import Caller
-from glidemq_orchestrate.worker.execution.contexts import Contexts
-from glidemq_orchestrate.worker.execution.executor import Executor
-from glidemq_orchestrate.worker.execution.processes import Processes
-from glidemq_orchestrate.worker.execution.unhandled import Unhandled
-from glidemq_orchestrate.worker.feed.feed import Feed
-from glidemq_orchestrate.worker.feed.receipts import Receipts
-from glidemq_orchestrate.worker.handlers.allowed_imports import check_packages
+from glidemq_orchestrate.worker.contexts import Contexts
+from glidemq_orchestrate.worker.executor import Caller, Executor, Unhandled
+from glidemq_orchestrate.worker.feed import Feed
 from glidemq_orchestrate.worker.handlers.handler import Handlers, RegistersHandlers
-from glidemq_orchestrate.worker.handlers.middleware import Middleware, check_middleware
+from glidemq_orchestrate.worker.handlers.middleware import (
+    Hooks,
+    Middleware,
+    TimeLimit,
+    Tracing,
+    check_middleware,
+)
+from glidemq_orchestrate.worker.handlers.named_call import check_packages
 from glidemq_orchestrate.worker.handlers.registered import Serving
-from glidemq_orchestrate.worker.held.runner import JobRunner
 from glidemq_orchestrate.worker.job_slots import JobSlots
-from glidemq_orchestrate.worker.leases.heartbeats import Heartbeats
 from glidemq_orchestrate.worker.messenger import Messenger
-from glidemq_orchestrate.worker.middleware.budget import Budget
-from glidemq_orchestrate.worker.middleware.hooks import Hooks
-from glidemq_orchestrate.worker.middleware.time_limit import TimeLimit
-from glidemq_orchestrate.worker.middleware.tokens import TokenLimit, Tokens
-from glidemq_orchestrate.worker.middleware.tracing import Tracing
-from glidemq_orchestrate.worker.services.handler_service import HandlerService
-from glidemq_orchestrate.worker.services.queue_chores import QueueChores
+from glidemq_orchestrate.worker.processes import Processes
+from glidemq_orchestrate.worker.receipts import Receipts
+from glidemq_orchestrate.worker.renewing import Heartbeats
+from glidemq_orchestrate.worker.runner import JobRunner
+from glidemq_orchestrate.worker.services.service import HandlerService
+from glidemq_orchestrate.worker.services.supervisor import QueueChores
+from glidemq_orchestrate.worker.usage_limits import Budget, TokenLimit, Tokens
 
 __all__ = ["Worker"]
 
@@ -284,7 +287,7 @@ class Worker(HandlerService, RegistersHandlers):
             self._wake()
 
     async def _report_start(self, attempt: Attempt) -> bool:
-        return await self._run(leases.begin(self._queues[attempt.queue], self.id, attempt, self._clock))
+        return await self._run(begin(self._queues[attempt.queue], self.id, attempt, self._clock))
 
     def _wake(self) -> None:
         for feed in self._feeds.values():
@@ -301,3 +304,51 @@ class Worker(HandlerService, RegistersHandlers):
         return QueueChores(
             self._run, self.id, keys, self.handlers, self._slots, self._heartbeats, tending, self._clock
         )
+
+
+def package_of(app: str) -> str:
+    """The package of ``module`` or ``module:name``; a top-level module is its own package."""
+    module = app.partition(":")[0]
+    spec = sys.modules[module].__spec__
+    return (spec and spec.parent) or module
+
+
+def check_app(name: str) -> None:
+    """Refuse a name that is not ``module`` or ``module:name``, without importing anything.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if not all(part.isidentifier() for part in name.partition(":")[0].split(".")):
+        raise ConfigurationError(f"--app {shown(name)} is not a module name")
+
+
+def load_handlers(name: str) -> Handlers:
+    """The handlers in ``module`` or ``module:name``, from a ``Handlers`` or a ``Worker``.
+
+    Raises:
+        ConfigurationError: There is no such module or name, or it has no handlers.
+    """
+    module_name, _, attribute = name.partition(":")
+    with_directory()
+    check_app(name)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
+            raise ConfigurationError(
+                f"--app {name}: {module_name} imports {exc.name}, which is not installed"
+            ) from exc
+        raise ConfigurationError(
+            f"--app {name}: there is no module {exc.name}. Fix: install it, or start in its directory"
+        ) from exc
+    named = [attribute] if attribute else [*vars(module), "handlers"]  # a module may create it on first use
+    found = [getattr(module, name, None) for name in named]
+    for thing in found:
+        if isinstance(thing, Handlers):
+            return thing
+        if isinstance(thing, Worker):
+            return thing.handlers
+    raise ConfigurationError(
+        f"--app {name} has no handlers. Fix: create a glidemq_orchestrate.Handlers() there"
+    )

@@ -12,11 +12,19 @@ from typing import Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.attempts import client_supervision as tending
-from glidemq_orchestrate.attempts import fetching as ops
-from glidemq_orchestrate.attempts import leases, upkeep, workers
+from glidemq_orchestrate.attempts import upkeep, workers
 from glidemq_orchestrate.attempts.client_supervision import Tending
 from glidemq_orchestrate.attempts.dead_letters import write_noted
-from glidemq_orchestrate.attempts.exchange import MAX_NODES, Answer, Kind, Outcome, Request
+from glidemq_orchestrate.attempts.exchange import (
+    MAX_NODES,
+    Answer,
+    Kind,
+    Outcome,
+    Request,
+    carry,
+    exchange,
+    heartbeat,
+)
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.flows import running
@@ -26,10 +34,10 @@ from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, refuse
-from glidemq_orchestrate.worker.feed.listener import BLOCK_MS
+from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, refuse
 from glidemq_orchestrate.worker.handlers.signals import RetryLater, Skip, Unrecoverable
-from glidemq_orchestrate.worker.leases.heartbeats import MAX_BEAT_SECONDS
+from glidemq_orchestrate.worker.listener import BLOCK_MS
+from glidemq_orchestrate.worker.renewing import MAX_BEAT_SECONDS
 from glidemq_orchestrate.worker.services.worker import ANNOUNCE_SECONDS, UPKEEP_SECONDS
 from tests.properties.simulation.ledger import PREFIX, Ledger
 from tests.properties.simulation.plan import JOB, node_data
@@ -141,7 +149,7 @@ class SimulatedWorker:
         held = [attempt for attempt in self.held.values() if attempt.queue == keys.queue]
         if not held:
             return
-        kept = yield from leases.heartbeat(keys, held, self.scheduler.now)
+        kept = yield from heartbeat(keys, held, self.scheduler.now)
         for attempt, beat in zip(held, kept, strict=True):
             if beat < 1:
                 self._cancel(attempt, is_revoked=beat == 0)
@@ -193,7 +201,7 @@ class SimulatedWorker:
         pause = 100
         while True:
             try:
-                return (yield from ops.exchange(keys, self.id, request, self.scheduler))
+                return (yield from exchange(keys, self.id, request, self.scheduler))
             except TransportError:
                 request = replace(request, again=True)
             yield Sleep(pause)  # type: ignore[misc]  # a program may wait, an operation does not
@@ -218,7 +226,7 @@ class SimulatedWorker:
         if "failed" in answer.verdicts:
             yield from self._quietly(write_noted([keys], self.scheduler))
         if any(outcome.attempt.options.portable for outcome in outcomes):
-            yield from self._quietly(ops.carry(keys, outcomes, answer.verdicts, self.scheduler))
+            yield from self._quietly(carry(keys, outcomes, answer.verdicts, self.scheduler))
         for flow_id in answer.flows:
             yield from self._quietly(running.advance(keys, flow_id, self.scheduler))
 

@@ -128,7 +128,7 @@ def test_a_failed_blocking_check_is_repaired_with_what_depends_on_it(
     must_pass: bool,
 ) -> None:
     if not must_pass:  # a worker of Node.js ignores the option
-        monkeypatch.setattr("glidemq_orchestrate.worker.execution.executor.has_passed", lambda _: True)
+        monkeypatch.setattr("glidemq_orchestrate.worker.executor.has_passed", lambda _: True)
     steps.returns["check"] = {"passed": False}
     defs = dg.Definitions(
         assets=[assets(GlideMQCheck("check", blocking=True))],

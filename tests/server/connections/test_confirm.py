@@ -22,8 +22,7 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate.attempts import fetching as ops
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request, exchange
 from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -195,18 +194,18 @@ def test_a_takeover_that_a_failover_undoes_leaves_the_job_to_the_attempt_before(
     reclaim = ("gmo_reclaim", 1, keys.key("stream"), clock.now_ms() + HOUR_MS, "workers", "b", 0, 1_000, 3)
     with Queue("etl", pair.url) as queue:
         queue.add("work", options=named("a"))
-        before = queue._run(ops.exchange(keys, "a", Request([], 1, "before"), clock)).begun[0]
+        before = queue._run(exchange(keys, "a", Request([], 1, "before"), clock)).begun[0]
         pair.replicated()
         with cut_off(replica, primary):
             primary.client.fcall(*reclaim)
-            after = queue._run(ops.exchange(keys, "b", Request([], 1, "after"), clock)).begun[0]
+            after = queue._run(exchange(keys, "b", Request([], 1, "after"), clock)).begun[0]
             assert (before.job_id, after.job_id) == ("a", "a")
             primary.kill()
         eventually(lambda: replica.client.role()[0] == "master", timeout=30)
 
         def report(attempt: Attempt, result: str) -> list[str] | None:
             outcome = Request([Outcome(attempt, Kind.DONE, result)], 0, "end")
-            return unless_down(lambda: queue._run(ops.exchange(keys, "c", outcome, clock)).verdicts)
+            return unless_down(lambda: queue._run(exchange(keys, "c", outcome, clock)).verdicts)
 
         late = eventually(lambda: report(after, '"after"'), timeout=30)
         assert late

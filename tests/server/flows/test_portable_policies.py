@@ -23,8 +23,7 @@ from glidemq_orchestrate import (
     Rule,
     Skip,
 )
-from glidemq_orchestrate.attempts import fetching as ops
-from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request, carry, exchange
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows import generations, submission
 from glidemq_orchestrate.flows.backend import Reach
@@ -248,8 +247,8 @@ def test_the_worker_of_a_failed_node_fails_what_follows_it(
         bare = Reach(has_functions=False)
         hand.run(submission.submit("glide", checked, "f", "restart", SystemClock(), reach=bare))
     queue, clock = QueueKeys("glide", "etl"), SystemClock()
-    answer = hand.run(ops.exchange(queue, "gmo-worker-1", Request([], 1, "t"), clock))
+    answer = hand.run(exchange(queue, "gmo-worker-1", Request([], 1, "t"), clock))
     failed = [Outcome(attempt, Kind.FAIL, "broken", "", 1, 0) for attempt in answer.begun]
-    answer = hand.run(ops.exchange(queue, "gmo-worker-1", Request(failed, 0, "t2"), clock))
-    hand.run(ops.carry(queue, failed, answer.verdicts, clock))
+    answer = hand.run(exchange(queue, "gmo-worker-1", Request(failed, 0, "t2"), clock))
+    hand.run(carry(queue, failed, answer.verdicts, clock))
     assert reasons(flows.get("f")) == {"a": "broken", "b": "upstream failed: a"}

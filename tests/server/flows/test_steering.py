@@ -202,7 +202,7 @@ class TestCancelling:
         late = exchange.Request([exchange.Outcome(attempt, kind, "1") for kind in exchange.Kind], 0, "token")
         verdicts = hand.run(ask(exchange.finish_and_fetch(queue, "me", late, 6))).verdicts
         assert {verdict.split()[0] for verdict in verdicts} == {"stale"}
-        assert hand.run(ask(exchange.heartbeat(queue, [attempt], 6))) == [-1]
+        assert hand.run(ask(exchange.heartbeats(queue, [attempt], 6))) == [-1]
         assert isinstance(hand.answer(attempt_calls.progress(attempt, queue, "1", 6)), LeaseLost)
         assert redis_client.hgetall("glide:{etl}:job:f~a") == before
 

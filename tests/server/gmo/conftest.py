@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
-from glidemq_orchestrate.attempts import exchange as wire
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows import staging, submission
@@ -110,8 +109,8 @@ class Bench:
     ) -> Answer:
         """Hand in outcomes and begin jobs; the attempts of each exchange have a token of their own."""
         self.tokens += not again
-        request = wire.Request(outcomes, wanted, f"w/t{self.tokens}", again)
-        answer: Answer = self.call(wire.finish_and_fetch(queue or self.etl, "w", request, self.now))
+        request = exchange.Request(outcomes, wanted, f"w/t{self.tokens}", again)
+        answer: Answer = self.call(exchange.finish_and_fetch(queue or self.etl, "w", request, self.now))
         return answer
 
     def begin(self, queue: QueueKeys | None = None) -> Attempt:
@@ -144,7 +143,7 @@ class Bench:
 
     def heartbeat(self, attempt: Attempt, later_ms: int = 0) -> int:
         """1 kept, 0 asked to stop, -1 not the attempt's any more."""
-        (kept,) = self.call(wire.heartbeat(self.etl, [attempt], self.now + later_ms))
+        (kept,) = self.call(exchange.heartbeats(self.etl, [attempt], self.now + later_ms))
         return int(kept)
 
     def reclaim(

@@ -19,8 +19,7 @@ from hypothesis.stateful import (
 )
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
-from glidemq_orchestrate.attempts import exchange as wire
-from glidemq_orchestrate.attempts import workers
+from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows import submission
@@ -106,8 +105,8 @@ class World:
     ) -> list[str]:
         """Hand in outcomes, begin jobs, and answer the verdicts."""
         self.tokens += not again
-        request = wire.Request(outcomes, wanted, f"t{self.tokens}", again)
-        answer = self.call(wire.finish_and_fetch(queue, "w", request, self.clock.now))
+        request = exchange.Request(outcomes, wanted, f"t{self.tokens}", again)
+        answer = self.call(exchange.finish_and_fetch(queue, "w", request, self.clock.now))
         assert answer.troubles == []
         self.held += answer.begun
         return list(answer.verdicts)
@@ -216,7 +215,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.clock.now += LOCK_MS // 3
         for queue in QUEUES:
             held = [attempt for attempt in self.world.held if attempt.queue == queue.queue]
-            answers = self.world.call(wire.heartbeat(queue, held, self.world.clock.now))
+            answers = self.world.call(exchange.heartbeats(queue, held, self.world.clock.now))
             for attempt, answer in zip(held, answers, strict=True):
                 if answer == -1:
                     self.world.held.remove(attempt)
@@ -234,7 +233,7 @@ class AnyOrder(RuleBasedStateMachine):
             with pytest.raises(LeaseLost):
                 self.world.call(attempt_calls.progress(attempt, queue, "2", now))
         elif how == "heartbeat":
-            assert self.world.call(wire.heartbeat(queue, [attempt], now)) == [-1]
+            assert self.world.call(exchange.heartbeats(queue, [attempt], now)) == [-1]
         else:
             (verdict,) = self.world.exchange(queue, [Outcome(attempt, Kind(how), "2", "", 9)])
             assert verdict.startswith("stale ")

@@ -231,7 +231,7 @@ class TestTheFence:
         assert bench.job("1")["gmo:token"] == late.token
         before = bench.dump()
         assert worker(done(late)).verdicts[0].startswith("stale ")
-        assert bench.call(exchange.heartbeat(bench.etl, [late], bench.now)) == [-1]
+        assert bench.call(exchange.heartbeats(bench.etl, [late], bench.now)) == [-1]
         assert bench.dump() == before
 
     def test_a_heartbeat_returns_the_state_of_each_attempt(self, bench: Bench, worker: Worker) -> None:
@@ -241,7 +241,7 @@ class TestTheFence:
         worker(done(one))
         bench.client.hset(P + "job:2", "revoked", "1")
         bench.now += 5
-        assert bench.call(exchange.heartbeat(bench.etl, [one, two, three], bench.now)) == [-1, 0, 1]
+        assert bench.call(exchange.heartbeats(bench.etl, [one, two, three], bench.now)) == [-1, 0, 1]
         assert bench.job("3")["lastActive"] == str(bench.now)
 
 
@@ -288,7 +288,7 @@ class TestWhatALostReplyLeaves:
         (attempt,) = worker(wanted=1).begun
         for _ in range(5):
             bench.now += 900
-            bench.call(exchange.heartbeat(bench.etl, [attempt], bench.now))
+            bench.call(exchange.heartbeats(bench.etl, [attempt], bench.now))
             bench.reclaim(lock_ms=1_000)
         assert worker(done(attempt)).verdicts == ["ok"]
 

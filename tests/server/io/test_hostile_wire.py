@@ -25,11 +25,7 @@ def test_nothing_from_the_server_is_run(url: str) -> None:
     assert found["tried"] > 150
     # A handler in a process raised it: the worker restores the exception of its own child.
     # And a worker starts the process that renews its leases.
-    seen = [
-        event
-        for event in found["seen"]
-        if "glidemq_orchestrate/worker/leases/renewing_process.py" not in event
-    ]
+    seen = [event for event in found["seen"] if "glidemq_orchestrate/worker/renewing_process.py" not in event]
     assert seen == ["pickle.find_class ('builtins', 'ValueError')"]
     assert [event.split()[0] for event in found["control"]] == ["compile", "exec", "pickle.find_class"]
     assert not (ROOT / CANARY).exists()

@@ -25,7 +25,7 @@ import pytest
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker, Context, JobOptions, JobState, Queue, Worker
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker.leases.renewer import Renewer
+from glidemq_orchestrate.worker.renewing import Renewer
 from tests.processes import end, runs, spawn
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker.execution import threads as calls
+from glidemq_orchestrate.worker import threads
 from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker
 from tests.processes import spawned
 
@@ -190,7 +190,7 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
 def test_handlers_that_overstay_stop_the_fetching_and_nothing_else(
     start: Any, url: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(calls, "MAX_OVERSTAYED", 1)
+    monkeypatch.setattr(threads, "MAX_OVERSTAYED", 1)
     release, begun = threading.Event(), list[str]()
 
     def overstay(ctx: Any) -> None:

@@ -26,9 +26,8 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker import JobEvent
+from glidemq_orchestrate.worker import JobEvent, threads
 from glidemq_orchestrate.worker import messenger as messages
-from glidemq_orchestrate.worker.execution import threads as calls
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.job import JobId
@@ -340,7 +339,7 @@ class TestHandlers:
     def test_too_many_that_overstay_are_waited_for(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(calls, "MAX_OVERSTAYED", 3)
+        monkeypatch.setattr(threads, "MAX_OVERSTAYED", 3)
         ended = threading.Event()
         options = JobOptions(timeout=timedelta(milliseconds=50))
         running = run_worker(["etl"], {"deaf": lambda ctx: ended.wait(60), "quick": lambda ctx: 1})

@@ -53,7 +53,7 @@ def test_a_handler_is_told_that_it_does_not_own_its_job(  # noqa: PLR0917  fixtu
     said: str,
 ) -> None:
     # A heartbeat while the job is disowned would tell the worker too, and that ends the handler.
-    monkeypatch.setattr("glidemq_orchestrate.worker.leases.heartbeats.MAX_BEAT_SECONDS", 60.0)
+    monkeypatch.setattr("glidemq_orchestrate.worker.renewing.MAX_BEAT_SECONDS", 60.0)
     handlers = Handlers()
     function: Any = check_async if kind == "async" else process_handlers.check
     handlers.handler("work", process=kind == "process")(function)

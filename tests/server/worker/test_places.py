@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Handlers, JobOptions, JobState, NewJob, Ordering, Queue, RateLimit
-from glidemq_orchestrate.worker.feed import listener
-from glidemq_orchestrate.worker.held import runner
+from glidemq_orchestrate.worker import listener, runner
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -13,7 +13,7 @@ from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.wire.call import Batch, Call
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker import TokenLimit
-from glidemq_orchestrate.worker.middleware import token_counters as token_limit
+from glidemq_orchestrate.worker.usage_limits import charge_tokens
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -27,7 +27,7 @@ def windows(started: list[float]) -> list[int]:
 
 
 def calls_of_a_charge(keys: QueueKeys) -> tuple[Call[Any], ...]:
-    batch = next(token_limit.charge(keys, 7, 5, 60_000))
+    batch = next(charge_tokens(keys, 7, 5, 60_000))
     assert isinstance(batch, Batch)
     return batch.calls
 

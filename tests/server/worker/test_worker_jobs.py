@@ -15,8 +15,7 @@ import pytest
 
 from glidemq_orchestrate import Context, Handlers, Queue, RateLimit, RetryLater, Suspend, WaitForChildren
 from glidemq_orchestrate.jobs.usage import Usage
-from glidemq_orchestrate.worker import BatchError, JobEvent
-from glidemq_orchestrate.worker.feed import listener
+from glidemq_orchestrate.worker import BatchError, JobEvent, listener
 from tests.processes import spawned
 from tests.server import process_handlers
 

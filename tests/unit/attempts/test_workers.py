@@ -10,9 +10,8 @@ import pytest
 
 from glidemq_orchestrate import JobOptions, NewJob
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate.attempts import fetching as attempts
 from glidemq_orchestrate.attempts import upkeep, workers
-from glidemq_orchestrate.attempts.exchange import Held, Request
+from glidemq_orchestrate.attempts.exchange import Held, News, Request, exchange, listen, settle
 from glidemq_orchestrate.errors import (
     FlowNotFound,
     HandlerNotFound,
@@ -149,7 +148,7 @@ class TestTheWorkersCalls:
     def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted, clock: ManualClock) -> None:
         row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None, "9", None, ""]
         answer: list[Any] = [[], ["f"], [row], "", "", -1, "", []]
-        op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
+        op = exchange(HOME, "w", Request([], 1, "t"), clock)
         transcript = scripted(op, [answer, ["7", ["a", "1"], []], ["0", ["b", "2", "a", "1"], []]])
         assert transcript.names == ["gmo_finish_and_fetch", "gmo_node_inputs", "gmo_node_inputs"]
         (attempt,) = transcript.value.begun
@@ -159,10 +158,10 @@ class TestTheWorkersCalls:
         assert transcript.value.positions is None
 
     def test_news_matter_when_they_make_a_job_ready(self, scripted: Scripted) -> None:
-        def heard(stream: list[Any], events: list[Any], held: Held = Held.NOTHING) -> attempts.News:
+        def heard(stream: list[Any], events: list[Any], held: Held = Held.NOTHING) -> News:
             reply = [["glide:{etl}:stream", stream], ["glide:{etl}:events", events]]
-            transcript = scripted(attempts.listen(HOME, ("1-1", "5-0"), 10, held), [reply])
-            news: attempts.News = transcript.value
+            transcript = scripted(listen(HOME, ("1-1", "5-0"), 10, held), [reply])
+            news: News = transcript.value
             return news
 
         at = ("1-1", "5-0")
@@ -178,9 +177,9 @@ class TestTheWorkersCalls:
 
     def test_a_job_ends_the_time_in_which_events_of_others_gather(self, scripted: Scripted) -> None:
         job = [["glide:{etl}:stream", [["2-1", ["jobId", "7"]]]]]
-        assert scripted(attempts.settle(HOME, "1-1", 5), [job]).value is True
-        assert scripted(attempts.settle(HOME, "1-1", 5), [None]).value is False
-        (words,) = [asked.words for asked in attempts.settle(HOME, "1-1", 5) if isinstance(asked, Call)]
+        assert scripted(settle(HOME, "1-1", 5), [job]).value is True
+        assert scripted(settle(HOME, "1-1", 5), [None]).value is False
+        (words,) = [asked.words for asked in settle(HOME, "1-1", 5) if isinstance(asked, Call)]
         assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
 
     def test_upkeep_goes_on_where_a_flow_is_missing(self, scripted: Scripted, clock: ManualClock) -> None:

@@ -26,7 +26,7 @@ from glidemq_orchestrate.server import calls as server
 from glidemq_orchestrate.server import libraries
 from glidemq_orchestrate.wire.call import Call, ask, ask_all, ask_each, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.middleware import node_budget as budget
+from glidemq_orchestrate.worker.usage_limits import record_usage
 
 ETL = QueueKeys("glide", "etl")
 RAW = [
@@ -125,7 +125,7 @@ def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
     assert not append_log(ETL, from_outside("1"), "line").repeatable
     assert not server.server_time().repeatable
     assert not staged_calls.retry_flow(ETL, "f", 1).repeatable
-    assert not budget.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
+    assert not record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
 
 
 @given(REPLIES)

@@ -9,8 +9,8 @@ import pytest
 
 from glidemq_orchestrate import Worker
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker.handlers.allowed_imports import ImportNotAllowed, follow, is_allowed
-from glidemq_orchestrate.worker.services.app import load_handlers, package_of
+from glidemq_orchestrate.worker.handlers.named_call import ImportNotAllowed, follow, is_allowed
+from glidemq_orchestrate.worker.services.worker import load_handlers, package_of
 
 URL = "valkey://127.0.0.1:1"
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from glidemq_orchestrate.worker.execution.threads import Threads
+from glidemq_orchestrate.worker.threads import Threads
 
 
 async def test_a_thread_that_overstays_its_worker_ends_when_its_function_returns() -> None:

@@ -13,7 +13,7 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.foundation.names import MAX_REASON
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.options import RunOptions
-from glidemq_orchestrate.worker.execution.outcomes import outcome_of_error, outcome_of_value, unknown_handler
+from glidemq_orchestrate.worker.executor import outcome_of_error, outcome_of_value, unknown_handler
 from glidemq_orchestrate.worker.job_slots import MAX_AHEAD, JobSlots
 from glidemq_orchestrate.worker.tasks import reconnect_delays
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from glidemq_orchestrate.attempts import fetching as ops
+from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Answer, Held
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Run
@@ -78,7 +78,7 @@ class Listener:
 
     async def _has_news(self) -> bool:
         """Wait for entries; whether one of them may make a job ready for this worker."""
-        news = await self._run(ops.listen(self._keys, self._positions, BLOCK_MS, self._held))
+        news = await self._run(exchange.listen(self._keys, self._positions, BLOCK_MS, self._held))
         await self.all_replied.wait()  # a reply under way may already cover these entries
         known, self._positions = self._positions, news.beyond(self._positions)
         if news.matters(known):
@@ -90,7 +90,7 @@ class Listener:
                 await self.at_rest.wait()
         except TimeoutError:
             return False
-        return await self._run(ops.settle(self._keys, self._positions[0], SETTLE_MS))
+        return await self._run(exchange.settle(self._keys, self._positions[0], SETTLE_MS))
 
     def _fetch_again(self) -> None:
         self.is_dry.clear()

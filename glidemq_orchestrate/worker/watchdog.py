@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.handlers.log import about
 from glidemq_orchestrate.worker.handlers.tracebacks import is_users
-from glidemq_orchestrate.worker.log import about
 from glidemq_orchestrate.worker.tasks import JobTask, OwnTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate.errors import LeaseLost, PayloadTooLarge
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
-from glidemq_orchestrate.worker.execution.packed_errors import pack, unpack
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, Speaker
+from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 HEAD: Final = struct.Struct(">cI")
 TASK: Final = b"T"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from glidemq_orchestrate.attempts import fetching as ops
+from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.exchange import (
     MAX_NODES,
@@ -33,11 +33,11 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt, token_of
 from glidemq_orchestrate.wire.call import Op, Run
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.worker.execution.outcomes import refuse
-from glidemq_orchestrate.worker.feed.listener import Listener
-from glidemq_orchestrate.worker.feed.receipts import Receipts
+from glidemq_orchestrate.worker.executor import refuse
+from glidemq_orchestrate.worker.handlers.log import FailureLog
 from glidemq_orchestrate.worker.job_slots import JobSlots
-from glidemq_orchestrate.worker.log import FailureLog
+from glidemq_orchestrate.worker.listener import Listener
+from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.tasks import OwnTask, reconnect_delays
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -300,7 +300,7 @@ class Feed:
             letters = write_noted([self.keys], self._clock)
             await self._follow_up(letters, "dead letters are written", "dead_letter", logging.WARNING)
         if any(outcome.attempt.options.portable for outcome in outcomes):
-            carry = ops.carry(self.keys, outcomes, answer.verdicts, self._clock)
+            carry = exchange.carry(self.keys, outcomes, answer.verdicts, self._clock)
             await self._follow_up(carry, "dependents in other queues are notified")
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
@@ -339,7 +339,7 @@ class Feed:
 
     def _exchanging(self, request: Request) -> Op[Answer]:
         is_marked = self.receipts is not None
-        return ops.exchange(self.keys, self._worker_id, request, self._clock, marked=is_marked)
+        return exchange.exchange(self.keys, self._worker_id, request, self._clock, marked=is_marked)
 
     async def _refused(self, flight: Flight, exc: Exception) -> None:
         """Send the outcomes of a refused call again, one by one: one of them may have caused the refusal.

@@ -24,8 +24,8 @@ from typing import Any, Final
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.wire.codec import JsonLike
-from glidemq_orchestrate.worker.execution import handler_process as child
-from glidemq_orchestrate.worker.execution import packed_errors
+from glidemq_orchestrate.worker import handler_process as child
+from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 TRIES: Final = 3
 MAX_THREADS: Final = 8
@@ -174,7 +174,7 @@ class _Process:
             if not begun:
                 raise _NotBegun from exc
             raise ProcessExpired(await self.exit_report()) from exc
-        result = packed_errors.unpack(body) if kind == child.RAISED else json.loads(body)
+        result = unpack(body) if kind == child.RAISED else json.loads(body)
         self.is_idle = True
         if isinstance(result, Exception):
             raise result
@@ -238,7 +238,7 @@ async def _checked(send: Callable[[str, str], Awaitable[None]]) -> bytes:
     try:
         await send("check", "")
     except GlideMQError as exc:
-        return packed_errors.pack(exc)
+        return pack(exc)
     return b""
 
 

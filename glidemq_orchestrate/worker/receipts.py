@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate.attempts import leases
+from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Outcome
 from glidemq_orchestrate.errors import NotConfirmed
 from glidemq_orchestrate.wire.call import Run, ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.wait import mark_queue
-from glidemq_orchestrate.worker.log import FailureLog
+from glidemq_orchestrate.worker.handlers.log import FailureLog
 
 MAX_UNCONFIRMED: Final = 1_000
 
@@ -132,7 +132,7 @@ class Receipts:
     async def _verdict(self, receipt: Receipt) -> str:
         """The verdict to settle with: the earlier one, if the server still has its effect."""
         if receipt.before and receipt.verdict.startswith("stale "):
-            stands = await self._run(leases.stands(self._keys, receipt.outcome, receipt.before))
+            stands = await self._run(exchange.stands(self._keys, receipt.outcome, receipt.before))
             return receipt.before if stands else receipt.verdict
         return receipt.verdict
 

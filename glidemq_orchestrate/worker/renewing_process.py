@@ -20,7 +20,7 @@ import time
 
 TYPE_CHECKING = False  # as in typing, which would be an import
 if TYPE_CHECKING:
-    from glidemq_orchestrate.worker.leases.renewal import Renewal
+    from glidemq_orchestrate.worker.renewing import Renewal
 
 MAX_BYTES = 1 << 16
 CHECK_SECONDS = 0.2
@@ -107,7 +107,7 @@ def _renewal(settings: bytes, owner: int) -> Renewal:
     threading.Thread(target=watch, daemon=True).start()
     fields = json.loads(settings)
     sys.path[:] = fields.pop("path")
-    from glidemq_orchestrate.worker.leases.renewal import Renewal  # noqa: PLC0415
+    from glidemq_orchestrate.worker.renewing import Renewal  # noqa: PLC0415
 
     return Renewal(**fields)
 

@@ -15,20 +15,23 @@ from typing import Final
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.execution.caller import process_token
-from glidemq_orchestrate.worker.execution.executor import Executor
-from glidemq_orchestrate.worker.execution.outcomes import refuse
-from glidemq_orchestrate.worker.execution.threads import ThreadsUnavailable
-from glidemq_orchestrate.worker.handlers.execution import Execution
-from glidemq_orchestrate.worker.held.batches import Batches
-from glidemq_orchestrate.worker.held.job_events import JobEvents
-from glidemq_orchestrate.worker.held.overdue import ASIDE_SECONDS, REST_SECONDS, WAITING_SECONDS, OverdueJobs
-from glidemq_orchestrate.worker.held.suspects import Suspects
-from glidemq_orchestrate.worker.held.unreported_starts import UnreportedStarts
+from glidemq_orchestrate.worker.executor import Executor, process_token, refuse
+from glidemq_orchestrate.worker.handlers.log import VerdictLog, about
+from glidemq_orchestrate.worker.handlers.middleware import Execution
+from glidemq_orchestrate.worker.held_jobs import (
+    ASIDE_SECONDS,
+    REST_SECONDS,
+    WAITING_SECONDS,
+    Batches,
+    JobEvents,
+    OverdueJobs,
+    Suspects,
+    UnreportedStarts,
+)
 from glidemq_orchestrate.worker.job_slots import JobSlots
-from glidemq_orchestrate.worker.leases.watchdog import RunningHandler
-from glidemq_orchestrate.worker.log import VerdictLog, about
 from glidemq_orchestrate.worker.tasks import JobTask
+from glidemq_orchestrate.worker.threads import ThreadsUnavailable
+from glidemq_orchestrate.worker.watchdog import RunningHandler
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 LAST_ENDED: Final = 32

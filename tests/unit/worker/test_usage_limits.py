@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.worker.handlers.execution import Execution
+from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.handlers.signals import BatchError
-from glidemq_orchestrate.worker.middleware.charging import call_and_charge
+from glidemq_orchestrate.worker.usage_limits import call_and_charge
 
 BATCHES: list[tuple[Any, int, list[str]]] = [
     ("done", 1, ["0"]),

@@ -1,1 +1,0 @@
-"""Fetching the jobs of a queue, and reporting their outcomes."""

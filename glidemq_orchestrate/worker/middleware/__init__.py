@@ -1,1 +1,0 @@
-"""The middleware around the call of a handler, one file each; ``Worker(middleware=...)`` adds more."""
