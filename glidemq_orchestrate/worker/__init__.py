@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = {
     "handlers.context": ("Context",),
-    "handlers.execution": ("Execution",),
     "handlers.handler": ("Handlers",),
-    "handlers.middleware": ("Middleware",),
+    "handlers.middleware": ("Execution", "Middleware"),
     "handlers.registered": ("JobEvent", "Serving"),
     "handlers.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
-    "middleware.tokens": ("TokenLimit",),
     "services.broadcast_worker": ("BroadcastWorker",),
     "services.worker": ("Worker",),
+    "usage_limits": ("TokenLimit",),
 }
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 
