@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from glidemq_orchestrate.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
 from glidemq_orchestrate.foundation.names import shown
 from glidemq_orchestrate.settings import Kind
 
@@ -135,12 +136,7 @@ def _whole_number(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError
-    number = float(value)
-    if not 0 < number < float("inf"):
-        raise ValueError
-    return number
+    return setting_duration("it", value, min_=MILLISECOND).total_seconds()
 
 
 def _kind(value: Any) -> str:
@@ -161,7 +157,7 @@ _A_TEXT: Final = (
     "a text; where a URI holds one that looks like JSON, such as true or 1e5, define the connection as JSON",
 )
 _A_TRUTH: Final = (_truth, "true or false")
-_SOME_SECONDS: Final = (_seconds, "a number of seconds above zero")
+_SOME_SECONDS: Final = (_seconds, "a duration above zero: seconds, or a text such as 5m")
 EXTRAS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
     "prefix": _A_TEXT,
     "kind": (_kind, "single, cluster or sentinel"),

@@ -87,15 +87,25 @@ _FIELDS: Final = (
     ("verify", "boolean", "Verify the server's certificate", "Off accepts any certificate: for tests only."),
     ("sentinel_user", "string", "Sentinels: ACL user", "Login and password above are those of the server."),
     ("sentinel_password", "string", "Sentinels: password", "Of the user at the sentinels."),
-    ("connect_timeout", "number", "Connect timeout", "Seconds to wait for a connection; 5 when empty."),
-    ("socket_timeout", "number", "Reply timeout", "Seconds to wait for a reply; 30 when empty."),
+    ("connect_timeout", "string", "Connect timeout", "For a connection: seconds, or 1m; 5 when empty."),
+    (
+        "socket_timeout",
+        "string",
+        "Reply timeout",
+        "For a reply: seconds, or 1m; 30 when empty.",
+    ),
     (
         "confirm",
         "string",
         "Confirm writes",
         "disk, replicas:N or disk,replicas:N; nothing is awaited when empty.",
     ),
-    ("confirm_timeout", "number", "Confirm timeout", "Seconds to wait for that; 5 when empty."),
+    (
+        "confirm_timeout",
+        "string",
+        "Confirm timeout",
+        "For that: seconds, or 1m; 5 when empty.",
+    ),
     (
         "dashboard_url",
         "string",
@@ -109,7 +119,4 @@ _MORE: Final[dict[str, dict[str, Any]]] = {
     "db": {"minimum": 0},
     "verify": {"default": True},
     "sentinel_password": {"format": "password"},
-    "connect_timeout": {"exclusiveMinimum": 0},
-    "socket_timeout": {"exclusiveMinimum": 0},
-    "confirm_timeout": {"exclusiveMinimum": 0},
 }

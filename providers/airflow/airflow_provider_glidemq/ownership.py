@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from glidemq_orchestrate import Owner, runs
+from glidemq_orchestrate import Duration, Owner, runs
 from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,17 +21,19 @@ DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
 
 
-def check_lease(lease: float | None) -> None:
-    """Refuse a lease that is not valid while the DAG is parsed.
+def lease_in_seconds(lease: Duration | None) -> float | None:
+    """A lease in seconds, the form in which Airflow stores it; refused while the DAG is parsed.
 
     Raises:
-        ValueError: It is not a number of seconds from 15 to 604,800 (seven days), or None.
+        ValueError: It is not a duration from 15 seconds to seven days, or None.
     """
+    if lease is None:
+        return None
     try:
-        if lease is not None:
-            Owner("task", timedelta(seconds=lease))
-    except (ConfigurationError, TypeError, OverflowError, ValueError) as exc:
-        raise ValueError(f"lease must be None or seconds from 15 to 604,800, got {lease!r}") from exc
+        Owner("task", lease)
+    except ConfigurationError as exc:
+        raise ValueError(f"lease must be None, or 15 seconds to seven days, got {lease!r}") from exc
+    return float(lease.total_seconds() if isinstance(lease, timedelta) else lease)
 
 
 def owner_of(name: str | None, lease: float | None) -> Owner | None:
@@ -41,7 +43,7 @@ def owner_of(name: str | None, lease: float | None) -> Owner | None:
     """
     if name is None:
         return None
-    return runs.owner_of(name, None if lease is None else timedelta(seconds=lease), joins=False)
+    return runs.owner_of(name, lease, joins=False)
 
 
 def seconds_of(lease: float | None) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any, Final, get_args
 
 from airflow_provider_glidemq.callbacks import check_callbacks
-from airflow_provider_glidemq.ownership import check_lease
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
+from glidemq_orchestrate import Duration
 from glidemq_orchestrate.foundation.names import FLOW_ID
 from glidemq_orchestrate.runs import OnExisting
 
@@ -16,7 +17,7 @@ _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")
 MAX_SECONDS: Final = 365 * 86_400.0
-_SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001, "logging_interval": 0.001}
+LEAST: Final = 0.001
 
 
 def default_deferrable() -> bool:
@@ -37,7 +38,6 @@ def check_parameters(given: dict[str, Any]) -> None:
         ValueError: A value is out of range or not one of those that there are.
         TypeError: A value has the wrong type; templates and outputs of other tasks may be anything.
     """
-    check_lease(given["lease"])
     how = given["on_existing"]
     if how is not None and how not in get_args(OnExisting):
         raise ValueError(f"on_existing must be None or one of {', '.join(get_args(OnExisting))}, got {how!r}")
@@ -52,17 +52,17 @@ def check_parameters(given: dict[str, Any]) -> None:
     if flow_id and isinstance(flow_id, str) and not is_unknown(flow_id):
         FLOW_ID.check(flow_id)
     check_callbacks(given["callbacks"])
-    for name, least in _SECONDS.items():
-        check_seconds(name, given[name], least)
 
 
-def check_seconds(name: str, value: object, least: float) -> None:
-    """Refuse what is no number of seconds.
+def in_seconds(name: str, value: Duration, least: float = LEAST) -> float:
+    """A duration in seconds, the form in which Airflow stores it.
 
     Raises:
-        ValueError, TypeError: It is not a finite number, or less than ``least``.
+        ValueError, TypeError: It is no duration, or less than ``least``.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number of seconds, got {value!r}")
-    if not least <= value <= MAX_SECONDS:
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"{name} must be a timedelta or a number of seconds, got {value!r}")
+    if not least <= seconds <= MAX_SECONDS:
         raise ValueError(f"{name} must be at least {least:g} seconds, and at most a year, got {value!r}")
+    return float(seconds)

@@ -254,15 +254,22 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"extra": {"db": "-1"}}, "extra db must be a whole number"),
     ({"extra": {"db": True}}, "extra db must be a whole number"),
     ({"extra": {"db": [1]}}, "extra db must be a whole number"),
-    ({"extra": {"connect_timeout": "soon"}}, "extra connect_timeout must be a number of seconds above zero"),
-    ({"extra": {"socket_timeout": 0}}, "extra socket_timeout must be a number of seconds"),
-    ({"extra": {"confirm_timeout": "inf"}}, "extra confirm_timeout must be a number of seconds"),
+    ({"extra": {"connect_timeout": "soon"}}, "extra connect_timeout must be a duration above zero"),
+    ({"extra": {"socket_timeout": 0}}, "extra socket_timeout must be a duration above zero"),
+    ({"extra": {"confirm_timeout": "inf"}}, "extra confirm_timeout must be a duration above zero"),
+    ({"extra": {"connect_timeout": True}}, "extra connect_timeout must be a duration above zero"),
     ({"extra": {"kind": "ring"}}, "extra kind must be single, cluster or sentinel"),
     ({"extra": {"confirm": "perhaps"}}, "confirm must be disk"),
     ({"extra": {"sentinel_password": ["hunter3"]}}, "extra sentinel_password must be a text"),
     ({"extra": {"prefix": "{x}"}}, "prefix"),
     ({"extra": {"__extra__": "hunter3"}}, "extra must be a JSON object"),
 ]
+
+
+def test_durations_may_be_text() -> None:
+    times = {"connect_timeout": "500ms", "socket_timeout": "PT1M", "confirm_timeout": "2"}
+    found = settings_from(connection(extra=times))
+    assert (found.connect_timeout, found.socket_timeout, found.confirm_timeout) == (0.5, 60, 2)
 
 
 @pytest.mark.parametrize(("given", "expected"), [*CONTRADICTIONS, *WRONG])

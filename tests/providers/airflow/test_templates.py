@@ -319,7 +319,7 @@ class TestRefusedWhenTheDagIsParsed:
             ({"flow_kwargs": 5}, "flow_kwargs must be a dict"),
             ({"flow_id": 5}, "flow_id must be a string"),
             ({"on_existing": "again"}, "on_existing must be None or one of attach"),
-            ({"defer_after": "3"}, "defer_after must be a number"),
+            ({"defer_after": "3"}, "defer_after must be a timedelta or a number"),
             ({"poll_interval": 0}, "poll_interval must be at least"),
             ({"deferrable": "yes"}, "deferrable must be True or False"),
             ({"require_workers": None}, "require_workers must be True or False"),

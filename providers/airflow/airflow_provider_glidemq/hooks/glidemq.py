@@ -208,7 +208,7 @@ def form_widgets() -> dict[str, Any]:
 
 
 def _field(schema: Mapping[str, Any]) -> str:
-    """The class of a field; numbers of seconds are texts, as a form of 3.1 knows whole numbers only."""
+    """The class of a field."""
     if schema.get("format") == "password":
         return "PasswordField"
     return _KINDS.get(schema["type"][0], "StringField")

@@ -62,10 +62,10 @@ class GlideMQFlowOperator(FlowTask):
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer, without a worker slot; False keeps the slot. The default is
             ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
-        defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
+        defer_after: How long to wait in the worker before deferring: resuming takes longer than a
             short flow.
-        poll_interval: Seconds after which the state is read again even if no event came.
-        logging_interval: Seconds between log lines about progress.
+        poll_interval: The state is read again after this long even if no event came.
+        logging_interval: How long from one log line about progress to the next.
         show_logs: Also show, at this interval, what nodes log (``ctx.log``) and report as their progress.
         callbacks: Names of subclasses of ``GlideMQFlowCallback``, ``package.module:Class``, that are told
             when the flow was submitted, how far it is, and that it has ended.
@@ -73,9 +73,9 @@ class GlideMQFlowOperator(FlowTask):
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
             list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
-        lease: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
-            no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
-            for a flow that somebody else has begun, there is no lease.
+        lease: The flow is cancelled when nothing was heard of the task for this long, 15 seconds to seven
+            days: no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``,
+            and for a flow that somebody else has begun, there is no lease.
         on_existing: What to do with a flow of this id, also one that somebody else has begun: ``attach`` to
             it as it is, ``retry_failed`` (repair it; a clear of a success runs all of it), or ``restart``
             (each try runs all of it); default: as above.

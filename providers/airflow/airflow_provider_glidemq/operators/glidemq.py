@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_glidemq.attempt import flow_id_for
@@ -22,7 +21,7 @@ from glidemq_orchestrate.foundation.names import MAX_NAME, shown
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from glidemq_orchestrate import Flow, FlowSpec, FlowStatus, JobOptions
+    from glidemq_orchestrate import Duration, Flow, FlowSpec, FlowStatus, JobOptions
 
 __all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "GlideMQOperator", "GlideMQSparkOperator", "flow_id_for"]
 
@@ -77,7 +76,7 @@ class GlideMQOperator(FlowTask):
         job: str,
         data: Any = None,
         options: JobOptions | Mapping[str, Any] | None = None,
-        retention: timedelta | float | None = None,
+        retention: Duration | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -26,8 +26,8 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.node_reports import NodeReports, Waiting, holds_masked, in_block
 from airflow_provider_glidemq.operators.ending import EndingTask
 from airflow_provider_glidemq.operators.lineage import LineageTask
-from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
-from airflow_provider_glidemq.parameters import check_parameters, default_deferrable
+from airflow_provider_glidemq.ownership import AT_WORK, DAY, lease_in_seconds, name_of, owner_of
+from airflow_provider_glidemq.parameters import check_parameters, default_deferrable, in_seconds
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from glidemq_orchestrate import Flow, FlowProducer, FlowStatus
+    from glidemq_orchestrate import Duration, Flow, FlowProducer, FlowStatus
     from glidemq_orchestrate.runs import Beginning, OnExisting, OrchestratedRun, Patience
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
@@ -64,12 +64,12 @@ class FlowTask(EndingTask, LineageTask):
         flow_id: str | None = None,
         glidemq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = default_deferrable(),
-        defer_after: float = 3.0,
-        poll_interval: float = 30.0,
-        logging_interval: float = 10.0,
+        defer_after: Duration = 3,
+        poll_interval: Duration = 30,
+        logging_interval: Duration = 10,
         require_workers: bool = True,
         cancel_on_kill: bool = True,
-        lease: float | None = DAY,
+        lease: Duration | None = DAY,
         on_existing: OnExisting | None = None,
         show_logs: bool = False,
         callbacks: Sequence[str] = (),
@@ -79,12 +79,12 @@ class FlowTask(EndingTask, LineageTask):
         self.flow_id = flow_id
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
-        self.defer_after = defer_after
-        self.poll_interval = poll_interval
-        self.logging_interval = logging_interval
+        self.defer_after = in_seconds("defer_after", defer_after, 0)
+        self.poll_interval = in_seconds("poll_interval", poll_interval)
+        self.logging_interval = in_seconds("logging_interval", logging_interval)
         self.require_workers = require_workers
         self.cancel_on_kill = cancel_on_kill
-        self.lease = lease
+        self.lease = lease_in_seconds(lease)
         self.on_existing = on_existing
         self.show_logs = show_logs
         self.callbacks = callbacks

@@ -18,7 +18,7 @@ from glidemq_orchestrate import FlowState, runs
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound, Superseded
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import Flow
+    from glidemq_orchestrate import Duration, Flow
     from glidemq_orchestrate.runs import Result
 
 __all__ = ["GlideMQFlowSensor", "GlideMQJobSensor", "GlideMQQueueSensor"]
@@ -30,7 +30,7 @@ ENDED: Final = ("completed", "failed")
 class GlideMQJobSensor(WaitingSensor):
     """Waits until a job has completed and returns its result; waits for one that does not exist yet too.
 
-    ``timeout`` and ``poke_interval`` (seconds) are those of every sensor; while deferred, the job's event
+    ``timeout`` and ``poke_interval`` are those of every sensor; while deferred, the job's event
     ends the wait, and ``poke_interval`` is how often the state is read if no event came. A job that is
     removed when it ends (``remove_on_complete``) can be missed.
 
@@ -115,7 +115,7 @@ class GlideMQJobSensor(WaitingSensor):
 class GlideMQQueueSensor(WaitingSensor):
     """Waits until a queue is ``empty``, ``idle``, ``paused``, ``resumed`` or ``served``, or has so many jobs.
 
-    ``timeout`` and ``poke_interval`` (seconds) are those of every sensor; while deferred, the queue is looked
+    ``timeout`` and ``poke_interval`` are those of every sensor; while deferred, the queue is looked
     at each second while something happens there, and else after ``poke_interval``. What it returns is the
     number of jobs by state. Jobs that wait for other jobs or for their ordering key are in no number.
 
@@ -149,7 +149,7 @@ class GlideMQQueueSensor(WaitingSensor):
         at_most: int | None = None,
         states: Sequence[str] = WAITING,
         jobs: Sequence[str] = (),
-        poke_interval: float = 10.0,
+        poke_interval: Duration = 10,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
@@ -218,7 +218,7 @@ class GlideMQFlowSensor(WaitingSensor):
     """Waits until a flow has completed; a flow that does not exist yet is waited for too.
 
     Name the flow by ``flow_id``, or by the task that runs it: ``external_dag_id``, ``external_task_id``,
-    ``external_run_id``. ``timeout`` and ``poke_interval`` (seconds) are those of every sensor; while
+    ``external_run_id``. ``timeout`` and ``poke_interval`` are those of every sensor; while
     deferred, the flow's event ends the wait, and ``poke_interval`` is how often the state is read if no event
     came.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
+    from glidemq_orchestrate import Duration
     from glidemq_orchestrate.runs import Patience
 
 
@@ -51,7 +52,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         *,
         glidemq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = default_deferrable(),
-        poke_interval: float = 30.0,
+        poke_interval: Duration = 30,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)

@@ -13,7 +13,8 @@ from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
 from airflow_provider_glidemq.group_flow import LAUNCH
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.ownership import DAY
+from airflow_provider_glidemq.ownership import DAY, lease_in_seconds
+from airflow_provider_glidemq.parameters import in_seconds
 from airflow_provider_glidemq.task_groups.attributes import attributes, defaults_of, rule_of
 from airflow_provider_glidemq.task_groups.reading import GroupReader
 from airflow_provider_glidemq.task_groups.tasks import GlideMQLaunchOperator, GlideMQNodeMonitor
@@ -22,6 +23,8 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
+
+    from glidemq_orchestrate import Duration
 
 # What a monitor has regardless of default_args: these are carried over to the node, or were refused.
 _PLAIN: Final[Mapping[str, Any]] = {
@@ -92,7 +95,7 @@ class GlideMQTaskGroup(TaskGroup):
             as without the group, and each shows the end of its node some seconds later.
         pools: How many jobs of a pool of Airflow run at once, by its name, for each queue.
         require_workers, cancel_on_kill, lease, logging_interval: As of ``GlideMQFlowOperator``.
-        poll_interval: Seconds after which nodes are read again even if no event came.
+        poll_interval: Nodes are read again after this long even if no event came.
         show_logs: Show in the logs of the tasks what their nodes log and report while they run.
         launch_args: More arguments of the task ``launch``, such as ``retries``.
         kwargs: As of ``TaskGroup``.
@@ -112,9 +115,9 @@ class GlideMQTaskGroup(TaskGroup):
         pools: Mapping[str, int] | None = None,
         require_workers: bool = True,
         cancel_on_kill: bool = True,
-        lease: float | None = DAY,
-        poll_interval: float = 10.0,
-        logging_interval: float = 10.0,
+        lease: Duration | None = DAY,
+        poll_interval: Duration = 10,
+        logging_interval: Duration = 10,
         show_logs: bool = False,
         launch_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -128,9 +131,9 @@ class GlideMQTaskGroup(TaskGroup):
         self._watch: dict[str, Any] = {
             "glidemq_conn_id": glidemq_conn_id,
             "cancel_on_kill": cancel_on_kill,
-            "lease": lease,
-            "poll_interval": poll_interval,
-            "logging_interval": logging_interval,
+            "lease": lease_in_seconds(lease),
+            "poll_interval": in_seconds("poll_interval", poll_interval),
+            "logging_interval": in_seconds("logging_interval", logging_interval),
             "show_logs": show_logs,
         }
 

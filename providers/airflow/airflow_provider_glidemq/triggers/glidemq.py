@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_glidemq.attempt import flow_id_for, is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
+from airflow_provider_glidemq.parameters import in_seconds
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
     Quiet,
@@ -26,7 +27,7 @@ from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import AsyncFlow, FlowStatus
+    from glidemq_orchestrate import AsyncFlow, Duration, FlowStatus
 
 
 class _TakenOver(Exception):
@@ -44,7 +45,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
     Args:
         flow_id: The flow.
         glidemq_conn_id: The connection.
-        poll_interval: Seconds after which the state is read again even if no event came.
+        poll_interval: The state is read again after this long even if no event came.
         deadline: When to give up, in seconds since the epoch; None: never.
         cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it; with an owner, if
             that owns it then.
@@ -53,8 +54,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
         generation: The generation that the task has begun or joined; None: the one that is found first.
         owner: For whom the flow runs, if it is still the one who has set it running; None: the trigger keeps
             no lease.
-        lease: Seconds after which it is cancelled when nothing was heard of that owner; None: it runs on.
-        logging_interval: Seconds from one line about progress in the task log to the next.
+        lease: It is cancelled when nothing was heard of that owner for this long; None: it runs on.
+        logging_interval: How long from one line about progress in the task log to the next.
         show_logs: Show in the task log what nodes log, and what they report as their progress.
         show_progress: Show only the latter.
         callbacks: Whom to tell about progress; see ``callbacks``.
@@ -66,15 +67,15 @@ class GlideMQFlowTrigger(WaitingTrigger):
         *,
         flow_id: str,
         glidemq_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: float = 30.0,
+        poll_interval: Duration = 30,
         deadline: float | None = None,
         cancel_on_kill: bool = False,
         wait_for_flow: bool = False,
         not_before: float | None = None,
         generation: int | None = None,
         owner: str | None = None,
-        lease: float | None = None,
-        logging_interval: float = 10.0,
+        lease: Duration | None = None,
+        logging_interval: Duration = 10,
         show_logs: bool = False,
         show_progress: bool = False,
         callbacks: Sequence[str] = (),
@@ -92,13 +93,13 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.wait_for_flow = wait_for_flow
         self.generation = generation
         self.owner = owner
-        self.lease = lease
-        self.logging_interval = logging_interval
+        self.lease = lease_in_seconds(lease)
+        self.logging_interval = in_seconds("logging_interval", logging_interval)
         self.show_logs = show_logs
         self.show_progress = show_progress
         self.callbacks = callbacks
         self.is_masked = is_masked
-        self._renewal = Renewal(lease)
+        self._renewal = Renewal(self.lease)
         self._logged = (-1, 0.0)
         self._reported: tuple[int, Reporter] | None = None
 

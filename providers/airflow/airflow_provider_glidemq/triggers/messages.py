@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
-from airflow_provider_glidemq.parameters import check_seconds
+from airflow_provider_glidemq.parameters import in_seconds
 from airflow_provider_glidemq.triggers.waiting import module
 from glidemq_orchestrate.runs import reconnect_pauses
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer
 
     from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
+    from glidemq_orchestrate import Duration
 
 MAX_MESSAGES: Final = 500
 SETTLED_SECONDS: Final = 15.0
@@ -58,14 +59,14 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         jobs: The names of the jobs that are messages, one or a list.
         glidemq_conn_id: The connection.
         batch_size: Most messages of an event, 1 to 500; it holds 256 KiB at most.
-        interval: Seconds from one event to the next, at least; what comes in between is in the next one.
+        interval: How long from one event to the next, at least; what comes in between is in the next one.
             Airflow makes one DAG run of events that follow each other closely, and may leave the last of
             them unnoticed until the next event. While a DAG has all its ``max_active_runs``, it leaves all
             but the first unnoticed so.
-        until_run: Seconds, 10 or more, after which a message comes again, in another event, unless a run has
-            acknowledged it: see ``acknowledge``. So it does not wait for the next one. It should be longer
-            than a run with its wait, else a run may have a message several times. None: it is completed when
-            its event is stored.
+        until_run: A message comes again after this long, 10 seconds or more, in another event, unless a run
+            has acknowledged it: see ``acknowledge``. So it does not wait for the next one. It should be
+            longer than a run with its wait, else a run may have a message several times. None: it is
+            completed when its event is stored.
 
     Raises:
         ValueError, TypeError: A parameter cannot be right.
@@ -78,8 +79,8 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         jobs: str | Sequence[str],
         glidemq_conn_id: str = DEFAULT_CONN_ID,
         batch_size: int = 500,
-        interval: float = 5.0,
-        until_run: float | None = None,
+        interval: Duration = 5,
+        until_run: Duration | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         names = [jobs] if isinstance(jobs, str) else sorted(set(jobs))
@@ -92,15 +93,12 @@ class GlideMQMessageTrigger(BaseEventTrigger):
             raise TypeError(f"batch_size must be a whole number, got {batch_size!r}")
         if not 1 <= batch_size <= MAX_MESSAGES:
             raise ValueError(f"batch_size must be 1 to {MAX_MESSAGES}, got {batch_size}")
-        check_seconds("interval", interval, 0.0)
-        if until_run is not None:
-            check_seconds("until_run", until_run, MIN_UNTIL_RUN)
         self.queue_name = queue_name
         self.jobs = names
         self.glidemq_conn_id = glidemq_conn_id
         self.batch_size = batch_size
-        self.interval = interval
-        self.until_run = until_run
+        self.interval = in_seconds("interval", interval, 0)
+        self.until_run = None if until_run is None else in_seconds("until_run", until_run, MIN_UNTIL_RUN)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments; watchers with equal ones share a trigger, and all get each event."""

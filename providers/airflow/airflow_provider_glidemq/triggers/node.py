@@ -37,7 +37,8 @@ from airflow_provider_glidemq.group_flow import (
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, patience_for
 from airflow_provider_glidemq.node_reports import WITHHELD, NodeReports
-from airflow_provider_glidemq.ownership import DAY, TaskKey, name_of, owner_of
+from airflow_provider_glidemq.ownership import DAY, TaskKey, lease_in_seconds, name_of, owner_of
+from airflow_provider_glidemq.parameters import in_seconds
 from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
@@ -55,7 +56,7 @@ from glidemq_orchestrate.runs import NotOwned, check_owned, in_text
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
     from airflow_provider_glidemq.triggers.shared.tasks import GroupTask
-    from glidemq_orchestrate import NodeStatus
+    from glidemq_orchestrate import Duration, NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
 WATCH_SECONDS: Final = 1.0  # from look to look while jobs of the queue end
@@ -92,8 +93,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         is_mapped_over: Whether one of those is expanded over the result.
         cancel_on_kill: Whether marking the task ends its nodes, while the flow runs for its group.
         poll_interval: Seconds after which the state is read again even if no event came.
-        logging_interval: Seconds between log lines about progress.
-        lease: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
+        logging_interval: How long from one log line about progress to the next.
+        lease: The flow is cancelled when nothing was heard of its group for this long; None: no lease.
         show_logs: Show in the task log what the nodes log and report while they run.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
         place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
@@ -116,9 +117,9 @@ class GlideMQNodeTrigger(BaseTrigger):
         is_needed: bool = False,
         is_mapped_over: bool = False,
         cancel_on_kill: bool = True,
-        poll_interval: float = 10.0,
-        logging_interval: float = 10.0,
-        lease: float | None = DAY,
+        poll_interval: Duration = 10,
+        logging_interval: Duration = 10,
+        lease: Duration | None = DAY,
         show_logs: bool = False,
         not_before: float | None = None,
         place: Sequence[Any] | None = None,
@@ -137,15 +138,15 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.is_needed = is_needed
         self.is_mapped_over = is_mapped_over
         self.cancel_on_kill = cancel_on_kill
-        self.poll_interval = poll_interval
-        self.logging_interval = logging_interval
-        self.lease = lease
+        self.poll_interval = in_seconds("poll_interval", poll_interval)
+        self.logging_interval = in_seconds("logging_interval", logging_interval)
+        self.lease = lease_in_seconds(lease)
         self.show_logs = show_logs
         self.not_before = not_before
         self.place = None if place is None else list(place)
         self.attempt = attempt
         self._logged = ("", 0.0)
-        self._renewal = Renewal(lease)
+        self._renewal = Renewal(self.lease)
         self._is_masked = False
         self._has_run_before = False
 

@@ -11,6 +11,7 @@ from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
+    from glidemq_orchestrate import Duration
 
 
 class GlideMQQueueTrigger(WaitingTrigger):
@@ -23,7 +24,7 @@ class GlideMQQueueTrigger(WaitingTrigger):
         queue_name: The queue.
         condition: The fields of a ``QueueCondition``.
         glidemq_conn_id: The connection.
-        poll_interval: Seconds after which the queue is looked at even if no event came.
+        poll_interval: The queue is looked at after this long even if no event came.
         deadline: When to give up, in seconds since the epoch; None: never.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
 
@@ -37,7 +38,7 @@ class GlideMQQueueTrigger(WaitingTrigger):
         queue_name: str,
         condition: Mapping[str, Any],
         glidemq_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: float = 10.0,
+        poll_interval: Duration = 10,
         deadline: float | None = None,
         not_before: float | None = None,
     ) -> None:
@@ -93,7 +94,7 @@ class GlideMQJobTrigger(WaitingTrigger):
         queue_name: The queue of the job.
         job_id: The job.
         glidemq_conn_id: The connection.
-        poll_interval: Seconds after which the state is read again even if no event came.
+        poll_interval: The state is read again after this long even if no event came.
         deadline: When to give up, in seconds since the epoch; None: never.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the job has ended.
     """
@@ -104,7 +105,7 @@ class GlideMQJobTrigger(WaitingTrigger):
         queue_name: str,
         job_id: str,
         glidemq_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: float = 30.0,
+        poll_interval: Duration = 30,
         deadline: float | None = None,
         not_before: float | None = None,
     ) -> None:

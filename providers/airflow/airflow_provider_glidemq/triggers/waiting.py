@@ -15,12 +15,13 @@ from airflow_provider_glidemq.callbacks import event_of, tell_from_loop
 from airflow_provider_glidemq.hooks.glidemq import patience_for
 from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports, Silence
 from airflow_provider_glidemq.ownership import seconds_of
+from airflow_provider_glidemq.parameters import in_seconds
 from glidemq_orchestrate import runs
 from glidemq_orchestrate.errors import GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared.client import SharedClient
-    from glidemq_orchestrate import AsyncFlow, FlowStatus, NodeStatus
+    from glidemq_orchestrate import AsyncFlow, Duration, FlowStatus, NodeStatus
 
 MAX_REASON: Final = 500
 LAST_SECONDS: Final = 5.0
@@ -36,7 +37,7 @@ class WaitingTrigger(BaseTrigger):
 
     Args:
         glidemq_conn_id: The connection.
-        poll_interval: Seconds after which the state is read again even if no event came.
+        poll_interval: The state is read again after this long even if no event came.
         deadline: When to give up, in seconds since the epoch; None: never.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
     """
@@ -44,11 +45,16 @@ class WaitingTrigger(BaseTrigger):
     what = "it"
 
     def __init__(
-        self, *, glidemq_conn_id: str, poll_interval: float, deadline: float | None, not_before: float | None
+        self,
+        *,
+        glidemq_conn_id: str,
+        poll_interval: Duration,
+        deadline: float | None,
+        not_before: float | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.glidemq_conn_id = glidemq_conn_id
-        self.poll_interval = poll_interval
+        self.poll_interval = in_seconds("poll_interval", poll_interval)
         self.deadline = deadline
         self.not_before = not_before
 
