@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.system, pytest.mark.long]
 LAUNCHER = {
     "module": "dagster_glidemq.launcher",
     "class": "GlideMQRunLauncher",
-    "config": {"url": {"env": "GLIDEMQ_URL"}, "lease_seconds": 1.0, "grace_seconds": 10.0},
+    "config": {"url": {"env": "GLIDEMQ_URL"}, "lease": 1.0, "grace": 10.0},
 }
 MONITORING = {"enabled": True, "max_resume_run_attempts": 2, "start_timeout_seconds": 60}
 RUNS = ("--queue", "dagster-runs", "--concurrency", "3", "--lock", "2")

@@ -1,7 +1,6 @@
 """glidemq_flow_assets: a flow as one multi-asset whose assets appear as their nodes complete."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -12,7 +11,7 @@ from dagster_glidemq.checks import GlideMQCheck, check_checks
 from dagster_glidemq.emitter import Emitter, Event, Selection
 from dagster_glidemq.identity import flow_id_for, is_retry
 from dagster_glidemq.resource import GlideMQResource
-from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate import Duration, FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 
 FlowId = Callable[[dg.AssetExecutionContext], str | None]
@@ -36,7 +35,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     group_name: str | None = None,
     partitions_def: dg.PartitionsDefinition[str] | None = None,
     backfill_policy: dg.BackfillPolicy | None = None,
-    timeout: timedelta | None = None,
+    timeout: Duration | None = None,
     retry_policy: dg.RetryPolicy | None = None,
     allow_retries: bool | None = None,
     config_schema: Mapping[str, Any] | None = None,

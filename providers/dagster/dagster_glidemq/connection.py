@@ -7,11 +7,12 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field, JsonValue, field_validator
 
+from dagster_glidemq.durations import ConfigDuration, PositiveConfigDuration, in_seconds
 from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.dashboard import check_templates, link_to
-from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
+_TIMES: Final = ("connect_timeout", "socket_timeout")
 _SECRET: Final[dict[str, JsonValue]] = {"dagster__is_secret": True}
 # Those that the settings have beside their URL.
 _BESIDE_URL: Final = (
@@ -24,7 +25,8 @@ class GlideMQConnection(dg.Config):
     """A server, a cluster, or a server that sentinels watch; and how to log in.
 
     The fields of ``GlideMQResource``, and of the config of the executor and the run launcher. A value may
-    come from the environment: ``dg.EnvVar("GLIDEMQ_URL")``, or ``{env: GLIDEMQ_URL}`` in YAML.
+    come from the environment: ``dg.EnvVar("GLIDEMQ_URL")``, or ``{env: GLIDEMQ_URL}`` in YAML. A duration is
+    seconds or a text such as ``5m``; in Python also a ``timedelta``.
     """
 
     url: str = Field(
@@ -58,13 +60,17 @@ class GlideMQConnection(dg.Config):
     sentinel_password: str | None = Field(
         default=None, repr=False, json_schema_extra=_SECRET, description="Password of that user."
     )
-    connect_timeout: float = Field(default=5.0, description="Seconds to wait for a connection.")
-    socket_timeout: float = Field(default=30.0, description="Seconds to wait for the reply of a call.")
-    patience_seconds: float = Field(
+    connect_timeout: PositiveConfigDuration = Field(
+        default=5.0, description="How long to wait for a connection. Seconds, or a text such as 500ms."
+    )
+    socket_timeout: PositiveConfigDuration = Field(
+        default=30.0, description="How long to wait for the reply of a call. Seconds, or a text such as 1m."
+    )
+    patience: ConfigDuration = Field(
         default=120.0,
         description=(
             "How long the server may be unreachable before a step fails; shorter outages are waited out. At "
-            "the begin of a step, 5 seconds at most."
+            "the begin of a step, 5 seconds at most. Seconds, or a text such as 5m."
         ),
     )
     dashboard_url: str | None = Field(
@@ -86,9 +92,8 @@ class GlideMQConnection(dg.Config):
         Raises:
             ConfigurationError: A field is not valid; the message names it and shows no secret.
         """
-        if not self.patience_seconds >= 0:
-            raise ConfigurationError(f"patience_seconds must be 0 or more, got {self.patience_seconds}")
         given: dict[str, Any] = {name: getattr(self, name) for name in _BESIDE_URL}
+        given |= {name: in_seconds(name, given[name]) for name in _TIMES}
         return ConnectionSettings(self.url, **given)
 
     def link(self, **known: str) -> str:

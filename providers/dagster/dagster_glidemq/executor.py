@@ -10,7 +10,8 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
+from dagster_glidemq.durations import DAY, ZERO, duration_field, in_seconds
+from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of
 from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.private import (
     Executor,
@@ -40,19 +41,20 @@ _CONFIG: Final[Mapping[str, dg.Field]] = {
             f"if it is GlideMQRunLauncher, else {STEP_QUEUE}."
         ),
     ),
-    "poll_seconds": seconds_field(
-        0.1, "Seconds between two reads of the event log: the time between a step and those after it."
+    "poll_interval": duration_field(
+        0.1,
+        "How long from one read of the event log to the next: the time between a step and those after it.",
     ),
-    "start_timeout_seconds": seconds_field(
+    "start_timeout": duration_field(
         300.0,
         "A step fails when no live worker has served its queue for so long; busy ones are waited for.",
     ),
-    "lease_seconds": seconds_field(
+    "lease": duration_field(
         LEASE_SECONDS,
         "A step is lost when nothing was heard of its worker for so long, at least 1; also when the server "
         "was away for so long.",
     ),
-    "grace_seconds": seconds_field(
+    "grace": duration_field(
         15.0, "How long a step may take to end when it is interrupted; then its process is killed."
     ),
     "max_concurrent": dg.Field(
@@ -102,14 +104,14 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
     handler = GlideMQStepHandler(
         Queues(_connection(config, launcher)),
         str(queue),
-        start_timeout=_number(config, "start_timeout_seconds"),
-        lease=timedelta(seconds=_number(config, "lease_seconds", least=1)),
-        grace=_number(config, "grace_seconds", most=86_400),
+        start_timeout=_seconds(config, "start_timeout"),
+        lease=timedelta(seconds=_seconds(config, "lease", min_=timedelta(seconds=1))),
+        grace=_seconds(config, "grace", max_=DAY),
     )
     return GlideMQStepExecutor(
         handler,
         retries=RetryMode.from_config(_mapping(config, "retries")) or RetryMode.ENABLED,
-        sleep_seconds=_number(config, "poll_seconds"),
+        sleep_seconds=_seconds(config, "poll_interval"),
         check_step_health_interval_seconds=HEALTH_SECONDS,
         max_concurrent=config.get("max_concurrent"),
         tag_concurrency_limits=config.get("tag_concurrency_limits"),
@@ -141,8 +143,7 @@ def _mapping(config: Mapping[str, Any], name: str) -> Any:
     return config.get(name) or {}
 
 
-def _number(config: Mapping[str, Any], name: str, *, least: float = 0, most: float = 604_800) -> float:
-    value = float(config[name])
-    if not least <= value <= most:
-        raise ConfigurationError(f"{name} must be {least:g} to {most:g} seconds, got {value:g}")
-    return value
+def _seconds(
+    config: Mapping[str, Any], name: str, *, min_: timedelta = ZERO, max_: timedelta = 7 * DAY
+) -> float:
+    return in_seconds(name, config[name], min_=min_, max_=max_)

@@ -28,8 +28,3 @@ def connection_of(config: Mapping[str, Any]) -> GlideMQConnection:
     """
     names = GlideMQConnection.model_fields
     return GlideMQConnection(**{name: value for name, value in config.items() if name in names})
-
-
-def seconds_field(default: float, description: str) -> dg.Field:
-    """A number of seconds."""
-    return dg.Field(dg.Float, is_required=False, default_value=default, description=description)

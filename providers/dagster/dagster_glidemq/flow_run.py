@@ -22,7 +22,7 @@ from dagster import DagsterEvent
 from dagster_glidemq.identity import Context, flow_id_for, root_run_id
 from dagster_glidemq.lineage import lineage_of
 from dagster_glidemq.private import EngineEventData
-from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, NodeStatus, Owner
+from glidemq_orchestrate import Duration, Flow, FlowProducer, FlowSpec, NodeStatus, Owner
 from glidemq_orchestrate.errors import FlowFailed, GlideMQError
 from glidemq_orchestrate.jobs.attempt import has_passed
 from glidemq_orchestrate.runs import (
@@ -106,7 +106,7 @@ class FlowRun:
             reason=self._reason,
         )
 
-    def changes(self, timeout: timedelta | None) -> Iterator[Changes]:
+    def changes(self, timeout: Duration | None) -> Iterator[Changes]:
         """Yield as nodes end; a flow that did not complete is raised after the last yield.
 
         Raises:

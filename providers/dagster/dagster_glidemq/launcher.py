@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import dagster as dg
 from dagster import DagsterEventType
 
 from dagster_glidemq.attempts import ENDS
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
+from dagster_glidemq.durations import DAY, duration_field, in_seconds
+from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of
 from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
 from dagster_glidemq.private import (
     CheckRunHealthResult,
@@ -33,8 +34,10 @@ from dagster_glidemq.queues import KEEP, Queues
 from dagster_glidemq.step_handler import JOB_ID, QUEUE
 from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id, storage_of
 from dagster_glidemq.tags import JOB_TAG, PLACE_TAG, place_of_run
-from glidemq_orchestrate import NewJob
+from glidemq_orchestrate import Duration, NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+
+GRACE_SECONDS: Final = 60.0
 
 
 class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
@@ -62,8 +65,8 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         *,
         run_queue: str = "dagster-runs",
         step_queue: str = "dagster-steps",
-        lease_seconds: float = LEASE_SECONDS,
-        grace_seconds: float = 60.0,
+        lease: Duration | str = LEASE_SECONDS,
+        grace: Duration | str = GRACE_SECONDS,
         inst_data: ConfigurableClassData | None = None,
     ) -> None:
         if run_queue == step_queue:
@@ -71,10 +74,9 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
                 f"run_queue and step_queue are both {run_queue}: runs that wait for their steps would take "
                 "their places"
             )
-        if not 1 <= lease_seconds <= 86_400 or not 0 <= grace_seconds <= 86_400:
-            raise ConfigurationError("lease_seconds must be 1 to 86400, and grace_seconds 0 to 86400")
         self.connection, self.run_queue, self.step_queue = connection, run_queue, step_queue
-        self._lease, self._grace = timedelta(seconds=lease_seconds), grace_seconds
+        self._lease = timedelta(seconds=in_seconds("lease", lease, min_=timedelta(seconds=1), max_=DAY))
+        self._grace = in_seconds("grace", grace, max_=DAY)
         self._inst_data = inst_data
         self._queues, self._overdue = Queues(connection), Overdue()
         super().__init__()  # type: ignore[no-untyped-call]  # of Dagster
@@ -93,11 +95,12 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
             **connection_fields(is_required=True),
             "run_queue": _queue_field("dagster-runs", "The queue of runs without the tag run_queue."),
             "step_queue": _queue_field("dagster-steps", "The queue of steps, for glidemq_executor."),
-            "lease_seconds": seconds_field(
-                LEASE_SECONDS, "A run is lost when nothing was heard of its worker for so long, at least 1."
+            "lease": duration_field(
+                LEASE_SECONDS, "A run is lost when nothing was heard of its worker for so long, 1s to 1d."
             ),
-            "grace_seconds": seconds_field(
-                60.0, "How long a run may take to end when it is terminated; then its process is killed."
+            "grace": duration_field(
+                GRACE_SECONDS,
+                "How long a run may take to end when it is terminated; then its process is killed.",
             ),
         }
 
@@ -106,7 +109,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> Self:
         """Make it from its config."""
-        names = ("run_queue", "step_queue", "lease_seconds", "grace_seconds")
+        names = ("run_queue", "step_queue", "lease", "grace")
         own = {name: config_value[name] for name in names if name in config_value}
         return cls(connection_of(config_value), inst_data=inst_data, **own)
 
@@ -117,7 +120,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
         Raises:
             ConfigurationError: A tag of the run has a value that it cannot have.
-            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+            TransportError: The server cannot be reached for longer than ``patience``.
         """
         self._launch(context.dagster_run, 0)
 
@@ -130,7 +133,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         """Revoke the job whose worker was lost, and add one that goes on with the run. Repeatable.
 
         Raises:
-            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+            TransportError: The server cannot be reached for longer than ``patience``.
         """
         self._revoke(context.dagster_run)
         self._launch(context.dagster_run, context.resume_attempt_number or 1)
@@ -167,7 +170,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         A run that has ended stays as it is: what still waits or runs of it is revoked.
 
         Raises:
-            TransportError: The server cannot be reached for longer than ``patience_seconds``. The run is
+            TransportError: The server cannot be reached for longer than ``patience``. The run is
                 ``CANCELING``; a repeat goes on.
         """
         run = self._instance.get_run_by_id(run_id)

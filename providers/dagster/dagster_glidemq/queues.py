@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import in_seconds
 from glidemq_orchestrate import Job, JobState, Keep, NewJob, Queue
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from glidemq_orchestrate.runs import Patience
@@ -26,7 +27,7 @@ class Queues:
     def __init__(self, connection: GlideMQConnection) -> None:
         self._connection = connection
         self._made: dict[str, Queue] = {}
-        self.patience = Patience(connection.patience_seconds)
+        self.patience = Patience(in_seconds("patience", connection.patience))
 
     def of(self, name: str) -> Queue:
         """The client of a queue."""
@@ -44,7 +45,7 @@ class Queues:
         Repeatable. A kill leaves the job, or none, which the health check of the step or run finds.
 
         Raises:
-            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+            TransportError: The server cannot be reached for longer than ``patience``.
         """
         self.patience(lambda: self._added(self.of(queue), job))
 
@@ -73,7 +74,7 @@ class Queues:
         Repeatable; empty for a job that has ended, or that there is not.
 
         Raises:
-            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+            TransportError: The server cannot be reached for longer than ``patience``.
         """
         try:
             return str(self.patience(lambda: self.of(queue).revoke(job_id)))

@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import ConfigDuration, OptionalConfigDuration, in_seconds
 from dagster_glidemq.errors import failure_from
 from dagster_glidemq.flow_run import FlowRun, Rules, default_flow_id
 from dagster_glidemq.identity import Context
@@ -18,12 +19,13 @@ from dagster_glidemq.lineage import lineage_of
 from glidemq_orchestrate import (
     AsyncFlowProducer,
     AsyncQueue,
+    Duration,
     FlowOutcome,
     FlowProducer,
     FlowSpec,
     Queue,
 )
-from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError
 from glidemq_orchestrate.runs import Changes, Decision, Patience, decide, drive, history_of
 
 FIRST_SECONDS: Final = 5.0
@@ -49,30 +51,31 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         default=True,
         description=(
             "Fail immediately unless live workers serve every queue and have a handler for every job of the "
-            "flow. Turn it off where workers are started on demand: then worker_timeout_seconds counts."
+            "flow. Turn it off where workers are started on demand: then worker_timeout counts."
         ),
     )
-    worker_timeout_seconds: float | None = Field(
+    worker_timeout: OptionalConfigDuration = Field(
         default=600.0,
         description=(
             "How long a flow may wait while no live worker serves a queue, or has the handler of a job, that "
             "it needs now: a warning comes after 10 seconds; then the flow is cancelled, and the step fails. "
-            "Waiting behind other jobs of a live worker does not count. None: no limit."
+            "Waiting behind other jobs of a live worker does not count. Seconds, or a text such as 10m; "
+            "None: no limit."
         ),
     )
-    lapse_seconds: float | None = Field(
+    lease: OptionalConfigDuration = Field(
         default=3_600.0,
         description=(
-            "Cancel the flow of a step of which nothing was heard for so long (15 seconds to 7 days): its "
-            "process was killed, or its machine lost. None: let it run on. One that somebody else than a "
-            "Dagster run has begun is never ended so."
+            "Cancel the flow of a step of which nothing was heard for so long: its process was killed, or "
+            "its machine lost. Seconds, or a text such as 1h, from 15s to 7d; None: let it run on. One that "
+            "somebody else than a Dagster run has begun is never ended so."
         ),
     )
-    cancel_patience_seconds: float = Field(
+    cancel_patience: ConfigDuration = Field(
         default=30.0,
         description=(
             "How long a step that is terminated tries to cancel its flow when the server is away. Later, "
-            "build_glidemq_cancellation_sensor does it, or lapse_seconds."
+            "build_glidemq_cancellation_sensor does it, or lease ends it."
         ),
     )
 
@@ -110,7 +113,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         spec: FlowSpec,
         *,
         flow_id: str | None = None,
-        timeout: timedelta | None = None,
+        timeout: Duration | None = None,
         allow_retries: bool | None = None,
         checks: Iterable[str] = (),
     ) -> FlowOutcome:
@@ -158,7 +161,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         spec: FlowSpec,
         *,
         flow_id: str | None = None,
-        timeout: timedelta | None = None,
+        timeout: Duration | None = None,
         allow_retries: bool | None = None,
         checks: Iterable[str] = (),
     ) -> Iterator[Changes]:
@@ -191,28 +194,21 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         return decide(lineage, history) in {Decision.REPAIR, Decision.SHARE, Decision.JOIN}
 
     def _patience(self) -> Patience:
-        return Patience(self.patience_seconds)
+        return Patience(in_seconds("patience", self.patience))
 
     def _patience_from_start(self) -> Patience:
         """That of a step which begins: there may be no server at all."""
-        return Patience(self.patience_seconds, first=min(self.patience_seconds, FIRST_SECONDS))
+        patience = in_seconds("patience", self.patience)
+        return Patience(patience, first=min(patience, FIRST_SECONDS))
 
     def _rules(self) -> Rules:
-        """How flows are run.
-
-        Raises:
-            ConfigurationError: A number of seconds is not valid.
-        """
-        for name in ("worker_timeout_seconds", "cancel_patience_seconds"):
-            seconds = getattr(self, name)
-            if seconds is not None and not seconds >= 0:
-                raise ConfigurationError(f"{name} must be 0 or more, got {seconds}")
+        """How flows are run."""
         return Rules(
             require_workers=self.require_workers,
-            worker_timeout=_span(self.worker_timeout_seconds),
-            lease=_span(self.lapse_seconds),
+            worker_timeout=_span("worker_timeout", self.worker_timeout),
+            lease=_span("lease", self.lease),
             patience=self._patience_from_start(),
-            last_patience=Patience(self.cancel_patience_seconds),
+            last_patience=Patience(in_seconds("cancel_patience", self.cancel_patience)),
             link=lambda flow_id: self.link(flow_id=flow_id),
         )
 
@@ -224,5 +220,5 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
             raise failure_from(exc, flow_id, allow_retries=allow_retries) from exc
 
 
-def _span(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
+def _span(name: str, value: OptionalConfigDuration) -> timedelta | None:
+    return None if value is None else timedelta(seconds=in_seconds(name, value))

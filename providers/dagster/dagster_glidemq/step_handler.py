@@ -83,7 +83,7 @@ class GlideMQStepHandler(StepHandler):
         Raises:
             ConfigurationError: A tag has a value that it cannot have.
             PayloadTooLarge: The state of the run takes more than 1 MiB packed: it has too many outputs.
-            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+            TransportError: The server cannot be reached for longer than ``patience``.
         """
         step = _Step(step_handler_context, self._queue)
         metadata: dict[str, dg.MetadataValue[Any]] = {
@@ -137,7 +137,7 @@ class GlideMQStepHandler(StepHandler):
         """Revoke the job: a worker interrupts the step within a second or so. Repeatable.
 
         Raises:
-            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+            TransportError: The server cannot be reached for longer than ``patience``.
         """
         step = _Step(step_handler_context, self._queue)
         yield DagsterEvent.engine_event(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final
 
+from dagster_glidemq.durations import in_seconds
 from glidemq_orchestrate import JobOptions, Ordering, RateLimit
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.foundation.durations import MILLISECOND
 from glidemq_orchestrate.wire.keys import check_queue_name
 
 QUEUE_TAG: Final = "dagster-glidemq/queue"
@@ -125,12 +126,12 @@ def _ordering(tags: Mapping[str, str]) -> Ordering | None:
 def _rate(text: str | None) -> RateLimit | None:
     if text is None:
         return None
-    count, _, seconds = text.partition("/")
+    count, _, span = text.partition("/")
     try:
-        return RateLimit(int(count), timedelta(seconds=float(seconds)))
-    except (ValueError, OverflowError) as exc:
+        return RateLimit(int(count), in_seconds("the duration", span, min_=MILLISECOND))
+    except ValueError as exc:
         raise ConfigurationError(
-            f"tag {RATE_LIMIT_TAG} must be N/SECONDS, such as 10/60, got {text!r}"
+            f"tag {RATE_LIMIT_TAG} must be N/DURATION, such as 10/60 or 10/1m, got {text!r}"
         ) from exc
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import in_seconds
 from glidemq_orchestrate import FlowProducer, FlowSpec, check_flow
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -81,7 +82,7 @@ def build_glidemq_workers_check(  # noqa: PLR0913  keyword-only, most have defau
 
 def _missing(glidemq: GlideMQConnection, jobs: Mapping[str, set[str]]) -> list[WorkersMissing]:
     """What each queue lacks, if it lacks something."""
-    patience = Patience(glidemq.patience_seconds)
+    patience = Patience(in_seconds("patience", glidemq.patience))
     found: list[WorkersMissing] = []
     with FlowProducer(glidemq.settings()) as producer:
         for queue in sorted(jobs):

@@ -45,9 +45,7 @@ defs = dg.Definitions(
         dg.define_asset_job("clean_job", selection=["cleaned"], executor_def=dg.in_process_executor),
     ],
     resources={
-        "pipes": PipesGlideMQClient(
-            url=dg.EnvVar("GLIDEMQ_URL"), require_workers=False, poll_interval_seconds=0.1
-        )
+        "pipes": PipesGlideMQClient(url=dg.EnvVar("GLIDEMQ_URL"), require_workers=False, poll_interval=0.1)
     },
 )
 

@@ -11,8 +11,8 @@ import dagster as dg
 from dagster_glidemq import glidemq_executor
 
 PLACE = Path(os.environ.get("TEST_PLACE", "."))
-LEASE = {"lease_seconds": 1.0, "poll_seconds": 0.1}
-WITH_LEASE = glidemq_executor.configured({**LEASE, "grace_seconds": 1.0})
+LEASE = {"lease": 1.0, "poll_interval": 0.1}
+WITH_LEASE = glidemq_executor.configured({**LEASE, "grace": 1.0})
 
 
 def note(what: str) -> int:
@@ -117,7 +117,7 @@ def holding_with_retry() -> None:
     held_with_retry()
 
 
-@dg.job(executor_def=glidemq_executor.configured({"queue": "nobody", "start_timeout_seconds": 1.0}))
+@dg.job(executor_def=glidemq_executor.configured({"queue": "nobody", "start_timeout": 1.0}))
 def unserved() -> None:
     """A step in a queue without a worker."""
     extract()

@@ -67,7 +67,7 @@ def test_a_tick_that_was_not_stored_asks_for_the_same_run(
 def test_the_run_is_requested_again_while_the_queue_stays_full_if_that_is_wanted(
     url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
-    ticks = Ticks(sensor(at_least=1, repeat_seconds=3_600), glidemq, instance)
+    ticks = Ticks(sensor(at_least=1, repeat=3_600), glidemq, instance)
     with Queue("etl", url) as queue:
         queue.add("a")
     ticks.tick()

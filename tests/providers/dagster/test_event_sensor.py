@@ -175,7 +175,7 @@ def test_events_that_were_trimmed_are_told_and_what_is_left_is_handed_over(
 
 
 def test_a_server_that_is_away_fails_the_tick_soon_and_moves_nothing(instance: dg.DagsterInstance) -> None:
-    away = GlideMQResource(url="valkey://127.0.0.1:1", patience_seconds=0.2)
+    away = GlideMQResource(url="valkey://127.0.0.1:1", patience=0.2)
     ticks = Ticks(sensor(), away, instance)
     ticks.cursor = "5-0"
     with pytest.raises(TransportError):

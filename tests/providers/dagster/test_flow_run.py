@@ -198,7 +198,7 @@ def test_a_flow_that_nobody_serves_is_warned_of_and_ended(
 ) -> None:
     monkeypatch.setattr(unserved, "EVERY_SECONDS", 0.1)
     monkeypatch.setattr(unserved, "WARN_AFTER_SECONDS", 0.1)
-    glidemq = GlideMQResource(url=url, require_workers=False, worker_timeout_seconds=4)
+    glidemq = GlideMQResource(url=url, require_workers=False, worker_timeout=4)
     result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, TWO, flow_id="mine"))
     name, text = error_of(result)
     assert name == "QueueNotServed"
@@ -220,10 +220,7 @@ def test_a_flow_whose_only_worker_goes_is_ended(
         threading.Timer(1.0, worker.stop).start()
         return res.run_flow(context, TWO)
 
-    assert (
-        error_of(run_op(GlideMQResource(url=url, worker_timeout_seconds=2), instance, body))[0]
-        == "QueueNotServed"
-    )
+    assert error_of(run_op(GlideMQResource(url=url, worker_timeout=2), instance, body))[0] == "QueueNotServed"
     held.set()
 
 

@@ -106,7 +106,7 @@ def test_the_flow_of_a_killed_step_is_cancelled_and_says_whose_it_was(
 
 @pytest.mark.usefixtures("gate")
 def test_without_a_lapse_it_runs_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    flow_id = begin(url, monkeypatch, lapse_seconds=None)
+    flow_id = begin(url, monkeypatch, lease=None)
     with FlowProducer(url) as flows:
         look(url, 1_801, 3_660, 10_000)
         assert flows.get(flow_id).status().state == "running"

@@ -31,7 +31,7 @@ RunWorker = Callable[..., Any]
 
 @pytest.fixture
 def pipes(url: str) -> PipesGlideMQClient:
-    return PipesGlideMQClient(url=url, poll_interval_seconds=0.1)
+    return PipesGlideMQClient(url=url, poll_interval=0.1)
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "process"])
@@ -154,9 +154,7 @@ def test_a_skipped_job_materializes_nothing(
 
 
 def test_a_job_that_no_worker_starts_fails_with_that_reason(url: str, instance: dg.DagsterInstance) -> None:
-    pipes = PipesGlideMQClient(
-        url=url, require_workers=False, poll_interval_seconds=0.1, start_timeout_seconds=0.3
-    )
+    pipes = PipesGlideMQClient(url=url, require_workers=False, poll_interval=0.1, start_timeout=0.3)
     failure = failure_of(run(pipes, instance, clean))
     assert "no worker" in failure.description
 

@@ -52,7 +52,7 @@ def work(run_worker: RunWorker) -> Work:
 
 @pytest.fixture
 def pipes(url: str) -> PipesGlideMQClient:
-    return PipesGlideMQClient(url=url, poll_interval_seconds=0.1)
+    return PipesGlideMQClient(url=url, poll_interval=0.1)
 
 
 @dataclass
@@ -159,7 +159,7 @@ def test_ending_the_stream_early_cancels_the_flow(
         yield next(stream)
         stream.close()  # type: ignore[attr-defined]
 
-    client = PipesGlideMQClient(url=url, require_workers=False, poll_interval_seconds=0.1)
+    client = PipesGlideMQClient(url=url, require_workers=False, poll_interval=0.1)
     result = run(client, instance, body, "a", "b")
     assert set(materialized(result)) == {"a"}
     with FlowProducer(url) as flows:

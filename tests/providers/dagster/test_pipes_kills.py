@@ -78,7 +78,7 @@ def test_a_step_that_died_and_is_tried_again_shows_each_line_once(
 
     @dg.op(out=dg.Out(dg.Nothing))
     def etl(context: dg.OpExecutionContext) -> None:
-        client = PipesGlideMQClient(url=url, require_workers=False, poll_interval_seconds=0.1)
+        client = PipesGlideMQClient(url=url, require_workers=False, poll_interval=0.1)
         nodes = [
             FlowNode("a", queue="etl", job="step", data={"name": "a"}),
             FlowNode("b", queue="etl", job="step", data={"name": "b"}, after=["a"]),

@@ -18,7 +18,7 @@ ODD = {"x": {"raw_value": 1, "type": "colour"}}
 
 @pytest.fixture
 def pipes(url: str) -> PipesGlideMQClient:
-    return PipesGlideMQClient(url=url, poll_interval_seconds=0.1)
+    return PipesGlideMQClient(url=url, poll_interval=0.1)
 
 
 def test_the_plain_values_of_a_json_result_are_metadata(
@@ -41,7 +41,7 @@ def test_the_plain_values_of_a_json_result_are_metadata(
 
 
 def test_a_node_worker_that_knows_no_pipes(url: str, instance: dg.DagsterInstance, redis_client: Any) -> None:
-    pipes = PipesGlideMQClient(url=url, require_workers=False, poll_interval_seconds=0.1)
+    pipes = PipesGlideMQClient(url=url, require_workers=False, poll_interval=0.1)
     node, stop = Node(redis_client, "etl"), threading.Event()
 
     def serve() -> None:

@@ -24,7 +24,7 @@ RunWorker = Callable[..., Any]
 
 @pytest.fixture
 def pipes(url: str) -> PipesGlideMQClient:
-    return PipesGlideMQClient(url=url, poll_interval_seconds=0.1)
+    return PipesGlideMQClient(url=url, poll_interval=0.1)
 
 
 def test_termination_cancels_and_waits(
@@ -61,7 +61,7 @@ def test_without_forwarding_the_job_runs_on(
         go_on.wait(30)
 
     run_worker(["etl"], {"clean": work})
-    pipes = PipesGlideMQClient(url=url, poll_interval_seconds=0.1, forward_termination=False)
+    pipes = PipesGlideMQClient(url=url, poll_interval=0.1, forward_termination=False)
     _, flow_id = terminated(pipes, instance)
     with FlowProducer(url) as flows:
         assert flows.get(flow_id).status().state is FlowState.RUNNING

@@ -64,7 +64,7 @@ def test_an_op_gets_the_outcome_and_logs_each_node_once(
 
 def test_every_field_is_described() -> None:
     fields = GlideMQResource.model_fields
-    assert set(fields) >= {"url", "prefix", "patience_seconds", "require_workers"}
+    assert set(fields) >= {"url", "prefix", "patience", "require_workers"}
     assert all(field.description for field in fields.values())
 
 

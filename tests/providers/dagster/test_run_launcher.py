@@ -22,7 +22,7 @@ from tests.providers.dagster.stepping import MODULE, Steps, place_of
 LAUNCHER = {
     "module": "dagster_glidemq.launcher",
     "class": "GlideMQRunLauncher",
-    "config": {"url": {"env": "GLIDEMQ_URL"}, "patience_seconds": 0.0},
+    "config": {"url": {"env": "GLIDEMQ_URL"}, "patience": "0ms"},
 }
 
 
@@ -142,7 +142,7 @@ def test_a_server_that_does_not_answer_tells_nothing_of_a_run(
     launcher.dispose()
     deaf = GlideMQRunLauncher.from_config_value(
         None,
-        {"url": "valkey://127.0.0.1:1", "patience_seconds": 0.0},
+        {"url": "valkey://127.0.0.1:1", "patience": "0ms"},
     )
     with pytest.raises(TransportError):
         deaf.check_run_worker_health(again(steps, run))

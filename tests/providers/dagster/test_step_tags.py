@@ -70,6 +70,10 @@ def test_a_concurrency_key_has_limits() -> None:
     assert (ordering.key, ordering.concurrency) == ("api", 3)
     assert ordering.rate_limit is not None
     assert (ordering.rate_limit.max, ordering.rate_limit.per) == (10, timedelta(seconds=1.5))
+    ordering = place_of_step({**tags, f"{OURS}rate_limit": "10/5m"}, {}, "steps").options.ordering
+    assert ordering is not None
+    assert ordering.rate_limit is not None
+    assert ordering.rate_limit.per == timedelta(minutes=5)
     alone = place_of_step({f"{OURS}concurrency_key": "api"}, {}, "steps").options.ordering
     assert alone is not None
     assert alone.concurrency == 1

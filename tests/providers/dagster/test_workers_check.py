@@ -51,7 +51,7 @@ def test_each_queue_and_handler_that_is_missing_is_named(
 
 
 def test_a_server_that_is_away_fails_the_step_and_not_the_check(instance: dg.DagsterInstance) -> None:
-    away = GlideMQResource(url="valkey://127.0.0.1:1", patience_seconds=0.2)
+    away = GlideMQResource(url="valkey://127.0.0.1:1", patience=0.2)
     result = evaluate(away, instance)
     assert not result.success
     (event,) = result.get_step_failure_events()

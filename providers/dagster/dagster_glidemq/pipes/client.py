@@ -12,11 +12,17 @@ import dagster as dg
 from dagster_pipes import PipesExtras
 from pydantic import Field
 
+from dagster_glidemq.durations import (
+    ConfigDuration,
+    OptionalPositiveConfigDuration,
+    PositiveConfigDuration,
+    in_seconds,
+)
 from dagster_glidemq.identity import Context
 from dagster_glidemq.pipes.completed import CompletedInvocation
 from dagster_glidemq.pipes.run import Events, PipesRun
 from dagster_glidemq.resource import GlideMQResource
-from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate import Duration, FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.runs import JsonLike
 
@@ -36,7 +42,7 @@ class Work(TypedDict, total=False):
     name: str | None
     flow: FlowSpec | None
     flow_id: str | None
-    timeout: timedelta | None
+    timeout: Duration | None
     allow_retries: bool | None
 
 
@@ -70,20 +76,22 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
         default=True,
         description="Cancel the jobs when the step is terminated. If not, they run on and nobody waits.",
     )
-    termination_timeout_seconds: float = Field(
-        default=20.0, ge=0, description="How long a terminated step waits for the end of its jobs."
-    )
-    start_timeout_seconds: float | None = Field(
-        default=3_600.0,
-        gt=0,
+    termination_timeout: ConfigDuration = Field(
+        default=20.0,
         description=(
-            "A job fails when no worker has started it so long after it could run. None: no limit. "
-            "A queue timeout of a node or flow goes before."
+            "How long a terminated step waits for the end of its jobs. Seconds, or a text such as 1m."
+        ),
+    )
+    start_timeout: OptionalPositiveConfigDuration = Field(
+        default=3_600.0,
+        description=(
+            "A job fails when no worker has started it so long after it could run. Seconds, or a text such "
+            "as 1h; None: no limit. A queue timeout of a node or flow goes before."
         ),
     )
 
-    poll_interval_seconds: float = Field(
-        default=1.0, gt=0, description="Time between two looks at what running jobs log."
+    poll_interval: PositiveConfigDuration = Field(
+        default=1.0, description="Time between two looks at what running jobs log; seconds, or 500ms."
     )
 
     def run(  # type: ignore[override]  # the base takes any keywords
@@ -163,9 +171,9 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
             work.get("flow_id"),
             is_single=work.get("flow") is None,
             patience=self._patience(),
-            poll_seconds=self.poll_interval_seconds,
+            poll_seconds=in_seconds("poll_interval", self.poll_interval),
             forward_termination=self.forward_termination,
-            termination_seconds=self.termination_timeout_seconds,
+            termination_seconds=in_seconds("termination_timeout", self.termination_timeout),
             options={"timeout": work.get("timeout"), "allow_retries": work.get("allow_retries")},
         )
         return running.events(as_they_come=as_they_come, implicit=implicit)
@@ -173,8 +181,8 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     def _spec(self, work: Work) -> FlowSpec:
         """The flow, or the job as a flow of one node."""
         flow, job, queue, data = work.get("flow"), work.get("job"), work.get("queue"), work.get("data")
-        seconds = self.start_timeout_seconds
-        limit = None if seconds is None else timedelta(seconds=seconds)
+        start = self.start_timeout
+        limit = None if start is None else timedelta(seconds=in_seconds("start_timeout", start))
         if flow is not None:
             if extra := sorted({"job", "queue", "data", "options", "name"} & set(work)):
                 raise ConfigurationError(f"a flow takes no {', '.join(extra)}: these are of its nodes")

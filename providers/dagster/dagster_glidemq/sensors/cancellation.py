@@ -29,8 +29,8 @@ def build_glidemq_cancellation_sensor(
     """Make a sensor that cancels the flows of a canceled run which still run.
 
     A step that is terminated cancels its flow itself. If it cannot, because its process was killed or the
-    server was away for longer than ``cancel_patience_seconds``, this sensor does it when the run is canceled;
-    without it the flow ends when the lease of the step expires (``lapse_seconds``). A flow that another owner
+    server was away for longer than ``cancel_patience``, this sensor does it when the run is canceled;
+    without it the flow ends when the lease of the step expires (``lease``). A flow that another owner
     wants, such as a later run, goes on. Evaluations may be repeated.
 
     Args:

@@ -15,8 +15,9 @@ from typing import Any, Final, Unpack
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import in_seconds
 from dagster_glidemq.sensors.tick import Answer, SensorOptions, Tick, check_options, patience_of
-from glidemq_orchestrate import JobState, Queue
+from glidemq_orchestrate import Duration, JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.wire.keys import check_queue_name
 
@@ -58,7 +59,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
     at_least: int | None = None,
     at_most: int | None = None,
     states: Collection[str] = (JobState.WAITING, JobState.PRIORITIZED),
-    repeat_seconds: float | None = None,
+    repeat: Duration | None = None,
     request: Callable[[int], Answer] | None = None,
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
@@ -66,7 +67,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
     """Make a sensor that asks for a run when a queue begins to have so many jobs.
 
     One run for each time the number comes into the bounds, and again while it stays there if
-    ``repeat_seconds`` says so. Only what ticks see counts: a queue that fills up and empties between two of
+    ``repeat`` says so. Only what ticks see counts: a queue that fills up and empties between two of
     them asks for nothing. The first tick stores that it began and asks for nothing. Counting is cheap: some
     calls, however many jobs there are. When the server cannot be reached for 5 seconds the tick fails, and
     the next one goes on.
@@ -78,7 +79,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
         at_most: The upper one; at least one of the two is needed.
         states: Which jobs are counted together: of ``waiting``, ``prioritized``, ``delayed``, ``active``,
             ``suspended``, ``completed``, ``failed``.
-        repeat_seconds: Ask again when the last request is so long ago and the number is still within the
+        repeat: Ask again when the last request is so long ago and the number is still within the
             bounds; None: never.
         request: Gets the number; returns as that of ``build_glidemq_event_sensor``. By default a run of the
             target, with tags that name the queue and the number.
@@ -89,6 +90,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
         ConfigurationError: An argument cannot be right; nothing was sent.
     """
     check_queue_name(queue)
+    pause = None if repeat is None else in_seconds("repeat", repeat)
     check_options(name, options, has_request=request is not None, max_requests=1)
     counted = _states(name, states)
     if at_least is None and at_most is None:
@@ -109,7 +111,7 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
             counts = patience_of(glidemq)(lambda: client.counts(indexed_only=True))
         number = sum(counts[state] for state in counted)
         holds, now = is_within(number), time.time()
-        is_due = repeat_seconds is not None and now - position.asked_at >= repeat_seconds
+        is_due = pause is not None and now - position.asked_at >= pause
         if holds and (is_due or not position.holds):
             position = replace(position, number=position.number + 1, asked_at=now)
             tick.add(ask(number), f"{queue}/{position.word}/{position.number}")

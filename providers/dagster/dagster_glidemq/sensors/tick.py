@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypedDict
 import dagster as dg
 
 from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import in_seconds
 from glidemq_orchestrate import Event, EventReader, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.runs import Patience
@@ -60,7 +61,7 @@ def check_options(name: str, options: SensorOptions, *, has_request: bool, max_r
 
 def patience_of(connection: GlideMQConnection) -> Patience:
     """For the calls of a tick, which must end soon: after a longer outage the next tick goes on."""
-    return Patience(min(connection.patience_seconds, PATIENCE_SECONDS))
+    return Patience(min(in_seconds("patience", connection.patience), PATIENCE_SECONDS))
 
 
 class Tick:

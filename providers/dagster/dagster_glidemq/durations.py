@@ -1,0 +1,72 @@
+"""Durations in config: seconds, a text such as ``5m``, or ``{env: NAME}``; in Python also a ``timedelta``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import dagster as dg
+from pydantic import BeforeValidator, ValidationInfo
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
+
+DAY: Final = timedelta(days=1)
+ZERO: Final = timedelta(0)
+
+
+def in_seconds(name: str, value: object, *, min_: timedelta = ZERO, max_: timedelta = timedelta.max) -> float:
+    """The seconds of a duration in config.
+
+    Raises:
+        ConfigurationError: It is none, or out of bounds, or its environment variable is not set.
+    """
+    if isinstance(value, dg.EnvVar):
+        value = {"env": value.env_var_name}
+    if isinstance(value, Mapping) and set(value) == {"env"}:
+        value = os.environ.get(variable := str(value["env"]))
+        if value is None:
+            raise ConfigurationError(f"{name}: the environment variable {variable} is not set")
+    return setting_duration(name, value, min_=min_, max_=max_).total_seconds()
+
+
+def duration_field(default: float, description: str) -> dg.Field:
+    """A duration in the config of what has no class for its config."""
+    text = f"{description} Seconds, or a text such as 5m."
+    return dg.Field(dg.Any, is_required=False, default_value=default, description=text)
+
+
+def _read(value: Any, info: ValidationInfo) -> Any:
+    return _read_from(ZERO, value, info)
+
+
+def _read_positive(value: Any, info: ValidationInfo) -> Any:
+    return _read_from(MILLISECOND, value, info)
+
+
+def _read_from(min_: timedelta, value: Any, info: ValidationInfo) -> Any:
+    """In seconds. A variable that is to be read when the resource is used is not read before."""
+    is_later = isinstance(value, dg.EnvVar)
+    return value if is_later else in_seconds(info.field_name or "it", value, min_=min_)
+
+
+def _optional(value: Any, info: ValidationInfo) -> Any:
+    return None if value is None else _read(value, info)
+
+
+def _optional_positive(value: Any, info: ValidationInfo) -> Any:
+    return None if value is None else _read_positive(value, info)
+
+
+if TYPE_CHECKING:
+    ConfigDuration = timedelta | float | str
+    PositiveConfigDuration = ConfigDuration
+    OptionalConfigDuration = ConfigDuration | None
+    OptionalPositiveConfigDuration = ConfigDuration | None
+else:  # Dagster knows no union of a number and a text
+    ConfigDuration = Annotated[Any, BeforeValidator(_read)]
+    PositiveConfigDuration = Annotated[Any, BeforeValidator(_read_positive)]
+    OptionalConfigDuration = Annotated[Any, BeforeValidator(_optional)]
+    OptionalPositiveConfigDuration = Annotated[Any, BeforeValidator(_optional_positive)]
