@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags docker benchmarks tests
+SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags docker docs/site benchmarks tests
 MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/pyproject.toml constraints.txt
 STAMP := $(VENV)/.installed
 SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -140,8 +140,8 @@ lint: setup  ## Check style, import contracts, and that all generated files are 
 	$(BIN)/uv pip check --offline --python $(BIN)/python
 	$(BIN)/python lua/build.py --check
 	@$(SCHEMA) | cmp -s - glidemq_orchestrate/flow.schema.json || { echo "flow.schema.json is stale: make generated"; exit 1; }
-	@$(STATES) | cmp -s - docs/job-states.md || { echo "docs/job-states.md is stale: make generated"; exit 1; }
-	@$(KEYS) | cmp -s - docs/keys.md || { echo "docs/keys.md is stale: make generated"; exit 1; }
+	@$(STATES) | cmp -s - docs/reference/job-states.md || { echo "docs/reference/job-states.md is stale: make generated"; exit 1; }
+	@$(KEYS) | cmp -s - docs/reference/keys.md || { echo "docs/reference/keys.md is stale: make generated"; exit 1; }
 
 type: setup  ## Check types, strictly.
 	$(BIN)/mypy $(SOURCES)
@@ -156,11 +156,17 @@ lua: setup  ## Assemble the server-side libraries from lua/.
 schema: setup  ## Write the JSON Schema of flow files from its model.
 	@$(SCHEMA) > glidemq_orchestrate/flow.schema.json
 
-docs: setup  ## Draw the life cycle of a job, and list all keys, from their tables.
-	@$(STATES) > docs/job-states.md
-	@$(KEYS) > docs/keys.md
+tables: setup  ## Draw the life cycle of a job, and list all keys, from their tables.
+	@$(STATES) > docs/reference/job-states.md
+	@$(KEYS) > docs/reference/keys.md
 
-generated: lua schema docs  ## Write all generated files: the libraries, the schema, the life cycle.
+docs: setup  ## Build the site of the documentation into .site/; open .site/index.html.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet -f .mkdocs.yml
+
+pictures: setup  ## Draw the pictures of the README and of the site.
+	$(BIN)/python -m docs.site.pictures
+
+generated: lua schema tables  ## Write all generated files: the libraries, the schema, the life cycle.
 
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist
@@ -181,4 +187,4 @@ constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
 
 clean:  ## Remove everything that was made here.
-	rm -rf $(VENV) .matrix .bench .demo dist build
+	rm -rf $(VENV) .matrix .bench .demo .site dist build

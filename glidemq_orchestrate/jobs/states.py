@@ -1,6 +1,6 @@
 """The life cycle of a job as one table: the transitions between its states, and the calls that make them.
 
-``docs/job-states.md`` is made from the table, and tests check both libraries against it.
+``docs/reference/job-states.md`` is made from the table, and tests check both libraries against it.
 """
 
 from __future__ import annotations
@@ -216,10 +216,10 @@ def drawing() -> str:
 
 
 def page() -> str:
-    """``docs/job-states.md``: the diagram, and the calls of each step."""
+    """``docs/reference/job-states.md``: the diagram, and the calls of each step."""
     lines = ["# The life cycle of a job", ""]
     lines += [
-        "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`; tests check our server"
+        "Made by `make tables` from the table in `glidemq_orchestrate/jobs/states.py`; tests check our server"
     ]
     lines += ["functions against it.", "", "```mermaid", drawing(), "```", ""]
     lines += ["| transition | from | to | by |", "|---|---|---|---|"]

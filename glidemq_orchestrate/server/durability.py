@@ -1,6 +1,6 @@
 """Checks how a server may lose acknowledged writes, with one finding for each way.
 
-``docs/durability.md`` explains them.
+``docs/explanation/durability.md`` explains them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glidemq_orchestrate.wire.confirmation import Confirmation
 from glidemq_orchestrate.wire.keys import doctors_key
 from glidemq_orchestrate.wire.wait import mark, wait_disk, wait_replicas
 
-PAGE: Final = "see docs/durability.md"
+PAGE: Final = "see docs/explanation/durability.md"
 _LOST_WITH_POWER: Final = {
     "always": "nothing that was acknowledged is lost",
     "everysec": "about the last second of acknowledged writes is lost",

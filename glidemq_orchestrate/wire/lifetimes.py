@@ -1,7 +1,7 @@
 """Every key that the two libraries and the clients make: its content, who removes it, and when.
 
-``docs/keys.md`` is made from this table. One test compares it with a server after a slow week, another
-one with the names of keys in ``lua/``.
+``docs/reference/keys.md`` is made from this table. One test compares it with a server after a slow
+week, another one with the names of keys in ``lua/``.
 """
 
 from __future__ import annotations
@@ -209,11 +209,11 @@ _WORDS: Final = {
 
 
 def page() -> str:
-    """``docs/keys.md``."""
+    """``docs/reference/keys.md``."""
     lines = [
         "# Every key, and who removes it",
         "",
-        "Made by `make docs` from the table in `glidemq_orchestrate/wire/lifetimes.py`; a test compares it",
+        "Made by `make tables` from the table in `glidemq_orchestrate/wire/lifetimes.py`; a test compares it",
         "with a server after a slow week of simulated time. Names follow `<prefix>:{<queue>}:`, unless",
         "they begin with `<prefix>`.",
         "",

@@ -309,8 +309,9 @@ class TestTables:
         assert store.names("") == []
 
 
-def test_the_example_of_the_readme_runs(spark: SparkSession, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_example_of_the_documentation_runs(spark: SparkSession, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "published-data.md"
+    text = page.read_text(encoding="utf-8")
     (block,) = [one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "publish(ctx" in one]
     names: dict[str, Any] = {}
     exec(block.replace("/lake", str(tmp_path)), names)

@@ -57,4 +57,6 @@ def test_what_stays_with_a_queue_is_bounded() -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    assert (ROOT / "docs" / "keys.md").read_text(encoding="utf-8") == page(), "make docs writes it again"
+    assert (ROOT / "docs" / "reference" / "keys.md").read_text(encoding="utf-8") == page(), (
+        "make tables writes it again"
+    )

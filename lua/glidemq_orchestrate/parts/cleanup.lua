@@ -1,4 +1,4 @@
--- cleanup: removes what a queue no longer needs and no other call removes, for gmo_cleanup. docs/keys.md lists who
+-- cleanup: removes what a queue no longer needs and no other call removes, for gmo_cleanup. docs/reference/keys.md lists who
 -- removes each key. A slice checks a bounded number of items. An unordered hash is sampled: while a quarter of a sample
 -- is removed, there is more.
 --   <prefix>gmo:dedup      zset: deduplication id -> when to check whether its entry may be removed; see dedup.lua of

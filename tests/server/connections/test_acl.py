@@ -1,4 +1,4 @@
-"""A user who may touch ``glide:*`` alone, with the rule in the README, can do everything."""
+"""A user who may touch ``glide:*`` alone, with the rule in the documentation, can do everything."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from glidemq_orchestrate.server import rights as acl
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, Guarded, running_guarded
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "connections.md"
 LONG = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -62,8 +62,8 @@ def url(guarded: Guarded) -> str:
     return guarded.url
 
 
-def test_the_readme_has_the_rules_that_are_tried_here() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_the_page_on_connections_has_the_rules_that_are_tried_here() -> None:
+    text = PAGE.read_text(encoding="utf-8")
     for rule in (acl.rule(), acl.cluster_rule(), acl.loader_rule()):
         assert rule in " ".join(text.split())
 

@@ -253,8 +253,10 @@ class TestSchema:
         jsonschema.Draft202012Validator.check_schema(schema)
         for spec in (SPEC, FlowSpec("fan", fan(20))):
             jsonschema.validate(json.loads(json.dumps(spec.to_dict())), schema)
-        readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-        examples = re.findall(r"^```yaml\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+        root = Path(__file__).parents[3]
+        pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+        text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+        examples = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         assert examples
         for example in map(yaml.safe_load, examples):
             jsonschema.validate(example, schema)

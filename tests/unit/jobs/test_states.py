@@ -35,5 +35,5 @@ def test_one_call_may_do_several_steps() -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    found = (ROOT / "docs" / "job-states.md").read_text(encoding="utf-8")
-    assert found == page(), "make docs writes it again"
+    found = (ROOT / "docs" / "reference" / "job-states.md").read_text(encoding="utf-8")
+    assert found == page(), "make tables writes it again"

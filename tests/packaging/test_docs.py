@@ -1,18 +1,21 @@
-"""The commands and examples of the README work."""
+"""The commands, links and examples of the README and of docs/ work."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
+import pytest
 from typer.main import get_command
 
 from glidemq_orchestrate import (
@@ -25,17 +28,31 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
     Worker,
-    check_flow,
 )
 from glidemq_orchestrate.cli import app
 
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
+
 ROOT = Path(__file__).parents[2]
+GLIDEMQ = str(Path(sys.executable).parent / "glidemq")
 MINUTE = timedelta(minutes=1)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+ALL = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = ALL) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_is_read_in_ten_minutes() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_every_example_in_python_is_python() -> None:
+    for code in blocks("python"):
+        compile(code, "example", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_the_quick_start_runs_as_printed() -> None:
@@ -80,7 +97,8 @@ def test_the_middleware_runs_as_printed() -> None:
 
 
 def test_every_call_that_is_listed_exists() -> None:
-    rows = re.findall(r"^\| [a-z ]+ \|(.*)\|$", README, re.MULTILINE)
+    page = (ROOT / "docs" / "how-to" / "queues.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [a-z ]+ \|(.*)\|$", page, re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(names) > 40
     options = set(inspect.signature(Queue.search).parameters)
@@ -89,7 +107,7 @@ def test_every_call_that_is_listed_exists() -> None:
 
 def test_every_way_to_name_a_server_is_understood_as_printed() -> None:
     exec(code := block_with("ConnectionSettings("), {"secret": "hunter2"})
-    urls = re.findall(r"^\| `([a-z+]+://[^`]+)`", README, re.MULTILINE)
+    urls = re.findall(r"^\| `([a-z+]+://[^`]+)`", ALL, re.MULTILINE)
     assert "+cluster://" in code
     assert {ConnectionSettings(url).kind for url in urls} == {"single", "cluster", "sentinel"}
 
@@ -115,10 +133,37 @@ def test_the_growing_flow_runs_as_printed() -> None:
         thread.join(30)
 
 
-def test_the_flow_file_is_a_valid_flow() -> None:
-    flow = check_flow(FlowSpec.from_dict(yaml.safe_load(blocks("yaml")[0])))
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/first-flow.md"])
+def test_steps_and_flow_of_a_page_run_as_printed(
+    page: str, tmp_path: Path, url: str, eventually: Eventually
+) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (steps,) = [code for code in blocks("python", text) if "Handlers()" in code]
+    (tmp_path / "steps.py").write_text(steps)
+    (tmp_path / "nightly.yaml").write_text(blocks("yaml", text)[0])
+    lines = [line.split("#")[0] for block in blocks("console", text) for line in block.splitlines()]
+    printed = [shlex.split(line[2:]) for line in lines if line.startswith("$ glidemq ")]
+    (worker,) = [words for words in printed if words[1] == "worker" and "steps" in words]
+    env = {**os.environ, "GLIDEMQ_URL": url}
+    with subprocess.Popen([GLIDEMQ, *worker[1:]], cwd=tmp_path, env=env) as process:
+        try:
+            with Queue("etl", url) as queue:
+                eventually(queue.workers)
+            flow = [words for words in printed if words[1] == "flow" and "retry" not in words]
+            shown = [run(words, tmp_path, env) for words in flow]
+        finally:
+            process.terminate()
+    assert len(shown) == 3
+    assert "completed" in shown[1]
 
-    assert [node.name for node in flow.nodes] == ["clean", "report"]
+
+def run(words: list[str], folder: Path, env: dict[str, str]) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        [GLIDEMQ, *words[1:]], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_every_command_line_exists() -> None:
@@ -137,8 +182,29 @@ def test_every_command_line_exists() -> None:
             assert {word for word in rest if word.startswith("--")} <= known
 
 
-def test_every_link_to_a_file_leads_somewhere() -> None:
-    targets = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    outside = [*ROOT.glob("*.md"), *ROOT.glob("providers/*/README.md"), ROOT / "docker" / "README.md"]
+    broken = []
+    for page in {*PAGES, *outside}:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)", text):
+            file = (page.parent / target).resolve() if target else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert broken == []
 
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = ["-m", "mkdocs", "build", "--quiet", "--strict", "-f", ".mkdocs.yml", "-d", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "reference" / "python.html").exists()
