@@ -26,6 +26,25 @@ from tests.providers.airflow.conftest import FakeRun, FakeTask
 S0, S1 = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
 
 
+FOREIGN_LABELS: list[str] = [
+    "",
+    "no JSON",
+    "[]",
+    "{}",
+    '{"start":1,"max_tries":2}',
+    '{"start":"x","max_tries":"2"}',
+    "\udcff",
+    "null",
+]
+
+INCOMPLETE_LABELS: list[dict[str, str | None]] = [
+    {"try": "two"},
+    {"map_index": "x"},
+    {"orchestrator": "dagster"},
+    {"run_id": None},
+]
+
+
 def attempt(  # noqa: PLR0917  in the order of the columns of a table
     try_number: int = 1,
     max_tries: int = 2,
@@ -74,97 +93,89 @@ def generation(
 FIRST = attempt()
 
 
-@pytest.mark.parametrize(
-    ("now", "expected"),
-    [
-        pytest.param(attempt(2), Decision.REPAIR, id="b automatic retry"),
-        pytest.param(attempt(1), Decision.REPAIR, id="the same try again"),
-        pytest.param(attempt(2, 3, 1, S1), Decision.RESTART, id="c1 clear of a failed one after one try"),
-        pytest.param(attempt(4, 5, 1, S1), Decision.RESTART, id="c2 clear of a failed one after three tries"),
-        pytest.param(attempt(3, 4, 1, S1), Decision.RESTART, id="d clear of a successful one"),
-        pytest.param(attempt(2, 3, 1), Decision.RESTART, id="e clear while deferred"),
-        pytest.param(attempt(2, 3, 0), Decision.RESTART, id="e on 3.1"),
-        pytest.param(attempt(2, 3, 1), Decision.RESTART, id="f clear while running"),
-        pytest.param(attempt(1, 2, 0, S1), Decision.RESTART, id="h run deleted, created again"),
-        pytest.param(attempt(1, 2, 0, S1, run_after=S1), Decision.RESTART, id="h of a manual run"),
-        pytest.param(attempt(2, 3, 1, S1), Decision.RESTART, id="i backfill over the run"),
-        pytest.param(
-            attempt(2, retries=5), Decision.REPAIR, id="k1 retries edited before an automatic retry"
-        ),
-        pytest.param(attempt(2, retries=0), Decision.REPAIR, id="k1 edited to none"),
-        pytest.param(attempt(2, 5, 1, S1, retries=4), Decision.RESTART, id="k2 retries raised, clear"),
-        pytest.param(
-            attempt(2, 2, 1, S1, retries=1), Decision.RESTART, id="k4 lowered, clear, run had ended"
-        ),
-        pytest.param(
-            attempt(2, 2, 1, retries=1), Decision.RESTART, id="k6 lowered, clear, run still running"
-        ),
-        pytest.param(attempt(2, 2, 0, retries=1), Decision.REPAIR, id="k6 on 3.1: not told apart"),
-        pytest.param(attempt(3, 2, 1, retries=1), Decision.RESTART, id="k6, and its first try was lost"),
-        pytest.param(attempt(2, 2, 1), Decision.REPAIR, id="n sibling cleared; f2 is not told apart"),
-        pytest.param(attempt(2, 2, 0, S1), Decision.REPAIR, id="q run put back to queued"),
-        pytest.param(attempt(2, 2, 0, None), Decision.YIELD, id="an older start"),
-    ],
-)
+FOUND_FLOWS: list[tuple[str, TaskAttempt, Decision]] = [
+    ("b automatic retry", attempt(2), Decision.REPAIR),
+    ("the same try again", attempt(1), Decision.REPAIR),
+    ("c1 clear of a failed one after one try", attempt(2, 3, 1, S1), Decision.RESTART),
+    ("c2 clear of a failed one after three tries", attempt(4, 5, 1, S1), Decision.RESTART),
+    ("d clear of a successful one", attempt(3, 4, 1, S1), Decision.RESTART),
+    ("e clear while deferred", attempt(2, 3, 1), Decision.RESTART),
+    ("e on 3.1", attempt(2, 3, 0), Decision.RESTART),
+    ("f clear while running", attempt(2, 3, 1), Decision.RESTART),
+    ("h run deleted, created again", attempt(1, 2, 0, S1), Decision.RESTART),
+    ("h of a manual run", attempt(1, 2, 0, S1, run_after=S1), Decision.RESTART),
+    ("i backfill over the run", attempt(2, 3, 1, S1), Decision.RESTART),
+    ("k1 retries edited before an automatic retry", attempt(2, retries=5), Decision.REPAIR),
+    ("k1 edited to none", attempt(2, retries=0), Decision.REPAIR),
+    ("k2 retries raised, clear", attempt(2, 5, 1, S1, retries=4), Decision.RESTART),
+    ("k4 lowered, clear, run had ended", attempt(2, 2, 1, S1, retries=1), Decision.RESTART),
+    ("k6 lowered, clear, run still running", attempt(2, 2, 1, retries=1), Decision.RESTART),
+    ("k6 on 3.1: not told apart", attempt(2, 2, 0, retries=1), Decision.REPAIR),
+    ("k6, and its first try was lost", attempt(3, 2, 1, retries=1), Decision.RESTART),
+    ("n sibling cleared; f2 is not told apart", attempt(2, 2, 1), Decision.REPAIR),
+    ("q run put back to queued", attempt(2, 2, 0, S1), Decision.REPAIR),
+    ("an older start", attempt(2, 2, 0, None), Decision.YIELD),
+]
+
+
 def test_a_retry_repairs_and_a_clear_of_what_runs_or_has_succeeded_runs_anew(
-    now: TaskAttempt, expected: Decision
+    subtests: pytest.Subtests,
 ) -> None:
-    shown = Note(FIRST.request, 0, is_shown=True).text
-    assert decide(now, [generation(FIRST, state="running")]) is expected
-    assert decide(now, [generation(FIRST, state="completed", note=shown)]) is expected
+    for case, now, expected in FOUND_FLOWS:
+        with subtests.test(case):
+            shown = Note(FIRST.request, 0, is_shown=True).text
+            assert decide(now, [generation(FIRST, state="running")]) is expected
+            assert decide(now, [generation(FIRST, state="completed", note=shown)]) is expected
 
 
 CLEAR, EARLIER = attempt(4, 5, 2, S1), attempt(2, 3, 1, S1)
 
 
-@pytest.mark.parametrize(
-    ("state", "more", "expected"),
-    [
-        pytest.param("failed", {}, Decision.REPAIR, id="what failed"),
-        pytest.param("failed", {"runs": 1}, Decision.REPAIR, id="retried by hand, failed again"),
-        pytest.param("running", {"runs": 1}, Decision.REPAIR, id="retried by hand, and runs"),
-        pytest.param("completed", {"runs": 1}, Decision.REPAIR, id="retried by hand, and completed"),
-        pytest.param("running", {"idempotency_key": ""}, Decision.REPAIR, id="restarted by hand, and runs"),
-        pytest.param("completed", {"idempotency_key": "cli"}, Decision.REPAIR, id="restarted and complete"),
-        pytest.param("completed", {}, Decision.REPAIR, id="completed, but the task failed with it"),
-        pytest.param(
-            "running",
-            {"runs": 1, "note": Note(EARLIER.request, 1).text},
-            Decision.RESTART,
-            id="retried by hand, joined, cleared while it waits",
-        ),
-        pytest.param(
-            "completed",
-            {"idempotency_key": "", "note": Note(EARLIER.request, 0, is_shown=True).text},
-            Decision.RESTART,
-            id="restarted by hand, shown, cleared again",
-        ),
-        pytest.param(
-            "completed",
-            {"runs": 2, "note": Note(EARLIER.request, 1, is_shown=True).text},
-            Decision.REPAIR,
-            id="shown, then run again by hand",
-        ),
-        pytest.param(
-            "completed",
-            {"note": Note(CLEAR.request, 0, is_shown=True).text},
-            Decision.REPAIR,
-            id="a retry of the clear that has joined and shown it",
-        ),
-        pytest.param("cancelled", {"reason": KILLED}, Decision.RESTART, id="killed or cleared in a worker"),
-        pytest.param(
-            "cancelled", {"reason": "x (state: none)"}, Decision.RESTART, id="cleared while waiting"
-        ),
-        pytest.param("cancelled", {"reason": "x (state: success)"}, Decision.RESTART, id="marked success"),
-        pytest.param("cancelled", {"reason": "x (state: failed)"}, Decision.REPAIR, id="marked failed"),
-        pytest.param("cancelled", {"reason": "execution_timeout"}, Decision.REPAIR, id="timed out"),
-        pytest.param("failed", {"note": "somebody else's"}, Decision.REPAIR, id="an odd note"),
-    ],
-)
-def test_a_clear_runs_what_the_task_shows_as_not_done(
-    state: str, more: dict[str, Any], expected: Decision
-) -> None:
-    assert decide(CLEAR, [generation(FIRST, state=state, **more)]) is expected
+CLEARED: list[tuple[str, str, dict[str, Any], Decision]] = [
+    ("what failed", "failed", {}, Decision.REPAIR),
+    ("retried by hand, failed again", "failed", {"runs": 1}, Decision.REPAIR),
+    ("retried by hand, and runs", "running", {"runs": 1}, Decision.REPAIR),
+    ("retried by hand, and completed", "completed", {"runs": 1}, Decision.REPAIR),
+    ("restarted by hand, and runs", "running", {"idempotency_key": ""}, Decision.REPAIR),
+    ("restarted and complete", "completed", {"idempotency_key": "cli"}, Decision.REPAIR),
+    ("completed, but the task failed with it", "completed", {}, Decision.REPAIR),
+    (
+        "retried by hand, joined, cleared while it waits",
+        "running",
+        {"runs": 1, "note": Note(EARLIER.request, 1).text},
+        Decision.RESTART,
+    ),
+    (
+        "restarted by hand, shown, cleared again",
+        "completed",
+        {"idempotency_key": "", "note": Note(EARLIER.request, 0, is_shown=True).text},
+        Decision.RESTART,
+    ),
+    (
+        "shown, then run again by hand",
+        "completed",
+        {"runs": 2, "note": Note(EARLIER.request, 1, is_shown=True).text},
+        Decision.REPAIR,
+    ),
+    (
+        "a retry of the clear that has joined and shown it",
+        "completed",
+        {"note": Note(CLEAR.request, 0, is_shown=True).text},
+        Decision.REPAIR,
+    ),
+    ("killed or cleared in a worker", "cancelled", {"reason": KILLED}, Decision.RESTART),
+    ("cleared while waiting", "cancelled", {"reason": "x (state: none)"}, Decision.RESTART),
+    ("marked success", "cancelled", {"reason": "x (state: success)"}, Decision.RESTART),
+    ("marked failed", "cancelled", {"reason": "x (state: failed)"}, Decision.REPAIR),
+    ("timed out", "cancelled", {"reason": "execution_timeout"}, Decision.REPAIR),
+    ("an odd note", "failed", {"note": "somebody else's"}, Decision.REPAIR),
+]
+
+
+def test_a_clear_runs_what_the_task_shows_as_not_done(subtests: pytest.Subtests) -> None:
+    for case, state, more, expected in CLEARED:
+        with subtests.test(case):
+            assert decide(CLEAR, [generation(FIRST, state=state, **more)]) is expected
 
 
 def test_nothing_is_kept_of_another_run_nor_where_a_task_before_has_run_again() -> None:
@@ -222,31 +233,19 @@ def test_an_older_try_yields_to_a_later_one() -> None:
     assert decide(attempt(3, 3, 1), both) is Decision.REPAIR
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        "",
-        "no JSON",
-        "[]",
-        "{}",
-        '{"start":1,"max_tries":2}',
-        '{"start":"x","max_tries":"2"}',
-        "\udcff",
-        "null",
-    ],
-)
-def test_labels_that_others_wrote_name_no_task(odd: str) -> None:
-    labels = {**generation(FIRST).labels, ATTEMPT_LABEL: odd}
-    assert began(generation(FIRST, labels=labels)) is None
+def test_labels_that_others_wrote_name_no_task(subtests: pytest.Subtests) -> None:
+    for odd in FOREIGN_LABELS:
+        with subtests.test(odd=odd):
+            labels = {**generation(FIRST).labels, ATTEMPT_LABEL: odd}
+            assert began(generation(FIRST, labels=labels)) is None
 
 
-@pytest.mark.parametrize(
-    "broken", [{"try": "two"}, {"map_index": "x"}, {"orchestrator": "dagster"}, {"run_id": None}]
-)
-def test_labels_that_lack_a_part_name_no_task(broken: dict[str, str | None]) -> None:
-    labels = {**generation(FIRST).labels, **broken}
-    known = {name: value for name, value in labels.items() if value is not None}
-    assert began(generation(FIRST, labels=known)) is None
+def test_labels_that_lack_a_part_name_no_task(subtests: pytest.Subtests) -> None:
+    for broken in INCOMPLETE_LABELS:
+        with subtests.test(broken=broken):
+            labels = {**generation(FIRST).labels, **broken}
+            known = {name: value for name, value in labels.items() if value is not None}
+            assert began(generation(FIRST, labels=known)) is None
 
 
 def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:

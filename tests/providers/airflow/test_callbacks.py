@@ -38,6 +38,14 @@ SLOWLY = FlowSpec(
 )
 
 
+NO_CALLBACKS: list[tuple[Any, str]] = [
+    ("m:C", "callbacks must be a list of names"),
+    ([recording_callbacks.Noting], "callbacks must be a list of names .*cannot be objects"),
+    (None, "callbacks must be a list"),
+    (["m.C"], r"callbacks: 'm\.C' is not package\.module:Class"),
+]
+
+
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     recording_callbacks.events.clear()
@@ -161,18 +169,14 @@ def test_raising_callbacks_disturb_no_task(
     assert kinds() == ["submitted", "end"]
 
 
-@pytest.mark.parametrize(
-    ("callbacks", "why"),
-    [
-        ("m:C", "callbacks must be a list of names"),
-        ([recording_callbacks.Noting], "callbacks must be a list of names .*cannot be objects"),
-        (None, "callbacks must be a list"),
-        (["m.C"], r"callbacks: 'm\.C' is not package\.module:Class"),
-    ],
-)
-def test_what_names_no_callback_is_refused_when_the_dag_is_parsed(callbacks: Any, why: str) -> None:
-    with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
-        operator(chain(), callbacks=callbacks)
+def test_what_names_no_callback_is_refused_when_the_dag_is_parsed(subtests: pytest.Subtests) -> None:
+    for named, why in NO_CALLBACKS:
+        with (
+            subtests.test(callbacks=named),
+            DAG("d", schedule=None),
+            pytest.raises((ValueError, TypeError), match=why),
+        ):
+            operator(chain(), callbacks=named)
 
 
 class TestWhatEndsAProcess:

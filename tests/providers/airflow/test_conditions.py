@@ -11,62 +11,62 @@ from airflow_provider_glidemq.conditions import QueueCondition, QueueState
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.clients.queue import WorkerInfo
 
+EMPTY_CONDITIONS: list[tuple[Any, str]] = [
+    ({}, "give either a condition, or"),
+    ({"condition": "empty", "at_most": 0}, "give either a condition, or"),
+    ({"condition": "drained"}, "one of empty, idle, paused, resumed, served, got 'drained'"),
+    ({"at_least": -1}, "must not be negative"),
+    ({"at_least": 1.5}, "must be a whole number"),
+    ({"at_most": True}, "must be a whole number"),
+    ({"at_least": 0}, "always true"),
+    ({"at_least": 3, "at_most": 2}, "never true"),
+    ({"at_least": 1, "states": ("waiting-children",)}, "states must be of waiting, "),
+    ({"at_least": 1, "states": ()}, "got none"),
+    ({"condition": "idle", "states": ("active",)}, "states is for"),
+    ({"condition": "idle", "jobs": ("a",)}, "jobs is for"),
+    ({"at_most": 0, "jobs": ("a",)}, "jobs is for"),
+]
+
 
 def state(*, paused: bool = False, workers: int = 0, handlers: Any = (), **counts: int) -> QueueState:
     return QueueState(counts, paused, workers, None if handlers is None else frozenset(handlers))
 
 
-@pytest.mark.parametrize(
-    ("condition", "met", "not_met"),
-    [
-        ({"condition": "empty"}, state(active=1, delayed=1, failed=1), state(waiting=1)),
-        ({"condition": "empty"}, state(), state(prioritized=1)),
-        ({"condition": "idle"}, state(completed=5, failed=1), state(active=1)),
-        ({"condition": "idle"}, state(), state(delayed=1)),
-        ({"condition": "idle"}, state(), state(suspended=1)),
-        ({"condition": "paused"}, state(paused=True), state()),
-        ({"condition": "resumed"}, state(), state(paused=True)),
-        ({"condition": "served"}, state(workers=1), state(waiting=1)),
-        (
-            {"condition": "served", "jobs": ("a",)},
-            state(workers=1, handlers="ab"),
-            state(workers=1, handlers="b"),
-        ),
-        ({"condition": "served", "jobs": ("a",)}, state(workers=1, handlers=None), state(handlers=None)),
-        ({"at_least": 3}, state(waiting=1, prioritized=2), state(waiting=2, active=9)),
-        ({"at_most": 3}, state(waiting=3, failed=9), state(waiting=4)),
-        ({"at_most": 0}, state(active=1), state(waiting=1)),
-        ({"at_least": 1, "at_most": 2}, state(waiting=2), state(waiting=3)),
-        ({"at_least": 1, "states": ("failed",)}, state(failed=1), state(waiting=5)),
-    ],
-)
-def test_a_condition_is_met_or_not(condition: Any, met: QueueState, not_met: QueueState) -> None:
-    wanted = QueueCondition(**condition)
-    assert wanted.is_met(met)
-    assert not wanted.is_met(not_met)
+CONDITIONS: list[tuple[Any, QueueState, QueueState]] = [
+    ({"condition": "empty"}, state(active=1, delayed=1, failed=1), state(waiting=1)),
+    ({"condition": "empty"}, state(), state(prioritized=1)),
+    ({"condition": "idle"}, state(completed=5, failed=1), state(active=1)),
+    ({"condition": "idle"}, state(), state(delayed=1)),
+    ({"condition": "idle"}, state(), state(suspended=1)),
+    ({"condition": "paused"}, state(paused=True), state()),
+    ({"condition": "resumed"}, state(), state(paused=True)),
+    ({"condition": "served"}, state(workers=1), state(waiting=1)),
+    (
+        {"condition": "served", "jobs": ("a",)},
+        state(workers=1, handlers="ab"),
+        state(workers=1, handlers="b"),
+    ),
+    ({"condition": "served", "jobs": ("a",)}, state(workers=1, handlers=None), state(handlers=None)),
+    ({"at_least": 3}, state(waiting=1, prioritized=2), state(waiting=2, active=9)),
+    ({"at_most": 3}, state(waiting=3, failed=9), state(waiting=4)),
+    ({"at_most": 0}, state(active=1), state(waiting=1)),
+    ({"at_least": 1, "at_most": 2}, state(waiting=2), state(waiting=3)),
+    ({"at_least": 1, "states": ("failed",)}, state(failed=1), state(waiting=5)),
+]
 
 
-@pytest.mark.parametrize(
-    ("condition", "why"),
-    [
-        ({}, "give either a condition, or"),
-        ({"condition": "empty", "at_most": 0}, "give either a condition, or"),
-        ({"condition": "drained"}, "one of empty, idle, paused, resumed, served, got 'drained'"),
-        ({"at_least": -1}, "must not be negative"),
-        ({"at_least": 1.5}, "must be a whole number"),
-        ({"at_most": True}, "must be a whole number"),
-        ({"at_least": 0}, "always true"),
-        ({"at_least": 3, "at_most": 2}, "never true"),
-        ({"at_least": 1, "states": ("waiting-children",)}, "states must be of waiting, "),
-        ({"at_least": 1, "states": ()}, "got none"),
-        ({"condition": "idle", "states": ("active",)}, "states is for"),
-        ({"condition": "idle", "jobs": ("a",)}, "jobs is for"),
-        ({"at_most": 0, "jobs": ("a",)}, "jobs is for"),
-    ],
-)
-def test_what_says_nothing_is_refused(condition: Any, why: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=why):
-        QueueCondition(**condition)
+def test_a_condition_is_met_or_not(subtests: pytest.Subtests) -> None:
+    for condition, met, not_met in CONDITIONS:
+        with subtests.test(condition=condition):
+            wanted = QueueCondition(**condition)
+            assert wanted.is_met(met)
+            assert not wanted.is_met(not_met)
+
+
+def test_what_says_nothing_is_refused(subtests: pytest.Subtests) -> None:
+    for condition, why in EMPTY_CONDITIONS:
+        with subtests.test(condition=condition), pytest.raises((ValueError, TypeError), match=why):
+            QueueCondition(**condition)
 
 
 def test_they_are_told_in_words() -> None:

@@ -29,6 +29,32 @@ EVERY = {"prefix": "etl", "db": 3, **TLS, **WAITS, **SENTINELS}
 HOSTS = "a,b:7000,[::1]:7001"
 
 
+URLS: list[tuple[str, str]] = [
+    ("glidemq://valkey.internal", "valkey://valkey.internal:6379/0"),
+    ("glidemq://u:p@host:7000/?tls=true&db=3", "valkeys://host:7000/3"),
+    ("glidemq://:secret@host/2?tls=no", "valkey://host:6379/2"),
+    ("glidemq://%2Ftmp%2Fa+b.sock", "unix:///tmp/a%2Bb.sock?db=0"),
+    ("glidemq://a,b:7000/?kind=cluster", "valkey+cluster://a:7000,b:7000"),
+    ("glidemq://valkeys://u:p@host:7000/3", "valkeys://host:7000/3"),
+    ("glidemq://valkey+sentinel://u:p@host:7000/main/3", "valkey+sentinel://host:7000/main/3"),
+    ("glidemq://host/main/3?kind=sentinel", "valkey+sentinel://host:26379/main/3"),
+    ("glidemq://host/3?kind=sentinel&service=main", "valkey+sentinel://host:26379/main/3"),
+]
+
+UNKNOWN_EXTRAS: list[tuple[str, str]] = [
+    ("tsl", "use tls"),
+    ("Prefix", "use prefix"),
+    ("socket-timeout", "use socket_timeout"),
+    ("extra__glidemq__sentinel_pasword", "use sentinel_password"),
+    ("tls_ca_file", "use ca"),
+    ("ssl_ca_certs", "use ca"),
+    ("cluster", "use kind"),
+    ("username", "use the field login"),
+    ("password", "use the field password"),
+    ("colour", "the extras are prefix, kind"),
+]
+
+
 def connection(host: str | None = "h", **given: Any) -> Connection:
     extra = given.pop("extra", None)
     text = extra if isinstance(extra, str) or extra is None else json.dumps(extra)
@@ -85,9 +111,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_field_can_be_given_in_every_way(way: str) -> None:
-    assert settings_from(WAYS[way]) == expected()  # type: ignore[arg-type]
+def test_every_field_can_be_given_in_every_way(subtests: pytest.Subtests) -> None:
+    for way, given in WAYS.items():
+        with subtests.test(way=way):
+            assert settings_from(given) == expected()  # type: ignore[arg-type]
 
 
 def test_there_is_an_extra_and_a_field_in_the_form_for_every_setting() -> None:
@@ -103,40 +130,31 @@ def test_there_is_an_extra_and_a_field_in_the_form_for_every_setting() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("uri", "url"),
-    [
-        ("glidemq://valkey.internal", "valkey://valkey.internal:6379/0"),
-        ("glidemq://u:p@host:7000/?tls=true&db=3", "valkeys://host:7000/3"),
-        ("glidemq://:secret@host/2?tls=no", "valkey://host:6379/2"),
-        ("glidemq://%2Ftmp%2Fa+b.sock", "unix:///tmp/a%2Bb.sock?db=0"),
-        ("glidemq://a,b:7000/?kind=cluster", "valkey+cluster://a:7000,b:7000"),
-        ("glidemq://valkeys://u:p@host:7000/3", "valkeys://host:7000/3"),
-        ("glidemq://valkey+sentinel://u:p@host:7000/main/3", "valkey+sentinel://host:7000/main/3"),
-        ("glidemq://host/main/3?kind=sentinel", "valkey+sentinel://host:26379/main/3"),
-        ("glidemq://host/3?kind=sentinel&service=main", "valkey+sentinel://host:26379/main/3"),
-    ],
-)
-def test_a_uri_gives_a_url(uri: str, url: str) -> None:
-    assert settings_from(Connection.from_uri(uri, conn_id="c")).url == url
+def test_a_uri_gives_a_url(subtests: pytest.Subtests) -> None:
+    for uri, url in URLS:
+        with subtests.test(uri=uri):
+            assert settings_from(Connection.from_uri(uri, conn_id="c")).url == url
 
 
-@pytest.mark.parametrize("tls", [True, "true", "True", "1", "on"])
-def test_booleans_and_numbers_come_as_texts_too(tls: object) -> None:
-    assert settings_from(connection(extra={"tls": tls, "db": "4"})).url == "valkeys://h:6379/4"
+def test_booleans_and_numbers_come_as_texts_too(subtests: pytest.Subtests) -> None:
+    for tls in (True, "true", "True", "1", "on"):
+        with subtests.test(tls=tls):
+            assert settings_from(connection(extra={"tls": tls, "db": "4"})).url == "valkeys://h:6379/4"
 
 
-@pytest.mark.parametrize("empty", ["", "  ", None])
-def test_what_is_empty_is_not_given(empty: object) -> None:
-    nothing = {**dict.fromkeys(EXTRAS, empty), "gone": empty, "__extra__": empty}
-    assert settings_from(connection(extra=nothing)) == settings_from(connection())
-    kept = settings_from(connection(extra={"tls": True, "extra__glidemq__tls": empty}))
-    assert kept.tls
+def test_what_is_empty_is_not_given(subtests: pytest.Subtests) -> None:
+    for empty in ("", "  ", None):
+        with subtests.test(empty=empty):
+            nothing = {**dict.fromkeys(EXTRAS, empty), "gone": empty, "__extra__": empty}
+            assert settings_from(connection(extra=nothing)) == settings_from(connection())
+            kept = settings_from(connection(extra={"tls": True, "extra__glidemq__tls": empty}))
+            assert kept.tls
 
 
-@pytest.mark.parametrize("port", [7000, "7000", " 7000 "])
-def test_a_port_may_be_a_text(port: object) -> None:
-    assert settings_from(connection(port=port)).where == "valkey://h:7000"
+def test_a_port_may_be_a_text(subtests: pytest.Subtests) -> None:
+    for port in (7000, "7000", " 7000 "):
+        with subtests.test(port=port):
+            assert settings_from(connection(port=port)).where == "valkey://h:7000"
 
 
 def test_an_empty_option_of_a_url_is_not_given() -> None:
@@ -272,33 +290,23 @@ def test_durations_may_be_text() -> None:
     assert (found.connect_timeout, found.socket_timeout, found.confirm_timeout) == (0.5, 60, 2)
 
 
-@pytest.mark.parametrize(("given", "expected"), [*CONTRADICTIONS, *WRONG])
-def test_a_wrong_field_is_named_and_no_secret_is(given: dict[str, Any], expected: str) -> None:
-    wrong = connection(**{"login": "u", "password": "hunter2", **given})
-    with pytest.raises(ConfigurationError, match=rf"\Aconnection c: .*{expected}") as caught:
-        settings_from(wrong)
-    assert "hunter" not in str(caught.value)
-    assert caught.value.__cause__ is None
+def test_a_wrong_field_is_named_and_no_secret_is(subtests: pytest.Subtests) -> None:
+    for given, expected in (*CONTRADICTIONS, *WRONG):
+        with subtests.test(given=given):
+            wrong = connection(**{"login": "u", "password": "hunter2", **given})
+            with pytest.raises(ConfigurationError, match=rf"\Aconnection c: .*{expected}") as caught:
+                settings_from(wrong)
+            assert "hunter" not in str(caught.value)
+            assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("tsl", "use tls"),
-        ("Prefix", "use prefix"),
-        ("socket-timeout", "use socket_timeout"),
-        ("extra__glidemq__sentinel_pasword", "use sentinel_password"),
-        ("tls_ca_file", "use ca"),
-        ("ssl_ca_certs", "use ca"),
-        ("cluster", "use kind"),
-        ("username", "use the field login"),
-        ("password", "use the field password"),
-        ("colour", "the extras are prefix, kind"),
-    ],
-)
-def test_an_unknown_extra_is_refused_with_the_nearest_name(name: str, advice: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"connection c: extra '{name}' is unknown: {advice}"):
-        settings_from(connection(extra={"db": 1, name: "hunter2"}))
+def test_an_unknown_extra_is_refused_with_the_nearest_name(subtests: pytest.Subtests) -> None:
+    for name, advice in UNKNOWN_EXTRAS:
+        with (
+            subtests.test(name=name),
+            pytest.raises(ConfigurationError, match=f"connection c: extra '{name}' is unknown: {advice}"),
+        ):
+            settings_from(connection(extra={"db": 1, name: "hunter2"}))
 
 
 def test_the_end_of_a_password_is_not_shown_as_the_name_of_an_extra() -> None:

@@ -20,9 +20,10 @@ def dags_of(path: Path) -> dict[str, DAG]:
     return {value.dag_id: value for value in found.values() if isinstance(value, DAG)}
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_a_dag_file_imports_and_has_a_dag(path: Path) -> None:
-    assert runpy.run_path(str(path))
+def test_a_dag_file_imports_and_has_a_dag(subtests: pytest.Subtests) -> None:
+    for path in sorted(FOLDER.glob("*.py")):
+        with subtests.test(path=path):
+            assert runpy.run_path(str(path))
 
 
 def test_the_flights_run_as_one_task(monkeypatch: pytest.MonkeyPatch) -> None:

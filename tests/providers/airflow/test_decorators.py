@@ -24,6 +24,29 @@ Contexts = Callable[..., Any]
 HERE = decorated.__name__
 
 
+WRONG_ARGUMENTS: list[tuple[Callable[[], Any], str]] = [
+    (clean, "missing a required argument: 'month'"),
+    (lambda: clean(1, ctx=5), "unexpected keyword argument 'ctx'"),
+    (lambda: clean(1, colour=5), "unexpected keyword argument 'colour'"),
+    (lambda: step(1, spark=5), "unexpected keyword argument 'spark'"),
+    (lambda: same({1, 2}), "task same: .*is not JSON"),
+    (lambda: clean.override(job="x")(1), "multiple values for keyword argument 'job'|job"),
+    (lambda: clean.override(options={"attempts": 0})(1), "attempts"),
+    (lambda: clean.override(queue_name="a:b")(1), "queue name"),
+    (lambda: clean.expand(colour=[1]), "unexpected keyword argument 'colour'"),
+    (lambda: named.glidemq(plain)(1), "queue_name"),
+    (lambda: named.glidemq(queue_name="q")(lambda: 1), "is a lambda"),
+    (lambda: named.glidemq(lambda: 1), "is a lambda"),
+    (lambda: named.glidemq_spark(plain), r"must take \(spark, ctx, ...\)"),
+]
+
+WRONG_FUNCTIONS: list[tuple[Any, str]] = [
+    (named.glidemq, "data"),
+    (named.glidemq, "job"),
+    (named.glidemq_spark, "application"),
+]
+
+
 @pytest.fixture
 def serving(valkey: Valkey) -> Iterator[Worker]:
     """Runs functions of the module of the tests, and tells what a Spark step would get."""
@@ -153,27 +176,14 @@ def test_what_airflow_would_fill_in_must_be_passed(context: Contexts) -> None:
     assert node.data == {"callable": f"{HERE}:dated", "arguments": {"ds": "2026-01-01"}}
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (clean, "missing a required argument: 'month'"),
-        (lambda: clean(1, ctx=5), "unexpected keyword argument 'ctx'"),
-        (lambda: clean(1, colour=5), "unexpected keyword argument 'colour'"),
-        (lambda: step(1, spark=5), "unexpected keyword argument 'spark'"),
-        (lambda: same({1, 2}), "task same: .*is not JSON"),
-        (lambda: clean.override(job="x")(1), "multiple values for keyword argument 'job'|job"),
-        (lambda: clean.override(options={"attempts": 0})(1), "attempts"),
-        (lambda: clean.override(queue_name="a:b")(1), "queue name"),
-        (lambda: clean.expand(colour=[1]), "unexpected keyword argument 'colour'"),
-        (lambda: named.glidemq(plain)(1), "queue_name"),
-        (lambda: named.glidemq(queue_name="q")(lambda: 1), "is a lambda"),
-        (lambda: named.glidemq(lambda: 1), "is a lambda"),
-        (lambda: named.glidemq_spark(plain), r"must take \(spark, ctx, ...\)"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_when_the_dag_is_parsed(call: Callable[[], Any], why: str) -> None:
-    with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
-        call()
+def test_what_cannot_be_right_is_refused_when_the_dag_is_parsed(subtests: pytest.Subtests) -> None:
+    for call, why in WRONG_ARGUMENTS:
+        with (
+            subtests.test(call=call),
+            DAG("d", schedule=None),
+            pytest.raises((ValueError, TypeError), match=why),
+        ):
+            call()
 
 
 def test_a_name_that_stands_for_something_else_fails_for_good(
@@ -188,10 +198,10 @@ def test_a_name_that_stands_for_something_else_fails_for_good(
         assert producer.list() == []
 
 
-@pytest.mark.parametrize(
-    ("decorator", "name"),
-    [(named.glidemq, "data"), (named.glidemq, "job"), (named.glidemq_spark, "application")],
-)
-def test_what_the_function_itself_says_is_refused(decorator: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=f"{name} is not for a decorator"):
-        decorator(queue_name="q", **{name: "x"})
+def test_what_the_function_itself_says_is_refused(subtests: pytest.Subtests) -> None:
+    for decorator, name in WRONG_FUNCTIONS:
+        with (
+            subtests.test(decorator=decorator),
+            pytest.raises(TypeError, match=f"{name} is not for a decorator"),
+        ):
+            decorator(queue_name="q", **{name: "x"})

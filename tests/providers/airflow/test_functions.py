@@ -107,32 +107,35 @@ def _inner() -> Any:
     return nested
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda: None, "is a lambda, .*move it to the top level"),
-        (_inner(), "is defined inside another function, .*move it to the top level"),
-        (Group.method, "is a method"),
-        (Group().method, "is not a plain function"),
-        (functools.partial(clean, 1), "is not a plain function"),
-        (print, "is not a plain function"),
-        (Group, "is not a plain function"),
-        (yields, "yields; let it return"),
-        (rows, r"without names \(\*numbers\)"),
-        (only, "without names"),
-        (wants_all, r"wants Airflow's context \(\*\*context\), which a glide-mq worker does not have: pass"),
-        (asks, r"wants Airflow's context \(get_current_context\)"),
-    ],
-)
-def test_a_function_that_no_worker_could_call_is_refused_with_the_reason(function: Any, why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why):
-        NamedFunction.of(function)
+NOT_CALLABLE: list[tuple[Any, str]] = [
+    (lambda: None, "is a lambda, .*move it to the top level"),
+    (_inner(), "is defined inside another function, .*move it to the top level"),
+    (Group.method, "is a method"),
+    (Group().method, "is not a plain function"),
+    (functools.partial(clean, 1), "is not a plain function"),
+    (print, "is not a plain function"),
+    (Group, "is not a plain function"),
+    (yields, "yields; let it return"),
+    (rows, r"without names \(\*numbers\)"),
+    (only, "without names"),
+    (wants_all, r"wants Airflow's context \(\*\*context\), which a glide-mq worker does not have: pass"),
+    (asks, r"wants Airflow's context \(get_current_context\)"),
+]
 
 
-@pytest.mark.parametrize("function", [rows, careless])
-def test_a_spark_step_takes_the_session_and_the_context_first(function: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"must take \(spark, ctx, ...\)"):
-        NamedFunction.of(function, is_spark=True)
+def test_a_function_that_no_worker_could_call_is_refused_with_the_reason(subtests: pytest.Subtests) -> None:
+    for function, why in NOT_CALLABLE:
+        with subtests.test(function=function), pytest.raises(ConfigurationError, match=why):
+            NamedFunction.of(function)
+
+
+def test_a_spark_step_takes_the_session_and_the_context_first(subtests: pytest.Subtests) -> None:
+    for function in (rows, careless):
+        with (
+            subtests.test(function=function),
+            pytest.raises(ConfigurationError, match=r"must take \(spark, ctx, ...\)"),
+        ):
+            NamedFunction.of(function, is_spark=True)
 
 
 def test_values_of_the_context_must_be_passed() -> None:

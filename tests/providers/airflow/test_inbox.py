@@ -118,19 +118,19 @@ def nested(depth: int) -> Any:
     return [nested(depth - 1)] if depth else 1
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        ("x" * MAX_BYTES, "49,154 bytes of JSON"),
-        ({"n": [2**63]}, "more than 64 bits"),
-        (nested(60), "nested deeper than 50"),
-        ("\ud800", "is not JSON"),
-        ([float("nan")], "is not JSON"),
-    ],
-)
-async def test_what_airflow_cannot_store_is_refused_with_the_reason(data: Any, why: str) -> None:
-    with pytest.raises(Unrecoverable, match=why):
-        delivery(data)
+NOT_STORABLE: list[tuple[Any, str]] = [
+    ("x" * MAX_BYTES, "49,154 bytes of JSON"),
+    ({"n": [2**63]}, "more than 64 bits"),
+    (nested(60), "nested deeper than 50"),
+    ("\ud800", "is not JSON"),
+    ([float("nan")], "is not JSON"),
+]
+
+
+async def test_what_airflow_cannot_store_is_refused_with_the_reason(subtests: pytest.Subtests) -> None:
+    for data, why in NOT_STORABLE:
+        with subtests.test(data=data), pytest.raises(Unrecoverable, match=why):
+            delivery(data)
 
 
 async def test_what_airflow_can_store_is_taken() -> None:

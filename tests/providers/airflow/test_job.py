@@ -26,6 +26,22 @@ FLOW_ID = flow_id_for("d", "t", "r1")
 LONG = timedelta(seconds=20)
 
 
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"queue_name": "a:b"}, "queue name"),
+    ({"queue_name": 5.5}, "queue"),
+    ({"job": ""}, "name"),
+    ({"data": {1, 2}}, "is not JSON"),
+    ({"options": {"attempts": 0}}, "attempts"),
+    ({"options": {"color": 1}}, "color"),
+    ({"options": 5}, "task t: options must be JobOptions"),
+    ({"options": JobOptions(job_id="x")}, "job_id is set by the flow"),
+    ({"retention": "long"}, "retention must be"),
+    ({"retention": -1}, "retention must not be negative"),
+    ({"on_existing": "x"}, "on_existing"),
+    ({"lease": 1}, "lease"),
+]
+
+
 def job(name: str = "echo", data: Any = None, **kwargs: Any) -> GlideMQOperator:
     given: dict[str, Any] = {"task_id": "t", "deferrable": False, "defer_after": 0.0, "queue_name": QUEUE}
     return GlideMQOperator(**{**given, "job": name, "data": data, **kwargs})
@@ -139,35 +155,18 @@ class TestParameters:
         (node,) = made._described({}).nodes
         assert (node.queue, node.job, node.name) == ("20260101", "7", "7")
 
-    @pytest.mark.parametrize(
-        ("given", "why"),
-        [
-            ({"queue_name": "a:b"}, "queue name"),
-            ({"queue_name": 5.5}, "queue"),
-            ({"job": ""}, "name"),
-            ({"data": {1, 2}}, "is not JSON"),
-            ({"options": {"attempts": 0}}, "attempts"),
-            ({"options": {"color": 1}}, "color"),
-            ({"options": 5}, "task t: options must be JobOptions"),
-            ({"options": JobOptions(job_id="x")}, "job_id is set by the flow"),
-            ({"retention": "long"}, "retention must be"),
-            ({"retention": -1}, "retention must not be negative"),
-            ({"on_existing": "x"}, "on_existing"),
-            ({"lease": 1}, "lease"),
-        ],
-    )
-    def test_that_cannot_be_right_are_refused_when_the_dag_is_parsed(
-        self, given: dict[str, Any], why: str
-    ) -> None:
-        with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
-            job(**given)
-        with DAG("e", schedule=None) as dag:
-            pass
-        late = job()
-        late.dag = dag
-        late.options = {"attempts": 0}
-        with pytest.raises(ValueError, match=r"task t: .*attempts"):
-            late.resolve_template_files()
+    def test_that_cannot_be_right_are_refused_when_the_dag_is_parsed(self, subtests: pytest.Subtests) -> None:
+        for given, why in WRONG_OPTIONS:
+            with subtests.test(given=given):
+                with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
+                    job(**given)
+                with DAG("e", schedule=None) as dag:
+                    pass
+                late = job()
+                late.dag = dag
+                late.options = {"attempts": 0}
+                with pytest.raises(ValueError, match=r"task t: .*attempts"):
+                    late.resolve_template_files()
 
     def test_that_are_templates_or_come_from_other_tasks_are_not(self) -> None:
         with DAG("d", schedule=None):

@@ -14,6 +14,23 @@ from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 from glidemq_orchestrate.foundation.importing import importing
 
+URIS: list[tuple[str, Any, Any]] = [
+    ("glidemq://main/orders", {"jobs": "order"}, {"jobs": "order"}),
+    (
+        "glidemq://main/orders?jobs=order,bill",
+        {"interval": 9},
+        {"jobs": ["order", "bill"], "interval": 9},
+    ),
+]
+
+WRONG_URIS: list[str] = [
+    "glidemq://main",
+    "glidemq:///orders",
+    "glidemq://main/a/b",
+    "glidemq://main/a?x=1",
+    "kafka://a/b",
+]
+
 
 def by_queue(queue: str, **kwargs: Any) -> Any:
     with warnings.catch_warnings():
@@ -29,20 +46,11 @@ def test_the_scheme_makes_our_trigger() -> None:
     AssetWatcher(name="orders", trigger=made)
 
 
-@pytest.mark.parametrize(
-    ("uri", "kwargs", "expected"),
-    [
-        ("glidemq://main/orders", {"jobs": "order"}, {"jobs": "order"}),
-        (
-            "glidemq://main/orders?jobs=order,bill",
-            {"interval": 9},
-            {"jobs": ["order", "bill"], "interval": 9},
-        ),
-    ],
-)
-def test_the_older_form_by_uri_does_too(uri: str, kwargs: Any, expected: Any) -> None:
-    made = GlideMQMessageTrigger(queue_name="orders", glidemq_conn_id="main", **expected)
-    assert by_queue(uri, **kwargs).serialize() == made.serialize()
+def test_the_older_form_by_uri_does_too(subtests: pytest.Subtests) -> None:
+    for uri, kwargs, expected in URIS:
+        with subtests.test(uri=uri):
+            made = GlideMQMessageTrigger(queue_name="orders", glidemq_conn_id="main", **expected)
+            assert by_queue(uri, **kwargs).serialize() == made.serialize()
 
 
 def test_what_is_given_twice_is_refused() -> None:
@@ -57,13 +65,10 @@ def test_no_other_scheme_is_ours() -> None:
     assert provider.scheme_matches("glidemq")
 
 
-@pytest.mark.parametrize(
-    "uri",
-    ["glidemq://main", "glidemq:///orders", "glidemq://main/a/b", "glidemq://main/a?x=1", "kafka://a/b"],
-)
-def test_a_uri_of_another_form_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError, match="glidemq://CONNECTION/QUEUE"):
-        queue_address(uri)
+def test_a_uri_of_another_form_is_refused(subtests: pytest.Subtests) -> None:
+    for uri in WRONG_URIS:
+        with subtests.test(uri=uri), pytest.raises(ValueError, match="glidemq://CONNECTION/QUEUE"):
+            queue_address(uri)
 
 
 def test_an_asset_of_the_scheme_is_checked_by_airflow() -> None:

@@ -23,6 +23,17 @@ from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from tests.providers.airflow.conftest import QUEUE, Valkey
 from tests.providers.airflow.message_waits import add, received, states, trigger, until, until_states
 
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"queue_name": ""}, "queue_name must be"),
+    ({"jobs": []}, "jobs must be"),
+    ({"jobs": ["a", ""]}, "jobs must be"),
+    ({"batch_size": 0}, "1 to 500"),
+    ({"batch_size": 1.5}, "whole number"),
+    ({"interval": -1}, "interval must be"),
+    ({"until_run": 9}, "until_run must be at least 10"),
+    ({"glidemq_conn_id": None}, "glidemq_conn_id must be"),
+]
+
 
 async def test_without_streams_a_job_is_completed_a_while_after_its_event(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
@@ -168,22 +179,10 @@ async def test_a_connection_that_changes_is_taken_up(
         await running
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "why"),
-    [
-        ({"queue_name": ""}, "queue_name must be"),
-        ({"jobs": []}, "jobs must be"),
-        ({"jobs": ["a", ""]}, "jobs must be"),
-        ({"batch_size": 0}, "1 to 500"),
-        ({"batch_size": 1.5}, "whole number"),
-        ({"interval": -1}, "interval must be"),
-        ({"until_run": 9}, "until_run must be at least 10"),
-        ({"glidemq_conn_id": None}, "glidemq_conn_id must be"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(kwargs: dict[str, Any], why: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=why):
-        trigger(**kwargs)
+def test_what_cannot_be_right_is_refused(subtests: pytest.Subtests) -> None:
+    for kwargs, why in WRONG_ARGUMENTS:
+        with subtests.test(kwargs=kwargs), pytest.raises((ValueError, TypeError), match=why):
+            trigger(**kwargs)
 
 
 def test_equal_arguments_are_one_trigger() -> None:

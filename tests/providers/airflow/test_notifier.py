@@ -17,6 +17,17 @@ from tests.providers.airflow.conftest import QUEUE, FakeTask
 Contexts = Callable[..., Any]
 
 
+WRONG_ARGUMENTS: list[dict[str, Any]] = [
+    {"queue_name": "a:b"},
+    {"job": ""},
+    {"data": object()},
+    {"options": {"atempts": 3}},
+    {"options": 3},
+    {"once": ""},
+    {"once": 3},
+]
+
+
 def jobs(queue: Queue) -> list[tuple[str, Any]]:
     return [(job.name, job.data) for job in queue.get_jobs(JobState.WAITING)]
 
@@ -116,18 +127,7 @@ def test_what_a_dag_and_a_deadline_are_told() -> None:
     assert len(told({"exception": "x" * 5000})["exception"]) == 1000
 
 
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"queue_name": "a:b"},
-        {"job": ""},
-        {"data": object()},
-        {"options": {"atempts": 3}},
-        {"options": 3},
-        {"once": ""},
-        {"once": 3},
-    ],
-)
-def test_what_cannot_be_right_is_refused_while_the_dag_is_parsed(kwargs: dict[str, Any]) -> None:
-    with pytest.raises((GlideMQError, TypeError)):
-        GlideMQNotifier(**{"queue_name": QUEUE, "job": "alert", **kwargs})
+def test_what_cannot_be_right_is_refused_while_the_dag_is_parsed(subtests: pytest.Subtests) -> None:
+    for kwargs in WRONG_ARGUMENTS:
+        with subtests.test(kwargs=kwargs), pytest.raises((GlideMQError, TypeError)):
+            GlideMQNotifier(**{"queue_name": QUEUE, "job": "alert", **kwargs})

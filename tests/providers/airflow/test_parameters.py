@@ -21,6 +21,13 @@ from airflow_provider_glidemq.version_compat import configuration
 from glidemq_orchestrate.errors import GlideMQError
 from tests.providers.airflow.test_templates import one
 
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"flow_id": "x" * 257}, "flow id .* is not valid: use 1 to 256 characters"),
+    ({"flow_id": "a\nb"}, "flow id .* is not valid"),
+    ({"logging_interval": 1e300}, "logging_interval must be at least 0.001 seconds, and at most a year"),
+    ({"defer_after": float("nan")}, "defer_after must be at least 0 seconds"),
+]
+
 
 @pytest.mark.parametrize(("setting", "expected"), [(None, True), ("True", True), ("False", False)])
 def test_the_default_for_deferring_is_that_of_the_environment(
@@ -43,19 +50,12 @@ def test_default_args_reach_all_parameters() -> None:
     assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lease) == (7.0, False, 90)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"flow_id": "x" * 257}, "flow id .* is not valid: use 1 to 256 characters"),
-        ({"flow_id": "a\nb"}, "flow id .* is not valid"),
-        ({"logging_interval": 1e300}, "logging_interval must be at least 0.001 seconds, and at most a year"),
-        ({"defer_after": float("nan")}, "defer_after must be at least 0 seconds"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_at_parse_time(given: dict[str, Any], expected: str) -> None:
-    with pytest.raises((ValueError, GlideMQError), match=expected):
-        GlideMQFlowOperator(task_id="t", flow=one(), **given)
-    GlideMQFlowOperator(task_id="t", flow=one(), flow_id="{{ " + "x" * 300 + " }}")
+def test_what_cannot_be_right_is_refused_at_parse_time(subtests: pytest.Subtests) -> None:
+    for given, expected in WRONG_ARGUMENTS:
+        with subtests.test(given=given):
+            with pytest.raises((ValueError, GlideMQError), match=expected):
+                GlideMQFlowOperator(task_id="t", flow=one(), **given)
+            GlideMQFlowOperator(task_id="t", flow=one(), flow_id="{{ " + "x" * 300 + " }}")
 
 
 def test_durations_may_be_timedeltas_everywhere() -> None:

@@ -39,11 +39,12 @@ def test_the_package_name_and_version_are_those_of_the_distribution() -> None:
     assert place == f"{get_provider_info.__module__}:{get_provider_info.__qualname__}"
 
 
-@pytest.mark.parametrize("kind", ["hooks", "operators", "sensors", "triggers"])
-def test_every_named_module_imports(kind: str) -> None:
-    for entry in get_provider_info()[kind]:
-        for module in entry["python-modules"]:
-            importlib.import_module(module)
+def test_every_named_module_imports(subtests: pytest.Subtests) -> None:
+    for kind in ("hooks", "operators", "sensors", "triggers"):
+        with subtests.test(kind=kind):
+            for entry in get_provider_info()[kind]:
+                for module in entry["python-modules"]:
+                    importlib.import_module(module)
 
 
 def test_the_decorators_are_those_of_task() -> None:

@@ -42,6 +42,14 @@ LISTS = (
 )
 
 
+ROWS: list[tuple[str, list[str]]] = [
+    ("triggers", [f"triggers.{name}" for name in ("glidemq", "messages", "node", "queue")]),
+    ("notifications", ["notifications.glidemq.GlideMQNotifier"]),
+    ("queues", ["queues.glidemq.GlideMQMessageQueueProvider"]),
+    ("links", ["links.glidemq.GlideMQLink"]),
+]
+
+
 @cache
 def shown() -> dict[str, Any]:
     done = subprocess.run(
@@ -83,16 +91,9 @@ def test_hooks_shows_the_connection_type() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "names"),
-    [
-        ("triggers", [f"triggers.{name}" for name in ("glidemq", "jobs", "messages", "queues")]),
-        ("notifications", ["notifications.glidemq.GlideMQNotifier"]),
-        ("queues", ["queues.glidemq.GlideMQMessageQueueProvider"]),
-        ("links", ["links.glidemq.GlideMQLink"]),
-    ],
-)
-def test_the_other_lists_show_each_of_ours(command: str, names: list[str]) -> None:
-    text = json.dumps(ours(command))
-    for name in names:
-        assert f"{OURS}.{name}" in text, text
+def test_the_other_lists_show_each_of_ours(subtests: pytest.Subtests) -> None:
+    for command, names in ROWS:
+        with subtests.test(command=command):
+            text = json.dumps(ours(command))
+            for name in names:
+                assert f"{OURS}.{name}" in text, text

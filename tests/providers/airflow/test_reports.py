@@ -33,6 +33,14 @@ Contexts = Callable[..., Any]
 ONE = NodeStatus("a", "q", "j-a", "job", (), JobState.ACTIVE, 1, "", None, None, None)
 
 
+PROGRESS: list[tuple[Any, str]] = [
+    ({"stages_done": 1, "ui": "http://x"}, "[a] stages_done 1, ui http://x"),
+    (50, "[a] progress 50"),
+    ("half\n", "[a] progress half\\n"),
+    ([1, 2], "[a] progress [1, 2]"),
+]
+
+
 class Logged:
     """Nodes that log, and what is shown of it."""
 
@@ -131,23 +139,16 @@ class TestLines:
         assert len(second) < 1_100
         assert third == "[a] tab\t100 % {} %s"
 
-    @pytest.mark.parametrize(
-        ("progress", "shown"),
-        [
-            ({"stages_done": 1, "ui": "http://x"}, "[a] stages_done 1, ui http://x"),
-            (50, "[a] progress 50"),
-            ("half\n", "[a] progress half\\n"),
-            ([1, 2], "[a] progress [1, 2]"),
-        ],
-    )
-    def test_progress_is_shown_when_it_changes(self, progress: Any, shown: str) -> None:
-        logged = Logged(logs=False)
-        logged.add("a", 1)
-        node = replace(ONE, progress=progress)
-        assert logged.look(ONE) == []
-        assert logged.look(node) == [shown]
-        assert logged.look(node) == []
-        assert logged.reports.due([node]) == {}
+    def test_progress_is_shown_when_it_changes(self, subtests: pytest.Subtests) -> None:
+        for progress, shown in PROGRESS:
+            with subtests.test(progress=progress):
+                logged = Logged(logs=False)
+                logged.add("a", 1)
+                node = replace(ONE, progress=progress)
+                assert logged.look(ONE) == []
+                assert logged.look(node) == [shown]
+                assert logged.look(node) == []
+                assert logged.reports.due([node]) == {}
 
 
 @pytest.fixture

@@ -26,6 +26,14 @@ from tests.providers.airflow.conftest import Valkey, chain
 Contexts = Callable[..., Any]
 
 
+WRONG_NAMES_OF_FLOWS: list[dict[str, str]] = [
+    {"flow_id": "f", "external_dag_id": "d"},
+    {"external_dag_id": "d"},
+    {"external_dag_id": "d", "external_task_id": "t"},
+    {},
+]
+
+
 def sensor(**kwargs: Any) -> GlideMQFlowSensor:
     if "external_dag_id" not in kwargs:
         kwargs.setdefault("flow_id", "f")
@@ -206,18 +214,10 @@ def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
         sensor().execute_complete(context(), {"status": "error", "flow_id": "f", "reason": "why not"})
 
 
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"flow_id": "f", "external_dag_id": "d"},
-        {"external_dag_id": "d"},
-        {"external_dag_id": "d", "external_task_id": "t"},
-        {},
-    ],
-)
-def test_the_flow_is_named_in_one_way_only(kwargs: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="give either flow_id or"):
-        GlideMQFlowSensor(task_id="s", **kwargs)  # type: ignore[arg-type]
+def test_the_flow_is_named_in_one_way_only(subtests: pytest.Subtests) -> None:
+    for kwargs in WRONG_NAMES_OF_FLOWS:
+        with subtests.test(kwargs=kwargs), pytest.raises(ValueError, match="give either flow_id or"):
+            GlideMQFlowSensor(task_id="s", **kwargs)  # type: ignore[arg-type]
 
 
 def test_an_unknown_state_is_refused_when_the_dag_is_parsed() -> None:

@@ -227,22 +227,22 @@ def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
 # -- in a DAG -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("made", "why"),
-    [
-        (lambda: job_sensor(""), "job_id must be a text"),
-        (lambda: job_sensor(queue_name=None), "queue_name must be a text"),
-        (lambda: job_sensor(allowed_states=["done"]), "of completed, failed; got done"),
-        (lambda: job_sensor(allowed_states=[]), "got none"),
-        (lambda: job_sensor(deferrable="no"), "deferrable must be"),
-        (queue_sensor, "give either a condition"),
-        (lambda: queue_sensor(condition="served", jobs="echo"), "jobs must be a list"),
-        (lambda: queue_sensor(at_least=1, states="failed"), "states must be a list"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_while_the_dag_is_parsed(made: Callable[[], Any], why: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=why):
-        made()
+WRONG_ARGUMENTS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: job_sensor(""), "job_id must be a text"),
+    (lambda: job_sensor(queue_name=None), "queue_name must be a text"),
+    (lambda: job_sensor(allowed_states=["done"]), "of completed, failed; got done"),
+    (lambda: job_sensor(allowed_states=[]), "got none"),
+    (lambda: job_sensor(deferrable="no"), "deferrable must be"),
+    (queue_sensor, "give either a condition"),
+    (lambda: queue_sensor(condition="served", jobs="echo"), "jobs must be a list"),
+    (lambda: queue_sensor(at_least=1, states="failed"), "states must be a list"),
+]
+
+
+def test_what_cannot_be_right_is_refused_while_the_dag_is_parsed(subtests: pytest.Subtests) -> None:
+    for made, why in WRONG_ARGUMENTS:
+        with subtests.test(made=made), pytest.raises((ValueError, TypeError), match=why):
+            made()
 
 
 def test_its_fields_are_templated_and_mapped(queue: Queue, worker: Worker, context: Contexts) -> None:

@@ -28,6 +28,14 @@ FLOW_ID = flow_id_for("d", "t", "r1")
 FORGING = "no\n2026-01-01 ERROR all \x1b[31mis lost"
 
 
+REASONS: list[Exception] = [
+    GlideMQFlowFailed("f", [FailedNode("a", "j", FORGING, 1)]),
+    GlideMQFlowCancelled("f", FORGING),
+    GlideMQJobFailed("q", "j", FORGING),
+    GlideMQNodeFailed("a", FORGING),
+]
+
+
 def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> None:
     quiet, now, looked = Silence(), 0.0, list[float]()
     while now < 5_000:
@@ -71,19 +79,11 @@ def test_what_a_worker_logs_in_one_go_keeps_its_lines_and_forges_none() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "raised",
-    [
-        GlideMQFlowFailed("f", [FailedNode("a", "j", FORGING, 1)]),
-        GlideMQFlowCancelled("f", FORGING),
-        GlideMQJobFailed("q", "j", FORGING),
-        GlideMQNodeFailed("a", FORGING),
-    ],
-    ids=lambda raised: type(raised).__name__,
-)
-def test_a_reason_forges_no_line(raised: Exception) -> None:
-    assert "\n    2026-01-01 ERROR all \\x1b[31mis lost" in str(raised)
-    assert FORGING not in str(raised)
+def test_a_reason_forges_no_line(subtests: pytest.Subtests) -> None:
+    for raised in REASONS:
+        with subtests.test(raised=raised):
+            assert "\n    2026-01-01 ERROR all \\x1b[31mis lost" in str(raised)
+            assert FORGING not in str(raised)
 
 
 @pytest.mark.parametrize("where", ["worker", "trigger"])

@@ -16,6 +16,19 @@ from tests.providers.airflow.conftest import DAY, QUEUE, Valkey, run_mapped
 Contexts = Callable[..., Any]
 
 
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"application": "steps.py"}, "task t: application 'steps.py' is not package.module:function"),
+    ({"application": "/jobs/etl.jar"}, "is not package.module:function"),
+    ({"application": 5}, "is not package.module:function"),
+    ({"arguments": [1]}, "arguments must be a dict, got list"),
+    ({"arguments": {"a": {1}}}, "is not JSON"),
+    ({"conf": "x"}, "conf must be a dict, got str"),
+    ({"lineage": "x"}, "lineage must be a dict, got str"),
+    ({"options": {"attempts": 0}}, "attempts"),
+    ({"queue_name": "a:b"}, "queue name"),
+]
+
+
 def step(**kwargs: Any) -> GlideMQSparkOperator:
     given: dict[str, Any] = {"task_id": "t", "deferrable": False, "application": "mypackage.steps:clean"}
     return GlideMQSparkOperator(**{**given, **kwargs})
@@ -62,23 +75,14 @@ def test_the_application_may_be_a_template_and_all_may_come_from_other_tasks() -
     assert (node.name, node.queue) == ("c", "q-2026-01-01")
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"application": "steps.py"}, "task t: application 'steps.py' is not package.module:function"),
-        ({"application": "/jobs/etl.jar"}, "is not package.module:function"),
-        ({"application": 5}, "is not package.module:function"),
-        ({"arguments": [1]}, "arguments must be a dict, got list"),
-        ({"arguments": {"a": {1}}}, "is not JSON"),
-        ({"conf": "x"}, "conf must be a dict, got str"),
-        ({"lineage": "x"}, "lineage must be a dict, got str"),
-        ({"options": {"attempts": 0}}, "attempts"),
-        ({"queue_name": "a:b"}, "queue name"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_when_the_dag_is_parsed(given: dict[str, Any], why: str) -> None:
-    with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
-        step(**given)
+def test_what_cannot_be_right_is_refused_when_the_dag_is_parsed(subtests: pytest.Subtests) -> None:
+    for given, why in WRONG_ARGUMENTS:
+        with (
+            subtests.test(given=given),
+            DAG("d", schedule=None),
+            pytest.raises((ValueError, TypeError), match=why),
+        ):
+            step(**given)
 
 
 def test_what_rendering_shows_to_be_wrong_fails_for_good(context: Contexts) -> None:

@@ -110,25 +110,35 @@ class TestRendering:
         spec = FlowSpec("x", [FlowNode("a", queue="q", job="j", data={"x": [1, "y"]})])
         assert rendered(spec) is spec
 
-    @pytest.mark.parametrize("form", ["spec", "dict"])
-    def test_gives_data_native_types_and_names_text_where_the_dag_is_native(self, form: str) -> None:
-        data = {"n": "{{ params.n }}", "none": "{{ params.none }}", "list": "{{ [1, ds] }}", "t": "x{{ ds }}"}
-        flow: Any = one(data, options={"priority": "{{ params.n }}", "ordering": {"key": "{{ params.n }}"}})
-        flow |= {"name": "{{ ds_nodash }}", "labels": {"n": "{{ params.n }}"}}
-        if form == "spec":
-            options = JobOptions(ordering=Ordering("{{ params.n }}"))
-            flow = FlowSpec(
-                "{{ ds_nodash }}",
-                [FlowNode("only", queue=QUEUE, job="echo", data=data, options=options)],
-                labels={"n": "{{ params.n }}"},
-            )
-        found = rendered(flow, native=True)
-        spec = found if form == "spec" else FlowSpec.from_dict(found)
-        assert (spec.name, spec.labels) == ("20260101", {"n": "3"})
-        (node,) = spec.nodes
-        assert node.data == {"n": 3, "none": None, "list": [1, "2026-01-01"], "t": "x2026-01-01"}
-        assert node.options.ordering == Ordering("3")
-        assert form == "spec" or node.options.priority == 3
+    def test_gives_data_native_types_and_names_text_where_the_dag_is_native(
+        self, subtests: pytest.Subtests
+    ) -> None:
+        for form in ("spec", "dict"):
+            with subtests.test(form=form):
+                data = {
+                    "n": "{{ params.n }}",
+                    "none": "{{ params.none }}",
+                    "list": "{{ [1, ds] }}",
+                    "t": "x{{ ds }}",
+                }
+                flow: Any = one(
+                    data, options={"priority": "{{ params.n }}", "ordering": {"key": "{{ params.n }}"}}
+                )
+                flow |= {"name": "{{ ds_nodash }}", "labels": {"n": "{{ params.n }}"}}
+                if form == "spec":
+                    options = JobOptions(ordering=Ordering("{{ params.n }}"))
+                    flow = FlowSpec(
+                        "{{ ds_nodash }}",
+                        [FlowNode("only", queue=QUEUE, job="echo", data=data, options=options)],
+                        labels={"n": "{{ params.n }}"},
+                    )
+                found = rendered(flow, native=True)
+                spec = found if form == "spec" else FlowSpec.from_dict(found)
+                assert (spec.name, spec.labels) == ("20260101", {"n": "3"})
+                (node,) = spec.nodes
+                assert node.data == {"n": 3, "none": None, "list": [1, "2026-01-01"], "t": "x2026-01-01"}
+                assert node.options.ordering == Ordering("3")
+                assert form == "spec" or node.options.priority == 3
 
     def test_of_whole_parts_of_a_dict(self) -> None:
         flow = {"name": "x", "nodes": "{{ [{'name': 'a', 'queue': 'q', 'job': 'j', 'data': params.n}] }}"}
@@ -176,21 +186,23 @@ class TestRendering:
         task.render_template_fields({**DAY, "dag": dag})  # type: ignore[typeddict-item]
         assert json.loads(json.dumps(task.data)) == {"made": expected}
 
-    @pytest.mark.parametrize("mapped", [False, True])
-    def test_what_another_task_gives_is_not_rendered_again(self, *, mapped: bool) -> None:
-        class Output(ResolveMixin):
-            def iter_references(self) -> Any:
-                return ()
+    def test_what_another_task_gives_is_not_rendered_again(self, subtests: pytest.Subtests) -> None:
+        for mapped in (False, True):
+            with subtests.test(mapped=mapped):
 
-            def resolve(self, context: Any) -> Any:
-                return {"text": "{{ ds }}"}
+                class Output(ResolveMixin):
+                    def iter_references(self) -> Any:
+                        return ()
 
-        given = Output().resolve(None) if mapped else Output()
-        with DAG("d", schedule=None):
-            task = GlideMQFlowOperator(task_id="t", flow=one())
-        seen = {id(given)} if mapped else None
-        found = task.render_template({"x": given}, dict(DAY), None, seen)  # type: ignore[arg-type]
-        assert found == {"x": {"text": "{{ ds }}"}}
+                    def resolve(self, context: Any) -> Any:
+                        return {"text": "{{ ds }}"}
+
+                given = Output().resolve(None) if mapped else Output()
+                with DAG("d", schedule=None):
+                    task = GlideMQFlowOperator(task_id="t", flow=one())
+                seen = {id(given)} if mapped else None
+                found = task.render_template({"x": given}, dict(DAY), None, seen)  # type: ignore[arg-type]
+                assert found == {"x": {"text": "{{ ds }}"}}
 
 
 YAML = """\
@@ -256,23 +268,48 @@ def flow_of(nodes: list[tuple[str, list[str]]], *, as_spec: bool) -> Any:
     }
 
 
-class TestRefusedWhenTheDagIsParsed:
-    @pytest.mark.parametrize("as_spec", [False, True])
-    @pytest.mark.parametrize("kind", BAD)
-    def test_a_graph_that_cannot_run(self, kind: str, *, as_spec: bool) -> None:
-        nodes, why = BAD[kind]
-        with DAG("d", schedule=None), pytest.raises(ValueError, match=f"(?s)task t: .*({why})"):
-            GlideMQFlowOperator(task_id="t", flow=flow_of(nodes, as_spec=as_spec))
+WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
+    ({"flow": one({1, 2})}, "is not JSON"),
+    ({"flow": one(after="only")}, "after"),
+    ({"flow": {**one(), "color": 1}}, "color"),
+    ({"flow": one(options={"attempts": "many"})}, "attempts"),
+    ({"flow": FlowSpec("x", [FlowNode("a", queue="q", job=5)])}, "job"),  # type: ignore[arg-type]
+    ({"flow": FlowSpec("x", ["a"])}, "nodes must be"),  # type: ignore[list-item]
+    ({"flow": "neither"}, "neither a flow file"),
+    ({"flow": "a-b:c"}, "no such function"),
+    ({"flow": 5}, "flow must be a dict"),
+    ({"flow_kwargs": 5}, "flow_kwargs must be a dict"),
+    ({"flow_id": 5}, "flow_id must be a string"),
+    ({"on_existing": "again"}, "on_existing must be None or one of attach"),
+    ({"defer_after": "3"}, "defer_after must be a timedelta or a number"),
+    ({"poll_interval": 0}, "poll_interval must be at least"),
+    ({"deferrable": "yes"}, "deferrable must be True or False"),
+    ({"require_workers": None}, "require_workers must be True or False"),
+    ({"glidemq_conn_id": None}, "glidemq_conn_id must be a string"),
+]
 
-    @pytest.mark.parametrize("as_spec", [False, True])
-    def test_not_what_only_rendering_tells(self, *, as_spec: bool) -> None:
-        graphs: list[list[tuple[str, list[str]]]] = [
-            [("a", ["b-{{ ds }}"]), ("b-2026-01-01", [])],
-            [("a", ["b-2026-01-01"]), ("b-{{ ds }}", [])],
-            [("a-{{ ds }}", []), ("a-{{ ds_nodash }}", [])],
-        ]
-        for nodes in graphs:
-            rendered(flow_of(nodes, as_spec=as_spec))
+
+class TestRefusedWhenTheDagIsParsed:
+    def test_a_graph_that_cannot_run(self, subtests: pytest.Subtests) -> None:
+        for as_spec in (False, True):
+            for kind, (nodes, why) in BAD.items():
+                with (
+                    subtests.test(as_spec=as_spec, kind=kind),
+                    DAG("d", schedule=None),
+                    pytest.raises(ValueError, match=f"(?s)task t: .*({why})"),
+                ):
+                    GlideMQFlowOperator(task_id="t", flow=flow_of(nodes, as_spec=as_spec))
+
+    def test_not_what_only_rendering_tells(self, subtests: pytest.Subtests) -> None:
+        for as_spec in (False, True):
+            with subtests.test(as_spec=as_spec):
+                graphs: list[list[tuple[str, list[str]]]] = [
+                    [("a", ["b-{{ ds }}"]), ("b-2026-01-01", [])],
+                    [("a", ["b-2026-01-01"]), ("b-{{ ds }}", [])],
+                    [("a-{{ ds }}", []), ("a-{{ ds_nodash }}", [])],
+                ]
+                for nodes in graphs:
+                    rendered(flow_of(nodes, as_spec=as_spec))
 
     def test_not_fields_that_are_templates(self) -> None:
         node = {
@@ -304,31 +341,14 @@ class TestRefusedWhenTheDagIsParsed:
             third = GlideMQFlowOperator(task_id="c", flow=output, flow_kwargs=output, flow_id=output)
         assert second.upstream_task_ids == third.upstream_task_ids == {"a"}
 
-    @pytest.mark.parametrize(
-        ("given", "why"),
-        [
-            ({"flow": one({1, 2})}, "is not JSON"),
-            ({"flow": one(after="only")}, "after"),
-            ({"flow": {**one(), "color": 1}}, "color"),
-            ({"flow": one(options={"attempts": "many"})}, "attempts"),
-            ({"flow": FlowSpec("x", [FlowNode("a", queue="q", job=5)])}, "job"),  # type: ignore[arg-type]
-            ({"flow": FlowSpec("x", ["a"])}, "nodes must be"),  # type: ignore[list-item]
-            ({"flow": "neither"}, "neither a flow file"),
-            ({"flow": "a-b:c"}, "no such function"),
-            ({"flow": 5}, "flow must be a dict"),
-            ({"flow_kwargs": 5}, "flow_kwargs must be a dict"),
-            ({"flow_id": 5}, "flow_id must be a string"),
-            ({"on_existing": "again"}, "on_existing must be None or one of attach"),
-            ({"defer_after": "3"}, "defer_after must be a timedelta or a number"),
-            ({"poll_interval": 0}, "poll_interval must be at least"),
-            ({"deferrable": "yes"}, "deferrable must be True or False"),
-            ({"require_workers": None}, "require_workers must be True or False"),
-            ({"glidemq_conn_id": None}, "glidemq_conn_id must be a string"),
-        ],
-    )
-    def test_wrong_types(self, given: dict[str, Any], why: str) -> None:
-        with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
-            GlideMQFlowOperator(task_id="t", **{"flow": one(), **given})
+    def test_wrong_types(self, subtests: pytest.Subtests) -> None:
+        for given, why in WRONG_TYPES:
+            with (
+                subtests.test(given=given),
+                DAG("d", schedule=None),
+                pytest.raises((ValueError, TypeError), match=why),
+            ):
+                GlideMQFlowOperator(task_id="t", **{"flow": one(), **given})
 
     @pytest.mark.parametrize(
         ("text", "why"),

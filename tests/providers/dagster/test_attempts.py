@@ -47,30 +47,31 @@ DATA: dict[str, Any] = {
 }
 
 
+REPORTS: list[tuple[str, str]] = [
+    ("STEP_START 20, STEP_OUTPUT 20, STEP_SUCCESS 20", "111"),
+    ("STEP_START 20, STEP_UP_FOR_RETRY 20, STEP_RESTARTED 30, STEP_SUCCESS 30", "1111"),
+    ("STEP_START 20, STEP_UP_FOR_RETRY 1, STEP_FAILURE 20, STEP_RESTARTED 30, STEP_SUCCESS 30", "11011"),
+    ("STEP_START 20, STEP_UP_FOR_RETRY 1, STEP_RESTARTED 30, STEP_SUCCESS 20, STEP_FAILURE 30", "11101"),
+    ("STEP_START 20, STEP_FAILURE 1, STEP_OUTPUT 20, STEP_SUCCESS 20", "1100"),
+    ("STEP_START 20, STEP_SUCCESS 20, STEP_FAILURE 1", "110"),
+    ("STEP_UP_FOR_RETRY 1, STEP_RESTARTED 30, STEP_SUCCESS 30", "111"),
+    ("STEP_START 20, STEP_UP_FOR_RETRY 1, STEP_RESTARTED 20, STEP_SUCCESS 20", "1111"),
+]
+
+
 def event(kind: str, pid: int, step: str = "a") -> DagsterEvent:
     return DagsterEvent(
         DagsterEventType[kind].value, "job", step_key=step, pid=pid, event_specific_data=DATA.get(kind)
     )
 
 
-@pytest.mark.parametrize(
-    ("log", "counting"),
-    [
-        ("STEP_START 20, STEP_OUTPUT 20, STEP_SUCCESS 20", "111"),
-        ("STEP_START 20, STEP_UP_FOR_RETRY 20, STEP_RESTARTED 30, STEP_SUCCESS 30", "1111"),
-        ("STEP_START 20, STEP_UP_FOR_RETRY 1, STEP_FAILURE 20, STEP_RESTARTED 30, STEP_SUCCESS 30", "11011"),
-        ("STEP_START 20, STEP_UP_FOR_RETRY 1, STEP_RESTARTED 30, STEP_SUCCESS 20, STEP_FAILURE 30", "11101"),
-        ("STEP_START 20, STEP_FAILURE 1, STEP_OUTPUT 20, STEP_SUCCESS 20", "1100"),
-        ("STEP_START 20, STEP_SUCCESS 20, STEP_FAILURE 1", "110"),
-        ("STEP_UP_FOR_RETRY 1, STEP_RESTARTED 30, STEP_SUCCESS 30", "111"),
-        ("STEP_START 20, STEP_UP_FOR_RETRY 1, STEP_RESTARTED 20, STEP_SUCCESS 20", "1111"),
-    ],
-)
-def test_only_what_the_attempt_of_its_time_writes_counts(log: str, counting: str) -> None:
-    attempts = Attempts()
-    events = [event(kind, int(pid)) for kind, pid in map(str.split, log.split(","))]
-    assert "".join(str(int(attempts.counts(one))) for one in events) == counting
-    assert attempts.counts(event("STEP_START", FIRST, "b"))
+def test_only_what_the_attempt_of_its_time_writes_counts(subtests: pytest.Subtests) -> None:
+    for log, counting in REPORTS:
+        with subtests.test(log=log):
+            attempts = Attempts()
+            events = [event(kind, int(pid)) for kind, pid in map(str.split, log.split(","))]
+            assert "".join(str(int(attempts.counts(one))) for one in events) == counting
+            assert attempts.counts(event("STEP_START", FIRST, "b"))
 
 
 @pytest.fixture

@@ -157,48 +157,47 @@ def test_partitions_of_a_backfill_may_be_one_flow(
     assert instance.get_materialized_partitions(dg.AssetKey("report")) == {"mon", "tue"}
 
 
-@pytest.mark.parametrize(
-    ("steps", "more", "error", "told"),
-    [
-        ([step("a", "b"), step("b", "a")], {}, CycleError, "a -> b -> a|b -> a -> b"),
-        ([step("a", "b")], {}, UnknownDependency, "b"),
-        ([step("a", options={"attempt": 3})], {}, InvalidFlow, "nodes.0.options.attempt"),
-        (
-            [step("a", assets=[{"key": "x"}, {"key": "y"}])],
-            {},
-            ConfigurationError,
-            "step a of flow night has 2 assets",
-        ),
-        ([step("a", checks=[{"step": "b"}])], {}, ConfigurationError, "has no node b"),
-        (
-            [step("a")],
-            {"partition_field": "day"},
-            ConfigurationError,
-            "none of its assets has a partitions_def",
-        ),
-        (
-            [
-                step("a", assets=[{"key": "a", "partitions_def": DAYS}]),
-                step("b", assets=[{"key": "b", "partitions_def": {**DAYS, "partition_keys": ["wed"]}}]),
-            ],
-            {},
-            ConfigurationError,
-            "must have the same partitions",
-        ),
-        (
-            [step("a", data=3, assets=[{"key": "a", "partitions_def": DAYS}])],
-            {"partition_field": "day"},
-            ConfigurationError,
-            "the data of step a must be a mapping",
-        ),
-    ],
-)
-def test_a_flow_that_cannot_run_is_one_sentence_at_load_time(
-    steps: list[dict[str, Any]], more: dict[str, Any], error: type[Exception], told: str
-) -> None:
-    with pytest.raises(error, match=told) as caught:
-        definitions(steps, **more)
-    assert "\n" not in str(caught.value)
+WRONG_FLOWS: list[tuple[list[dict[str, Any]], dict[str, Any], type[Exception], str]] = [
+    ([step("a", "b"), step("b", "a")], {}, CycleError, "a -> b -> a|b -> a -> b"),
+    ([step("a", "b")], {}, UnknownDependency, "b"),
+    ([step("a", options={"attempt": 3})], {}, InvalidFlow, "nodes.0.options.attempt"),
+    (
+        [step("a", assets=[{"key": "x"}, {"key": "y"}])],
+        {},
+        ConfigurationError,
+        "step a of flow night has 2 assets",
+    ),
+    ([step("a", checks=[{"step": "b"}])], {}, ConfigurationError, "has no node b"),
+    (
+        [step("a")],
+        {"partition_field": "day"},
+        ConfigurationError,
+        "none of its assets has a partitions_def",
+    ),
+    (
+        [
+            step("a", assets=[{"key": "a", "partitions_def": DAYS}]),
+            step("b", assets=[{"key": "b", "partitions_def": {**DAYS, "partition_keys": ["wed"]}}]),
+        ],
+        {},
+        ConfigurationError,
+        "must have the same partitions",
+    ),
+    (
+        [step("a", data=3, assets=[{"key": "a", "partitions_def": DAYS}])],
+        {"partition_field": "day"},
+        ConfigurationError,
+        "the data of step a must be a mapping",
+    ),
+]
+
+
+def test_a_flow_that_cannot_run_is_one_sentence_at_load_time(subtests: pytest.Subtests) -> None:
+    for steps, more, error, told in WRONG_FLOWS:
+        with subtests.test(steps=steps):
+            with pytest.raises(error, match=told) as caught:
+                definitions(steps, **more)
+            assert "\n" not in str(caught.value)
 
 
 def test_loading_definitions_connects_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,13 @@ from glidemq_orchestrate import JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from tests.providers.dagster.sensing import Ticks
 
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({}, "has no bound"),
+    ({"at_least": 1, "job": None}, "asks for nothing"),
+    ({"at_least": 1, "states": "waiting"}, "states of sensor deep"),
+    ({"at_least": 1, "states": ["waiting-children"]}, "states of sensor deep"),
+]
+
 
 @dg.job
 def target() -> None:
@@ -93,18 +100,10 @@ def test_the_request_gets_the_number_of_jobs_in_the_chosen_states(
     assert [run.run_config for run in ticks.tick().run_requests or []] == [{"number": 2}]
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({}, "has no bound"),
-        ({"at_least": 1, "job": None}, "asks for nothing"),
-        ({"at_least": 1, "states": "waiting"}, "states of sensor deep"),
-        ({"at_least": 1, "states": ["waiting-children"]}, "states of sensor deep"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_at_load_time(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        sensor(**options)
+def test_what_cannot_be_right_is_refused_at_load_time(subtests: pytest.Subtests) -> None:
+    for options, told in WRONG_ARGUMENTS:
+        with subtests.test(options=options), pytest.raises(ConfigurationError, match=told):
+            sensor(**options)
 
 
 def test_a_cursor_that_is_none_of_its_own_is_refused(

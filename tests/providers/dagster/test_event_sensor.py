@@ -14,6 +14,13 @@ from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from tests.conftest import Eventually, RunWorker
 from tests.providers.dagster.sensing import Ticks, trim_events
 
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"job": None}, "asks for nothing"),
+    ({"queue": "a:b"}, "queue"),
+    ({"kinds": "completed"}, "kinds"),
+    ({"max_requests": 0}, "max_requests"),
+]
+
 
 @dg.job
 def target() -> None:
@@ -192,15 +199,7 @@ def test_a_cursor_that_is_none_of_its_own_is_refused(
         ticks.tick()
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"job": None}, "asks for nothing"),
-        ({"queue": "a:b"}, "queue"),
-        ({"kinds": "completed"}, "kinds"),
-        ({"max_requests": 0}, "max_requests"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_at_load_time(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        sensor(**options)
+def test_what_cannot_be_right_is_refused_at_load_time(subtests: pytest.Subtests) -> None:
+    for options, told in WRONG_ARGUMENTS:
+        with subtests.test(options=options), pytest.raises(ConfigurationError, match=told):
+            sensor(**options)

@@ -23,6 +23,14 @@ from tests.server.node_worker import NodeWorker
 PARTS = dg.DynamicPartitionsDefinition(name="flows")
 
 
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"job": None}, "asks for nothing"),
+    ({"queues": "etl"}, "queues of sensor ended must be a list"),
+    ({"queues": []}, "queues of sensor ended must be a list"),
+    ({"states": ["running"]}, "states of sensor ended"),
+]
+
+
 @dg.asset(partitions_def=PARTS)
 def taken() -> None:
     pass
@@ -339,18 +347,10 @@ def test_a_cursor_that_is_none_of_its_own_is_refused(
         ticks.tick()
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"job": None}, "asks for nothing"),
-        ({"queues": "etl"}, "queues of sensor ended must be a list"),
-        ({"queues": []}, "queues of sensor ended must be a list"),
-        ({"states": ["running"]}, "states of sensor ended"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_at_load_time(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        sensor(**options)
+def test_what_cannot_be_right_is_refused_at_load_time(subtests: pytest.Subtests) -> None:
+    for options, told in WRONG_ARGUMENTS:
+        with subtests.test(options=options), pytest.raises(ConfigurationError, match=told):
+            sensor(**options)
 
 
 def test_a_queue_that_nobody_has_used_has_no_flows(

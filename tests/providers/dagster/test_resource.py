@@ -26,6 +26,14 @@ RunWorker = Callable[..., Any]
 ONE = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=7)])
 
 
+FAILURES: list[tuple[GlideMQError, bool]] = [
+    (ConnectionFailed("away"), True),
+    (NotConfirmed("late"), True),
+    (QueueNotServed(["etl"]), True),
+    (FlowFailed("f", []), False),
+]
+
+
 def run_op(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, body: Callable[..., Any], **kw: Any
 ) -> dg.ExecuteInProcessResult:
@@ -203,20 +211,11 @@ def test_an_absent_server_is_a_failure_of_the_step(instance: dg.DagsterInstance)
     assert failure.metadata["glidemq/error"].value == "ConnectionFailed"
 
 
-@pytest.mark.parametrize(
-    ("error", "retries"),
-    [
-        (ConnectionFailed("away"), True),
-        (NotConfirmed("late"), True),
-        (QueueNotServed(["etl"]), True),
-        (FlowFailed("f", []), False),
-    ],
-)
-def test_a_failure_may_be_retried_as_the_error_says_unless_set_otherwise(
-    error: GlideMQError, *, retries: bool
-) -> None:
-    assert failure_from(error, "f").allow_retries is retries
-    assert failure_from(error, "f", allow_retries=True).allow_retries is True
+def test_a_failure_may_be_retried_as_the_error_says_unless_set_otherwise(subtests: pytest.Subtests) -> None:
+    for error, retries in FAILURES:
+        with subtests.test(error=error):
+            assert failure_from(error, "f").allow_retries is retries
+            assert failure_from(error, "f", allow_retries=True).allow_retries is True
 
 
 def test_a_failure_shows_the_first_failed_nodes_only() -> None:

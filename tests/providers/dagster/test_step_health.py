@@ -21,24 +21,26 @@ def ms(moment: datetime) -> str:
     return str(int(moment.timestamp() * 1000))
 
 
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (None, "not in the queue"),
-        (job(state="failed", failedReason="out of memory"), "failed: out of memory"),
-        (job(state="failed"), "no reason given"),
-        (job(state="completed"), "has no end of it"),
-        (job(state="waiting", stalledCount="1"), "worker that ran it was lost"),
-        (job(stalledCount="1"), "worker that ran it was lost"),
-    ],
-)
-def test_a_job_that_has_ended_or_lost_its_worker_is_lost(found: Job | None, reason: str) -> None:
-    assert reason in str(why_lost(found, NOW, Overdue()))
+JOBS: list[tuple[Job | None, str]] = [
+    (None, "not in the queue"),
+    (job(state="failed", failedReason="out of memory"), "failed: out of memory"),
+    (job(state="failed"), "no reason given"),
+    (job(state="completed"), "has no end of it"),
+    (job(state="waiting", stalledCount="1"), "worker that ran it was lost"),
+    (job(stalledCount="1"), "worker that ran it was lost"),
+]
 
 
-@pytest.mark.parametrize("state", ["waiting", "delayed", "prioritized", "group-waiting"])
-def test_a_job_that_waits_is_not_lost(state: str) -> None:
-    assert why_lost(job(state=state), NOW, Overdue()) is None
+def test_a_job_that_has_ended_or_lost_its_worker_is_lost(subtests: pytest.Subtests) -> None:
+    for found, reason in JOBS:
+        with subtests.test(found=found):
+            assert reason in str(why_lost(found, NOW, Overdue()))
+
+
+def test_a_job_that_waits_is_not_lost(subtests: pytest.Subtests) -> None:
+    for state in ("waiting", "delayed", "prioritized", "group-waiting"):
+        with subtests.test(state=state):
+            assert why_lost(job(state=state), NOW, Overdue()) is None
 
 
 def test_a_lapsed_lease_counts_after_a_margin_and_a_renewal_forgives_it() -> None:

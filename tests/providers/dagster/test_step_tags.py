@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from dagster_glidemq.sensors import depth, events, flows
@@ -18,21 +19,36 @@ from glidemq_orchestrate.wire.keys import check_job_id
 OURS = "dagster-glidemq/"
 
 
-@pytest.mark.parametrize(
-    ("step", "run", "priority"),
-    [
-        ({}, {}, 0),
-        ({"dagster/priority": "1"}, {}, 1024),
-        ({"dagster/priority": "-3"}, {}, 0),
-        ({f"{OURS}priority": "1024", "dagster/priority": "1"}, {}, 1),
-        ({f"{OURS}priority": "9999"}, {}, 1),
-        ({"dagster/priority": "2"}, {f"{OURS}priority": "5"}, 1023),
-        ({}, {f"{OURS}priority": "5", "dagster/priority": "1"}, 1020),
-        ({}, {"dagster/priority": "3"}, 1022),
-    ],
-)
-def test_a_higher_number_runs_earlier(step: Mapping[str, str], run: Mapping[str, str], priority: int) -> None:
-    assert place_of_step(step, run, "steps").options.priority == priority
+PRIORITIES: list[tuple[Mapping[str, str], Mapping[str, str], int]] = [
+    ({}, {}, 0),
+    ({"dagster/priority": "1"}, {}, 1024),
+    ({"dagster/priority": "-3"}, {}, 0),
+    ({f"{OURS}priority": "1024", "dagster/priority": "1"}, {}, 1),
+    ({f"{OURS}priority": "9999"}, {}, 1),
+    ({"dagster/priority": "2"}, {f"{OURS}priority": "5"}, 1023),
+    ({}, {f"{OURS}priority": "5", "dagster/priority": "1"}, 1020),
+    ({}, {"dagster/priority": "3"}, 1022),
+]
+
+WRONG_TAGS: list[Mapping[str, str]] = [
+    {"priority": "high"},
+    {"queue": "a:b"},
+    {"queue": ""},
+    {"concurrency_limit": "2"},
+    {"rate_limit": "1/1"},
+    {"concurrency_key": "k", "concurrency_limit": "0"},
+    {"concurrency_key": "k", "concurrency_limit": "many"},
+    {"concurrency_key": "k", "rate_limit": "10"},
+    {"concurrency_key": "k", "rate_limit": "0/10"},
+    {"concurrency_key": "k", "rate_limit": "1/inf"},
+    {"concurrency_key": ""},
+]
+
+
+def test_a_higher_number_runs_earlier(subtests: pytest.Subtests) -> None:
+    for step, run, priority in PRIORITIES:
+        with subtests.test(step=step):
+            assert place_of_step(step, run, "steps").options.priority == priority
 
 
 def test_a_step_overrides_its_run_and_the_run_the_config() -> None:
@@ -54,13 +70,14 @@ def test_what_sensors_tell_of_a_run_does_not_move_its_steps() -> None:
     assert place_of_step({}, told, "steps").queue == "steps"
 
 
-@pytest.mark.parametrize("where", ["step", "run"])
-def test_a_misspelt_tag_is_refused_with_those_that_there_are(where: str) -> None:
-    wrong = {f"{OURS}qeue": "large"}
-    step, run = (wrong, {}) if where == "step" else ({}, wrong)
-    expected = f"there is no tag {OURS}qeue; those of steps are {OURS}queue, "
-    with pytest.raises(ConfigurationError, match=expected):
-        place_of_step(step, run, "steps")
+def test_a_misspelt_tag_is_refused_with_those_that_there_are(subtests: pytest.Subtests) -> None:
+    for where in ("step", "run"):
+        with subtests.test(where=where):
+            wrong = {f"{OURS}qeue": "large"}
+            step, run = (wrong, {}) if where == "step" else ({}, wrong)
+            expected = f"there is no tag {OURS}qeue; those of steps are {OURS}queue, "
+            with pytest.raises(ConfigurationError, match=expected):
+                place_of_step(step, run, "steps")
 
 
 def test_a_concurrency_key_has_limits() -> None:
@@ -79,38 +96,26 @@ def test_a_concurrency_key_has_limits() -> None:
     assert alone.concurrency == 1
 
 
-@pytest.mark.parametrize(
-    "tags",
-    [
-        {"priority": "high"},
-        {"queue": "a:b"},
-        {"queue": ""},
-        {"concurrency_limit": "2"},
-        {"rate_limit": "1/1"},
-        {"concurrency_key": "k", "concurrency_limit": "0"},
-        {"concurrency_key": "k", "concurrency_limit": "many"},
-        {"concurrency_key": "k", "rate_limit": "10"},
-        {"concurrency_key": "k", "rate_limit": "0/10"},
-        {"concurrency_key": "k", "rate_limit": "1/inf"},
-        {"concurrency_key": ""},
-    ],
-)
-def test_a_value_that_cannot_be_is_refused_by_its_tag(tags: Mapping[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match=f"{OURS}({'|'.join(tags)})"):
-        place_of_step({OURS + name: value for name, value in tags.items()}, {}, "steps")
+def test_a_value_that_cannot_be_is_refused_by_its_tag(subtests: pytest.Subtests) -> None:
+    for tags in WRONG_TAGS:
+        with subtests.test(tags=tags), pytest.raises(ConfigurationError, match=f"{OURS}({'|'.join(tags)})"):
+            place_of_step({OURS + name: value for name, value in tags.items()}, {}, "steps")
 
 
-@pytest.mark.parametrize("step", ["extract", "graph.inner[a]", "a:b", "x" * 500, "ümlaut"])
-def test_the_job_of_an_attempt_has_an_id_of_its_own(step: str) -> None:
-    ids = [step_job_id("run", step, 0), step_job_id("run", step, 1), step_job_id("other", step, 0)]
-    assert len(set(ids)) == 3
-    assert all(check_job_id(one) for one in ids)
-    assert ids[0] == step_job_id("run", step, 0)
-    assert run_job_id("run", 0) != run_job_id("run", 1)
+def test_the_job_of_an_attempt_has_an_id_of_its_own(subtests: pytest.Subtests) -> None:
+    for step in ("extract", "graph.inner[a]", "a:b", "x" * 500, "ümlaut"):
+        with subtests.test(step=step):
+            ids = [step_job_id("run", step, 0), step_job_id("run", step, 1), step_job_id("other", step, 0)]
+            assert len(set(ids)) == 3
+            assert all(check_job_id(one) for one in ids)
+            assert ids[0] == step_job_id("run", step, 0)
+            assert run_job_id("run", 0) != run_job_id("run", 1)
 
 
-@pytest.mark.parametrize("data", [None, [], "x", {}, {"run_id": "r"}])
-def test_a_payload_of_somebody_else_is_refused_without_showing_it(data: object) -> None:
-    for kind in (StepJob, RunJob):
-        with pytest.raises(ValueError, match="payload"):
-            kind.read(data)
+def test_a_payload_of_somebody_else_is_refused_without_showing_it(subtests: pytest.Subtests) -> None:
+    foreign: list[Any] = [None, [], "x", {}, {"run_id": "r"}]
+    for data in foreign:
+        with subtests.test(data=data):
+            for kind in (StepJob, RunJob):
+                with pytest.raises(ValueError, match="payload"):
+                    kind.read(data)

@@ -52,10 +52,7 @@ def test_every_parameter_of_an_operator_has_its_place() -> None:
     assert set(inspect.signature(BaseOperator.__init__).parameters) <= known
 
 
-@pytest.mark.parametrize("on", ["dag", "group"])
-@pytest.mark.parametrize(
-    "default_args",
-    [
+REPEATED_TASKS: list[dict[str, Any]] = [
         {"email": ["a@example.com"], "email_on_failure": False, "email_on_retry": False},
         {"email": "a@example.com"},
         {"owner": "ada", "depends_on_past": False, "wait_for_downstream": False, "retries": 2},
@@ -70,12 +67,15 @@ def test_every_parameter_of_an_operator_has_its_place() -> None:
         {"execution_timeout": timedelta(hours=1), "max_active_tis_per_dag": 2, "do_xcom_push": False},
         {"params": {"x": 1}, "doc_md": "Text.", "map_index_template": "{{ x }}", "unknown_to_all": 1},
         {"ignore_first_depends_on_past": True, "wait_for_past_depends_before_skipping": True},
-    ],
-    ids=",".join,
-)  # fmt: skip
-def test_they_are_no_import_error(default_args: dict[str, Any], on: str) -> None:
-    dag = built(default_args, on=on)
-    assert set(dag.task_ids) == {"first", "etl.launch", "etl.load", "etl.job", "etl.clean"}
+    ]  # fmt: skip
+
+
+def test_they_are_no_import_error(subtests: pytest.Subtests) -> None:
+    for on in ("dag", "group"):
+        for default_args in REPEATED_TASKS:
+            with subtests.test(on=on, default_args=default_args):
+                dag = built(default_args, on=on)
+                assert set(dag.task_ids) == {"first", "etl.launch", "etl.load", "etl.job", "etl.clean"}
 
 
 def test_what_changes_what_a_task_does_is_still_refused() -> None:

@@ -48,42 +48,27 @@ DONE, AGAIN = node("completed", at=NOON), node("completed", at=ONE, run=1)
 RUNS, WAITS, BLOCKED = node("active"), node("waiting"), node("waiting-children")
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "generation", "is_alone"),
-    [
-        (DONE, DONE, 0, True),
-        (DONE, AGAIN, 0, False),
-        (DONE, RUNS, 0, False),
-        (DONE, BLOCKED, 0, False),
-        (DONE, DONE, 1, True),
-        (RUNS, RUNS, 0, True),
-        (RUNS, node("active", run=1), 0, False),
-        (RUNS, RUNS, 1, False),
-        (RUNS, WAITS, 0, False),
-        (WAITS, BLOCKED, 0, False),
-        (RUNS, DONE, 0, True),
-        (RUNS, AGAIN, 0, False),
-    ],
-    ids=[
-        "it shows the end of before",
-        "a task before it was cleared, and it has run again",
-        "a task before it was cleared, and it runs again",
-        "a task before it was cleared, and it waits for that",
-        "another task was cleared alone, and the flow begun anew from there",
-        "it was cleared while it ran",
-        "it was cleared while it ran, and has started over",
-        "launch was cleared while it ran",
-        "it was cleared while it waited, and waits still",
-        "it was cleared while it waited, with a task before it",
-        "it was cleared while it ran, and has ended since",
-        "it was cleared while it ran, has started over and ended",
-    ],
-)
-def test_a_task_that_was_cleared_alone_shows_no_end_twice(
-    before: NodeStatus, now: NodeStatus, generation: int, *, is_alone: bool
-) -> None:
-    later = seen(now, attempt=2, generation=generation)
-    assert is_cleared_alone(seen(before), later, [now]) is is_alone
+ENDS_SHOWN: list[tuple[str, NodeStatus, NodeStatus, int, bool]] = [
+    ("it shows the end of before", DONE, DONE, 0, True),
+    ("a task before it was cleared, and it has run again", DONE, AGAIN, 0, False),
+    ("a task before it was cleared, and it runs again", DONE, RUNS, 0, False),
+    ("a task before it was cleared, and it waits for that", DONE, BLOCKED, 0, False),
+    ("another task was cleared alone, and the flow begun anew from there", DONE, DONE, 1, True),
+    ("it was cleared while it ran", RUNS, RUNS, 0, True),
+    ("it was cleared while it ran, and has started over", RUNS, node("active", run=1), 0, False),
+    ("launch was cleared while it ran", RUNS, RUNS, 1, False),
+    ("it was cleared while it waited, and waits still", RUNS, WAITS, 0, False),
+    ("it was cleared while it waited, with a task before it", WAITS, BLOCKED, 0, False),
+    ("it was cleared while it ran, and has ended since", RUNS, DONE, 0, True),
+    ("it was cleared while it ran, has started over and ended", RUNS, AGAIN, 0, False),
+]
+
+
+def test_a_task_that_was_cleared_alone_shows_no_end_twice(subtests: pytest.Subtests) -> None:
+    for case, before, now, generation, is_alone in ENDS_SHOWN:
+        with subtests.test(case):
+            later = seen(now, attempt=2, generation=generation)
+            assert is_cleared_alone(seen(before), later, [now]) is is_alone
 
 
 def test_the_first_try_and_a_trigger_that_starts_again_start_nothing_over() -> None:
@@ -102,22 +87,23 @@ def test_a_start_that_was_cut_off_is_due_until_a_try_has_made_it() -> None:
     )  # of a release before
 
 
-@pytest.mark.parametrize(
-    ("node", "may_be"),
-    [
-        (node("failed", attempts=0, reason="upstream failed: a"), True),
-        (node("skipped", attempts=0), True),
-        (node("waiting-children", attempts=0), True),
-        (node("failed", attempts=0, reason="cancelled: x"), False),
-        (node("failed", attempts=2, reason="ValueError"), False),
-        (node("waiting", attempts=0), False),
-        (DONE, False),
-    ],
-)
+NODES_AND_MARKS: list[tuple[NodeStatus, bool]] = [
+    (node("failed", attempts=0, reason="upstream failed: a"), True),
+    (node("skipped", attempts=0), True),
+    (node("waiting-children", attempts=0), True),
+    (node("failed", attempts=0, reason="cancelled: x"), False),
+    (node("failed", attempts=2, reason="ValueError"), False),
+    (node("waiting", attempts=0), False),
+    (DONE, False),
+]
+
+
 def test_marks_are_looked_for_only_where_a_node_does_not_run_because_of_others(
-    node: NodeStatus, *, may_be: bool
+    subtests: pytest.Subtests,
 ) -> None:
-    assert may_be_marked([node]) is may_be
+    for one, may_be in NODES_AND_MARKS:
+        with subtests.test(node=one):
+            assert may_be_marked([one]) is may_be
 
 
 def test_how_a_task_ends() -> None:

@@ -18,6 +18,20 @@ OVER_RESULT = {
 }
 
 
+ITEMS: list[tuple[Any, list[Any]]] = [
+    ({"x": [1, 2], "y": ["a", "b"]}, [(1, "a"), (1, "b"), (2, "a"), (2, "b")]),
+    ({"x": {"k": 1}, "y": (3,)}, [(["k", 1], 3)]),
+    ([{"x": 1, "y": 2}, {"x": 3, "y": 4}], [(1, 2), (3, 4)]),
+]
+
+NO_LISTS: list[tuple[Any, str]] = [
+    ({"month": 5}, "b: it is expanded over month, which must be a list, got int"),
+    ({"month": "text"}, "must be a list, got str"),
+    ({"month": None}, "must be a list, got None"),
+    ([{"month": 1}, 2], "a list of dicts, got int in it"),
+]
+
+
 def task(name: str, *after: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "queue": "q", "job": "j", "after": list(after), "options": {}, **more}
 
@@ -49,18 +63,12 @@ def test_an_expanded_task_becomes_a_node_for_each_item_and_who_waits_for_it_wait
     assert found["c"].after == ["b[0]", "b[1]", "a"]
 
 
-@pytest.mark.parametrize(
-    ("lists", "items"),
-    [
-        ({"x": [1, 2], "y": ["a", "b"]}, [(1, "a"), (1, "b"), (2, "a"), (2, "b")]),
-        ({"x": {"k": 1}, "y": (3,)}, [(["k", 1], 3)]),
-        ([{"x": 1, "y": 2}, {"x": 3, "y": 4}], [(1, 2), (3, 4)]),
-    ],
-)
-def test_items_are_those_of_airflow_in_its_order(lists: Any, items: list[Any]) -> None:
-    found = nodes(call("b", expand=over(lists))).values()
-    given: list[Any] = [node.data["arguments"] for node in found]  # type: ignore[index, call-overload]
-    assert [(one["x"], one["y"]) for one in given] == items
+def test_items_are_those_of_airflow_in_its_order(subtests: pytest.Subtests) -> None:
+    for lists, items in ITEMS:
+        with subtests.test(lists=lists):
+            found = nodes(call("b", expand=over(lists))).values()
+            given: list[Any] = [node.data["arguments"] for node in found]  # type: ignore[index, call-overload]
+            assert [(one["x"], one["y"]) for one in given] == items
 
 
 def test_the_nodes_of_an_expanded_job_differ_in_the_fields_that_were_given() -> None:
@@ -70,18 +78,10 @@ def test_the_nodes_of_an_expanded_job_differ_in_the_fields_that_were_given() -> 
     assert (found["b[1]"].data, found["b[1]"].queue, found["b[1]"].options.attempts) == (2, "other", 4)
 
 
-@pytest.mark.parametrize(
-    ("lists", "why"),
-    [
-        ({"month": 5}, "b: it is expanded over month, which must be a list, got int"),
-        ({"month": "text"}, "must be a list, got str"),
-        ({"month": None}, "must be a list, got None"),
-        ([{"month": 1}, 2], "a list of dicts, got int in it"),
-    ],
-)
-def test_what_is_no_list_is_refused(lists: Any, why: str) -> None:
-    with pytest.raises(InvalidFlow, match=why):
-        nodes(call("b", expand=over(lists)))
+def test_what_is_no_list_is_refused(subtests: pytest.Subtests) -> None:
+    for lists, why in NO_LISTS:
+        with subtests.test(lists=lists), pytest.raises(InvalidFlow, match=why):
+            nodes(call("b", expand=over(lists)))
 
 
 def test_a_field_that_nodes_do_not_have_is_refused() -> None:

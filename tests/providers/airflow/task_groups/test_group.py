@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,6 +41,33 @@ except ImportError:  # Airflow 3.1
 
 
 # -- what becomes of them ------------------------------------------------------------------------------------
+
+
+OPTIONS_OF_JOBS: list[tuple[dict[str, Any], Any]] = [
+        ({"retries": 2, "retry_delay": 5}, {"attempts": 3, "backoff": {"kind": "fixed", "delay": 5.0}}),
+        (
+            {"retries": 1, "retry_delay": timedelta(minutes=1), "retry_exponential_backoff": True},
+            {"attempts": 2, "backoff": {"kind": "exponential", "delay": 60.0}},
+        ),
+        ({"execution_timeout": timedelta(seconds=90)}, {"timeout": 90.0}),
+        ({"priority_weight": 10}, {"priority": 2039}),
+        ({"priority_weight": 100_000}, {"priority": 1}),
+        ({"priority_weight": 1}, {}),
+        ({"pool": "db"}, {"ordering": {"key": "airflow pool db", "concurrency": 4}}),
+        (
+            {"max_active_tis_per_dag": 2},
+            {"ordering": {"key": "airflow task d etl.job", "concurrency": 2}},
+        ),
+        (
+            {"max_active_tis_per_dagrun": 2},
+            {"ordering": {"key": "airflow task d etl.job {{ run_id }}", "concurrency": 2}},
+        ),
+        ({"retries": 1, "retry_delay": 0, "options": {"attempts": 3, "lifo": True}},
+         {"attempts": 6, "backoff": {"kind": "fixed", "delay": 0.0}, "lifo": True}),
+        ({"retries": 1, "retry_delay": 0, "options": JobOptions(attempts=2, timeout=timedelta(seconds=5))},
+         {"attempts": 4, "backoff": {"kind": "fixed", "delay": 0.0}, "timeout": "PT5S"}),
+        ({"options": "{{ params.options }}"}, "{{ params.options }}"),
+    ]  # fmt: skip
 
 
 def test_functions_and_jobs_become_nodes_and_results_go_from_node_to_node() -> None:
@@ -234,36 +262,10 @@ def test_trigger_rules_carry_over_to_the_node_and_to_the_monitor() -> None:
     assert tasks(dag)["always"]["after"] == ["first"]
 
 
-@pytest.mark.parametrize(
-    ("given", "options"),
-    [
-        ({"retries": 2, "retry_delay": 5}, {"attempts": 3, "backoff": {"kind": "fixed", "delay": 5.0}}),
-        (
-            {"retries": 1, "retry_delay": timedelta(minutes=1), "retry_exponential_backoff": True},
-            {"attempts": 2, "backoff": {"kind": "exponential", "delay": 60.0}},
-        ),
-        ({"execution_timeout": timedelta(seconds=90)}, {"timeout": 90.0}),
-        ({"priority_weight": 10}, {"priority": 2039}),
-        ({"priority_weight": 100_000}, {"priority": 1}),
-        ({"priority_weight": 1}, {}),
-        ({"pool": "db"}, {"ordering": {"key": "airflow pool db", "concurrency": 4}}),
-        (
-            {"max_active_tis_per_dag": 2},
-            {"ordering": {"key": "airflow task d etl.job", "concurrency": 2}},
-        ),
-        (
-            {"max_active_tis_per_dagrun": 2},
-            {"ordering": {"key": "airflow task d etl.job {{ run_id }}", "concurrency": 2}},
-        ),
-        ({"retries": 1, "retry_delay": 0, "options": {"attempts": 3, "lifo": True}},
-         {"attempts": 6, "backoff": {"kind": "fixed", "delay": 0.0}, "lifo": True}),
-        ({"retries": 1, "retry_delay": 0, "options": JobOptions(attempts=2, timeout=timedelta(seconds=5))},
-         {"attempts": 4, "backoff": {"kind": "fixed", "delay": 0.0}, "timeout": "PT5S"}),
-        ({"options": "{{ params.options }}"}, "{{ params.options }}"),
-    ],
-)  # fmt: skip
-def test_parameters_of_airflow_become_options_of_the_job(given: dict[str, Any], options: Any) -> None:
-    assert read(lambda: job(**given), pools={"db": 4})["job"]["options"] == options
+def test_parameters_of_airflow_become_options_of_the_job(subtests: pytest.Subtests) -> None:
+    for given, options in OPTIONS_OF_JOBS:
+        with subtests.test(given=given):
+            assert read(partial(job, **given), pools={"db": 4})["job"]["options"] == options
 
 
 # -- serialization -------------------------------------------------------------------------------------------
@@ -346,16 +348,17 @@ def test_an_edge_that_comes_too_late_is_an_import_error() -> None:
         DagSerialization.to_dict(dag)
 
 
-@pytest.mark.parametrize("name", ["on_success_callback", "on_skipped_callback"])
-def test_a_callback_that_airflow_calls_in_workers_only_gets_one(name: str) -> None:
+def test_a_callback_that_airflow_calls_in_workers_only_gets_one(subtests: pytest.Subtests) -> None:
     """An end in the triggerer calls ``on_failure_callback`` alone."""
-    with DAG("d", schedule=None) as dag, GlideMQTaskGroup("g", queue_name="q"):
-        given: Any = {name: print}
-        GlideMQOperator(task_id="told", queue_name="q", job="x", **given)
-        GlideMQOperator(task_id="plain", queue_name="q", job="x", on_failure_callback=print)
-    starts: list[Any] = [
-        getattr(dag.get_task(f"g.{one}"), "start_from_trigger", None) for one in ("told", "plain")
-    ]
-    assert starts == [False, STARTS_FROM_TRIGGER]
-    retries = [dag.get_task(f"g.{one}").retries for one in ("told", "plain")]
-    assert retries == [1, 0], "a busy scheduler may take one that resumes for lost"
+    for name in ("on_success_callback", "on_skipped_callback"):
+        with subtests.test(name=name):
+            with DAG("d", schedule=None) as dag, GlideMQTaskGroup("g", queue_name="q"):
+                given: Any = {name: print}
+                GlideMQOperator(task_id="told", queue_name="q", job="x", **given)
+                GlideMQOperator(task_id="plain", queue_name="q", job="x", on_failure_callback=print)
+            starts: list[Any] = [
+                getattr(dag.get_task(f"g.{one}"), "start_from_trigger", None) for one in ("told", "plain")
+            ]
+            assert starts == [False, STARTS_FROM_TRIGGER]
+            retries = [dag.get_task(f"g.{one}").retries for one in ("told", "plain")]
+            assert retries == [1, 0], "a busy scheduler may take one that resumes for lost"

@@ -26,16 +26,7 @@ from tests.providers.airflow.task_groups.groups import (
     wants_context,
 )
 
-
-def refusal(build: Build, **kwargs: Any) -> str:
-    with pytest.raises((ConfigurationError, InvalidFlow, TypeError)) as refused:
-        closed(build, **kwargs)
-    return str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
+NOT_CARRIED_OVER: list[tuple[dict[str, Any], str]] = [
         ({"depends_on_past": True}, "task etl.job: depends_on_past cannot be carried over: a flow begins"),
         ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
         ({"pool": "db"}, "pools={'db': 4}"),
@@ -61,11 +52,20 @@ def refusal(build: Build, **kwargs: Any) -> str:
         ({"glidemq_conn_id": "other"}, "glidemq_conn_id 'other': a group has one"),
         ({"show_logs": True}, "show_logs cannot be carried over"),
         ({"callbacks": ["m:C"]}, "callbacks cannot be carried over"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_carried_over_is_refused_with_the_reason(given: dict[str, Any], why: str) -> None:
-    pools = {"a": 1} if given.get("pool") == "a" else None
-    assert why in refusal(lambda: job(**given), pools=pools)
+    ]  # fmt: skip
+
+
+def refusal(build: Build, **kwargs: Any) -> str:
+    with pytest.raises((ConfigurationError, InvalidFlow, TypeError)) as refused:
+        closed(build, **kwargs)
+    return str(refused.value)
+
+
+def test_what_cannot_be_carried_over_is_refused_with_the_reason(subtests: pytest.Subtests) -> None:
+    for given, why in NOT_CARRIED_OVER:
+        with subtests.test(given=given):
+            pools = {"a": 1} if given.get("pool") == "a" else None
+            assert why in refusal(partial(job, **given), pools=pools)
 
 
 def nested() -> None:
@@ -100,9 +100,7 @@ def wrong_expand() -> None:
     GlideMQOperator.partial(task_id="a", queue_name="q", job="j").expand(defer_after=[1, 2])
 
 
-@pytest.mark.parametrize(
-    ("build", "why"),
-    [
+NO_TASKS_OF_FLOWS: list[tuple[Build, str]] = [
         (lambda: BashOperator(task_id="a", bash_command="ls"), "task etl.a: BashOperator has no handler"),
         (lambda: GlideMQFlowOperator(task_id="a", flow="a:b"), "GlideMQFlowOperator has no handler"),
         (lambda: PythonOperator(task_id="a", python_callable=lambda: 1), "is a lambda"),
@@ -119,10 +117,13 @@ def wrong_expand() -> None:
         (lambda: PythonOperator(task_id="a", python_callable=plain, templates_dict={"a": 1}), "op_kwargs"),
         (lambda: task.branch(plain)(1), "has no handler"),
         (lambda: load().as_setup(), "is_setup cannot be carried over"),
-    ],
-)  # fmt: skip
-def test_tasks_that_no_flow_can_run_are_refused_with_the_reason(build: Build, why: str) -> None:
-    assert why in refusal(build)
+    ]  # fmt: skip
+
+
+def test_tasks_that_no_flow_can_run_are_refused_with_the_reason(subtests: pytest.Subtests) -> None:
+    for build, why in NO_TASKS_OF_FLOWS:
+        with subtests.test(build=build):
+            assert why in refusal(build)
 
 
 def test_a_function_needs_a_queue() -> None:
