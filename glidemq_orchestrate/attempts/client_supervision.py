@@ -28,9 +28,8 @@ from glidemq_orchestrate.flows.watch import Change, Watch
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.server.confirm import unconfirmed
-from glidemq_orchestrate.wire.call import Op, ask, ask_each
-from glidemq_orchestrate.wire.isolated import isolated, report
+from glidemq_orchestrate.wire.call import Op, ask, ask_each, isolated, report
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 CHECK_MS: Final = 5_000

@@ -21,9 +21,8 @@ from glidemq_orchestrate.jobs.job import JobId, job_fields
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, command, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, command, fields_of, function
 from glidemq_orchestrate.wire.codec import Json, decode, encode, readable
-from glidemq_orchestrate.wire.commands import fields_of
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 

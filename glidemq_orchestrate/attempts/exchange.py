@@ -13,9 +13,10 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.job_hash import JobField
-from glidemq_orchestrate.wire import replies, wait
+from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, function
 from glidemq_orchestrate.wire.codec import readable
+from glidemq_orchestrate.wire.confirmation import mark_queue
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 # The server accepts 100 of each, but a call must take less than 5 ms there, and shorter calls overlap better
@@ -225,7 +226,7 @@ def exchange(
     """
     call = finish_and_fetch(queue, consumer, request, clock.now_ms())
     if marked and request.outcomes:
-        both: list[Call[Any]] = [call, wait.mark_queue(queue)]
+        both: list[Call[Any]] = [call, mark_queue(queue)]
         accepted, history = yield from ask_all(both)
         answer: Answer = replace(accepted, history=history)
     else:

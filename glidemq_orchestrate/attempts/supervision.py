@@ -26,8 +26,7 @@ from glidemq_orchestrate.flows.home import unlink_queues
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each, command, function
-from glidemq_orchestrate.wire.isolated import isolated
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each, command, function, isolated
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 

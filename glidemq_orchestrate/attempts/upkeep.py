@@ -13,9 +13,8 @@ from glidemq_orchestrate.flows import index, running
 from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask_all, ask_each, function
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, ask_each, function, isolated
 from glidemq_orchestrate.wire.codec import readable
-from glidemq_orchestrate.wire.isolated import isolated
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10

@@ -29,7 +29,7 @@ from glidemq_orchestrate.cli.shell import (
     seconds,
 )
 from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
-from glidemq_orchestrate.foundation.named import find, with_directory
+from glidemq_orchestrate.foundation.names import named_function, with_directory
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
 from glidemq_orchestrate.testing.chaos.strikes import Act
 
@@ -129,7 +129,8 @@ def run(
         report = run_chaos(
             flow_of(file, arguments), app=app, runs=runs, seed=seed, only=only_run or (),
             effects=effect or (), acts=strike or tuple(Act),
-            check=find(check, "check").function if check else None, at_once=at_once, workers=workers,
+            check=named_function(check, "check").function if check else None,
+            at_once=at_once, workers=workers,
             concurrency=concurrency, queues=queue or (), allow_import=allow_import or (),
             lease=lease,
             timeout=timeout, keep=keep, may_fail=may_fail, may_differ=may_differ or (),

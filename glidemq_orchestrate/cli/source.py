@@ -11,8 +11,7 @@ import typer
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowSpec
-from glidemq_orchestrate.foundation.named import is_named, with_directory
-from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.foundation.names import is_named, shown, with_directory
 
 FLOW_HELP: Final = (
     "Flow file, YAML or JSON (`glidemq flow schema` prints its schema), or package.module:function, "

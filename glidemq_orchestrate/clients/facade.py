@@ -10,11 +10,11 @@ from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.server.confirm import check_confirmation, standing
+from glidemq_orchestrate.server.calls import learn_time, learn_time_well
 from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
-from glidemq_orchestrate.server.time import learn_time, learn_time_well
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.confirmation import check_confirmation, standing
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:

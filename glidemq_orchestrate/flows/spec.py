@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, in_order, me
 from glidemq_orchestrate.foundation.arguments import explained
 from glidemq_orchestrate.foundation.durations import Duration, optional_duration
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.named import find
+from glidemq_orchestrate.foundation.names import named_function
 from glidemq_orchestrate.jobs.option_values import Fallback
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.wire.codec import JsonLike
@@ -198,7 +198,7 @@ class FlowSpec:
             ConfigurationError: There is no such function.
             InvalidFlow: It does not accept these arguments, or does not return a flow.
         """
-        found = find(function, "flow").function
+        found = named_function(function, "flow").function
         try:
             inspect.signature(found).bind(**arguments)
         except (TypeError, ValueError) as exc:

@@ -25,9 +25,9 @@ from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, raise_if_su
 from glidemq_orchestrate.flows.watched import UNSEEN, FlowChange, NodeChange, Reported, time_of
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 COUNT: Final = 500

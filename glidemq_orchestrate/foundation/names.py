@@ -1,4 +1,4 @@
-"""The rules for names, with every limit. Independent of keys and servers.
+"""Names with their rules, functions found by name, and texts made fit for messages and logs.
 
 Queue names, job ids and ordering keys have glide-mq's limit. It does not limit the names of jobs and
 schedulers; our limit leaves room to join several names of an orchestrator.
@@ -6,9 +6,13 @@ schedulers; our limit leaves room to join several names of an orchestrator.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 
@@ -119,3 +123,88 @@ def short_reason(reason: str) -> str:
     """A reason in its stored form: at most 4,000 characters, without lone surrogates."""
     text = reason.encode(errors="replace").decode()  # lone surrogates, as in file names, cannot be sent
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
+
+
+INDENT: Final = "    "
+CONTROLS: Final = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (
+        *(code for code in range(0x20) if code != ord("\t")),
+        *range(0x7F, 0xA0),  # 0x9b starts an escape sequence
+        *(0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),  # directions of text
+        *(0x2028, 0x2029),  # line separators
+        *range(0xD800, 0xE000),  # lone surrogates, which cannot be encoded
+    )
+}
+"""The escapes of control characters, for ``str.translate``."""
+_LINES: Final = CONTROLS | {ord("\n"): "\n" + INDENT}
+
+
+def in_line(text: str) -> str:
+    """The text as one line: control characters and line ends are escaped, tabs are not."""
+    return text.translate(CONTROLS)
+
+
+def in_text(text: str) -> str:
+    """The text with its line breaks: further lines are indented, other control characters escaped."""
+    return text.translate(_LINES)
+
+
+def in_block(texts: Iterable[str]) -> str:
+    """Several texts as a block below a heading: every line is indented."""
+    return "\n".join(INDENT + in_text(text).replace("\n", "\n" + INDENT) for text in texts)
+
+
+class LocatedFunction(NamedTuple):
+    """A function and its location: attribute ``name`` of ``holder``, a module or class."""
+
+    holder: Any
+    name: str
+    function: Callable[..., Any]
+
+
+def with_directory() -> None:
+    """Add the current directory to the import path, as users of the shell expect."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def is_named(name: str) -> bool:
+    """Whether it has the form ``module:function`` or ``module:Class.method``."""
+    module, _, path = name.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
+
+
+def check_named(name: str, what: str) -> None:
+    """Refuse a name that is not ``module:function``, without importing anything.
+
+    Raises:
+        ConfigurationError: It is not; the message begins with ``what``, the purpose of the function.
+    """
+    if not is_named(name):
+        raise ConfigurationError(f"{what} {shown(name)}: no such function; write module:function")
+
+
+def named_function(name: str, what: str) -> LocatedFunction:
+    """Find ``module:function`` or ``module:Class.method``.
+
+    Raises:
+        ConfigurationError: There is none, or its module cannot be imported. The message begins with ``what``,
+            the purpose of the function.
+    """
+    check_named(name, what)
+    module, _, path = name.partition(":")
+    *outer, last = path.split(".")
+    try:
+        holder: Any = importlib.import_module(module)
+    except (ImportError, SyntaxError) as exc:
+        raise ConfigurationError(f"{what} {shown(name)}: {module} cannot be imported: {exc}") from exc
+    try:
+        for part in outer:
+            holder = getattr(holder, part)
+        function = getattr(holder, last)
+    except AttributeError as exc:
+        raise ConfigurationError(f"{what} {shown(name)}: {module} has no function {path}") from exc
+    if not callable(function) or inspect.isclass(function):
+        raise ConfigurationError(f"{what} {shown(name)} is not a function; write module:function")
+    return LocatedFunction(holder, last, function)

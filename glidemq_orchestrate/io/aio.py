@@ -12,11 +12,8 @@ from redis.exceptions import BusyLoadingError, ResponseError
 
 from glidemq_orchestrate.errors import GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.foundation.durations import seconds
-from glidemq_orchestrate.io.confirming import confirmed_replies, followed
-from glidemq_orchestrate.io.connect import abort, async_pool, opened_async
-from glidemq_orchestrate.io.packing import outcome, pieces, put_back, sort_out
-from glidemq_orchestrate.io.pool import Link, Pool
-from glidemq_orchestrate.io.repeats import PAUSES, Delivered, is_timeout
+from glidemq_orchestrate.io.connect import Link, Pool, abort, async_pool, opened_async
+from glidemq_orchestrate.io.delivery import PAUSES, Delivered, confirmed_replies, followed, is_timeout
 from glidemq_orchestrate.io.topology import (
     DOUBT_SECONDS,
     Parcel,
@@ -27,7 +24,17 @@ from glidemq_orchestrate.io.topology import (
     is_stale,
     topology_of,
 )
-from glidemq_orchestrate.io.translate import broken, loading, not_connected, refused, unread
+from glidemq_orchestrate.io.translate import (
+    broken,
+    loading,
+    not_connected,
+    outcome,
+    pieces,
+    put_back,
+    refused,
+    sort_out,
+    unread,
+)
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 

@@ -23,8 +23,7 @@ from glidemq_orchestrate.jobs.job_hash import (
 from glidemq_orchestrate.jobs.option_values import Fallback, JobRef
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, RunOptions
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire import commands
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, members
 from glidemq_orchestrate.wire.codec import Json, decode, readable
 from glidemq_orchestrate.wire.keys import QueueKeys, is_gate, read_generation, read_member
 from glidemq_orchestrate.wire.stored import moment, number, parsed, read_progress, span
@@ -229,7 +228,7 @@ def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
     Raises:
         ChildrenFailed: One ended without a result. Does not apply to dependencies between nodes.
     """
-    found = yield from ask(commands.members(queue.deps(job_id)))
+    found = yield from ask(members(queue.deps(job_id)))
     places = [place for member in found if not is_gate(member) for place in read_member(member)]
     names: tuple[JobField, ...] = ("state", "returnvalue", "failedReason", "gmo:removed", "gmo:flow", "opts")
     rows = yield from ask_all([job_hash.get_some(keys, child, names, list) for keys, child in places])
@@ -257,7 +256,7 @@ def parents(queue: QueueKeys, job_id: str) -> Op[list[JobRef]]:
     )
     if fields[4] is None:
         raise missing(queue, job_id)
-    found = yield from ask(commands.members(queue.parents(job_id)))
+    found = yield from ask(members(queue.parents(job_id)))
     refs = [JobRef(keys.queue, parent) for member in found for keys, parent in read_member(member)]
     single = [(fields[1], fields[0])] if fields[0] and fields[1] else []
     for parent_queue, parent_id in [*single, *zip(_texts(fields[3]), _texts(fields[2]), strict=False)]:

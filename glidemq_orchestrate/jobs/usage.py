@@ -21,8 +21,20 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.jobs.attempt import from_outside
 from glidemq_orchestrate.jobs.bounds import amount, lasting, named
-from glidemq_orchestrate.wire import commands, replies, stored
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate.wire import replies, stored
+from glidemq_orchestrate.wire.call import (
+    Call,
+    Op,
+    Word,
+    ask,
+    ask_all,
+    ask_each,
+    command,
+    fields_of,
+    function,
+    members,
+    whole_hash,
+)
 from glidemq_orchestrate.wire.keys import QueueKeys, queues_with_usage
 from glidemq_orchestrate.wire.stored import parsed_object, span
 
@@ -170,7 +182,7 @@ def usage_of(queue: QueueKeys, job_id: str) -> Op[Usage | None]:
         "latencyMs",
         "cached",
     )
-    row = yield from ask(commands.fields_of(queue.job(job_id), *(f"usage:{name}" for name in names)))
+    row = yield from ask(fields_of(queue.job(job_id), *(f"usage:{name}" for name in names)))
     if all(value is None for value in row):
         return None
     latency = _number(row[7])
@@ -197,7 +209,7 @@ def summary(
     if first > last:
         raise ConfigurationError("start must not be after end")
     if queues is None:
-        queues = yield from ask(commands.members(queues_with_usage(prefix)))
+        queues = yield from ask(members(queues_with_usage(prefix)))
     minutes = range(first - first % MINUTE_MS, last + 1, MINUTE_MS)
     if len(minutes) * len(queues) > MAX_READS:
         raise ConfigurationError(
@@ -215,7 +227,7 @@ def summary(
 
 def budget(queue: QueueKeys, root_id: str) -> Op[FlowBudget | None]:
     """Read the budget of a flow by the id of its root job."""
-    fields = yield from ask(commands.whole_hash(queue.budget(root_id)))
+    fields = yield from ask(whole_hash(queue.budget(root_id)))
     if not fields:
         return None
     return FlowBudget(
@@ -236,7 +248,7 @@ def _buckets(queue: QueueKeys, minutes: range) -> Op[list[dict[str, str]]]:
     found: list[dict[str, str]] = []
     for first in range(0, len(minutes), SLICE):
         some = minutes[first : first + SLICE]
-        rows = yield from ask_all([commands.whole_hash(queue.usage(at)) for at in some])
+        rows = yield from ask_all([whole_hash(queue.usage(at)) for at in some])
         found += [row for row in rows if row]
     return found
 

@@ -13,8 +13,8 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -155,3 +155,21 @@ os.register_at_fork(
     after_in_parent=lifeline.after_fork_in_parent,
     after_in_child=lifeline.after_fork,
 )
+
+
+@contextmanager
+def patched(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables in the block and restore the old ones after it.
+
+    A process that another thread starts during the block gets them too.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -12,8 +12,8 @@ from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.bounds import named, whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.queues import listing
-from glidemq_orchestrate.wire import commands, replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, command, fields_of, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number, span
 
@@ -149,12 +149,10 @@ def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
 def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
     """The state of these ordering keys, read in four trips."""
     names = ("active", "maxConcurrency")
-    states = yield from ask_all([commands.fields_of(queue.group(key), *names) for key in keys])
+    states = yield from ask_all([fields_of(queue.group(key), *names) for key in keys])
     parked = yield from ask_all([pages.parked_count(queue, key) for key in keys])
     times = yield from ask_all([pages.score(queue, "ratelimited", key) for key in keys])
-    numbers = (
-        (yield from ask(commands.fields_of(queue.key("ordering"), *keys))) if keys else list[str | None]()
-    )
+    numbers = (yield from ask(fields_of(queue.key("ordering"), *keys))) if keys else list[str | None]()
     return [
         GroupInfo(
             key=key,

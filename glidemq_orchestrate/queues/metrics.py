@@ -9,8 +9,7 @@ from typing import Final
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.cleaning import ENDED
-from glidemq_orchestrate.wire import commands
-from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.call import Op, ask, whole_hash
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number
 
@@ -30,7 +29,7 @@ def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
     """How many jobs ended in each minute, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"there are metrics of completed and failed jobs only, not of {state} ones")
-    fields = yield from ask(commands.whole_hash(queue.metrics(ENDED[state])))
+    fields = yield from ask(whole_hash(queue.metrics(ENDED[state])))
     points = []
     for name in fields:
         _, minute, kind = (*name.split(":"), "", "")[:3]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from glidemq_orchestrate.foundation.importing import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.foundation.log_text import in_block, in_line, in_text
+    from glidemq_orchestrate.foundation.names import in_block, in_line, in_text
     from glidemq_orchestrate.runs.attempt import (
         Attempt,
         Beginning,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 _PUBLIC: Final = {
-    "foundation.log_text": ("in_block", "in_line", "in_text"),
+    "foundation.names": ("in_block", "in_line", "in_text"),
     "runs.attempt": (
         "Attempt",
         "Beginning",

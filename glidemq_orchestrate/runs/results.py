@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from glidemq_orchestrate.errors import FailedNode, GlideMQError
-from glidemq_orchestrate.foundation.log_text import in_block
+from glidemq_orchestrate.foundation.names import in_block
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.clients.flows import Flow

@@ -23,9 +23,8 @@ from glidemq_orchestrate.foundation.names import SCHEDULER
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.schedules import calls
 from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, SchedulerEntry, StoredSchedule
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, isolated
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, is_utf8
-from glidemq_orchestrate.wire.isolated import isolated
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 

@@ -16,12 +16,19 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.server import calls as server
-from glidemq_orchestrate.server import durability, libraries, rights
-from glidemq_orchestrate.server.confirm import unconfirmed
-from glidemq_orchestrate.server.finding import Facts, Finding, Verdict
+from glidemq_orchestrate.server import libraries
+from glidemq_orchestrate.server.findings import (
+    Facts,
+    Finding,
+    Verdict,
+    examine_durability,
+    examine_rights,
+    to_load,
+)
 from glidemq_orchestrate.server.libraries import LibraryStatus, library_status, numbers
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 
 SLOTS: Final = 16384
 SKEW_MS: Final = (1_000, 30_000)
@@ -55,8 +62,8 @@ def _examined(
         ]
     found = [Finding("version", Verdict.OK, f"{product} {version}"), *_role(facts, settings.kind)]
     found += [_persistence(facts), *_memory(facts)]
-    found += yield from durability.examine(facts, settings, look_only=look_only)
-    found.append((yield from rights.examine(prefix, look_only=look_only)))
+    found += yield from examine_durability(facts, settings, look_only=look_only)
+    found.append((yield from examine_rights(prefix, look_only=look_only)))
     found += yield from _libraries(look_only=look_only)
     found.append((yield from _clock(clock)))
     if settings.kind == "cluster":
@@ -125,7 +132,7 @@ def _libraries(*, look_only: bool) -> Op[list[Finding]]:
     if look_only and any(
         finding.advice.startswith(LOAD) and finding.verdict is Verdict.WARNING for finding in found
     ):
-        found.append((yield from rights.to_load()))
+        found.append((yield from to_load()))
     return found
 
 

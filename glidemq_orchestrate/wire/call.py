@@ -9,16 +9,20 @@ call's reply.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from glidemq_orchestrate.errors import GlideMQError, NotConfirmed, ProtocolError
-from glidemq_orchestrate.wire.shapes import has_form
+from glidemq_orchestrate.errors import GlideMQError, LibraryError, NotConfirmed, ProtocolError, TransportError
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.codec import readable
 
 T = TypeVar("T")
+logger = logging.getLogger("glidemq_orchestrate.worker")
 Word: TypeAlias = str | int | float
 
 _QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
@@ -106,7 +110,7 @@ class Call(Generic[T]):
             raise
         except Exception as exc:
             raise ProtocolError(f"the reply to {self.place} cannot be read: {type(exc).__name__}") from exc
-        if not has_form(self.words, reply):
+        if not replies.has_form(self.words, reply):
             raise ProtocolError(
                 f"the reply to {self.place} does not have the form of replies to this command"
             )
@@ -234,3 +238,46 @@ def function(
     declared = tuple(keys)
     words = ("FCALL", name, len(declared), *declared, *args)
     return Call(words, decode, repeatable=repeatable or name in _READING_FUNCTIONS)
+
+
+def members(key: str) -> Call[list[str]]:
+    """The members of a set, in a fixed order."""
+    return command("SMEMBERS", key, decode=sorted)
+
+
+def fields_of(key: str, *fields: str) -> Call[list[str | None]]:
+    """The given fields of a hash, in order."""
+    return command("HMGET", key, *fields, decode=list)
+
+
+def whole_hash(key: str) -> Call[dict[str, str]]:
+    """A whole hash with string values."""
+    return command("HGETALL", key, decode=replies.pairs)
+
+
+def isolated(op: Op[T], what: str) -> Op[T | None]:
+    """Run an operation for one flow, schedule or job. Log a failure once and return None.
+
+    Raises:
+        TransportError, LibraryError, ConfigurationError: The server cannot be reached, lacks a library or
+        denies a permission: this affects every item.
+    """
+    try:
+        return (yield from op)
+    except (TransportError, LibraryError):
+        raise
+    except Exception as exc:
+        if getattr(exc, "code", None) == "NOPERM":
+            raise
+        report(what, exc if isinstance(exc, GlideMQError) else f"{type(exc).__name__}: {exc}")
+        return None
+
+
+def report(what: str, why: object) -> None:
+    """Log once that an item is skipped, and why."""
+    _report_once(readable(what), readable(str(why)))
+
+
+@lru_cache(maxsize=1_000)  # once per reason, not every two seconds
+def _report_once(what: str, why: str) -> None:
+    logger.error("%s is left alone: %s", what, why, extra={"action": "left_alone"})

@@ -15,8 +15,8 @@ from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Outcome
 from glidemq_orchestrate.errors import NotConfirmed
 from glidemq_orchestrate.wire.call import Run, ask
+from glidemq_orchestrate.wire.confirmation import mark_queue
 from glidemq_orchestrate.wire.keys import QueueKeys
-from glidemq_orchestrate.wire.wait import mark_queue
 from glidemq_orchestrate.worker.handlers.log import FailureLog
 
 MAX_UNCONFIRMED: Final = 1_000

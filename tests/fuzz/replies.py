@@ -18,9 +18,9 @@ from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
 from glidemq_orchestrate.flows import running
 from glidemq_orchestrate.foundation.clock import SystemClock
-from glidemq_orchestrate.io.packing import outcome as outcome_of
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.io.topology import Topology
+from glidemq_orchestrate.io.translate import outcome as outcome_of
 from glidemq_orchestrate.schedules import ops as schedulers
 from glidemq_orchestrate.server import libraries as library
 from glidemq_orchestrate.settings import ConnectionSettings

@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, OutcomeUnknown
 from glidemq_orchestrate.foundation.clock import ServerClock
-from glidemq_orchestrate.server.time import learn_time
+from glidemq_orchestrate.server.calls import learn_time
 from glidemq_orchestrate.wire.replies import error_from
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from glidemq_orchestrate.flows.trips import parts, send_all
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import keys
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
-from glidemq_orchestrate.wire.commands import members
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, members
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 

@@ -11,8 +11,8 @@ from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.portable.reading import outcome, status, unsuperseded
 from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 
 POLL_MS: Final = 500
 MAX_REST_MS: Final = 2_000

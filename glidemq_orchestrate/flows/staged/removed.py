@@ -14,8 +14,7 @@ from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job_hash import end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
-from glidemq_orchestrate.wire.commands import members
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, members
 from glidemq_orchestrate.wire.keys import QueueKeys, read_ref
 
 

@@ -13,8 +13,8 @@ from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.flows.staged.reading import outcome, status
 from glidemq_orchestrate.flows.status import FlowOutcome, raise_if_superseded
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.server.confirm import unconfirmed
 from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 
 REREAD_MS: Final = 5_000
 

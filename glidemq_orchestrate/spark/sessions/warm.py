@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.lifeline.environment import patched
-from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.lifeline.lifeline import lifeline, patched
 from glidemq_orchestrate.spark.failures import explained
 from glidemq_orchestrate.spark.setup.java import require_java
 from glidemq_orchestrate.spark.setup.master import require_master

@@ -12,8 +12,7 @@ from typing import Final
 
 from glidemq_orchestrate.jobs.option_values import Deduplication
 from glidemq_orchestrate.spark.source.partitions import calls
-from glidemq_orchestrate.wire.call import Op, ask
-from glidemq_orchestrate.wire.commands import fields_of
+from glidemq_orchestrate.wire.call import Op, ask, fields_of
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PAGE: Final = 500

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate.foundation.named import find, with_directory
+from glidemq_orchestrate.foundation.names import named_function, with_directory
 from glidemq_orchestrate.testing.chaos.digests import digest
 from glidemq_orchestrate.testing.chaos.inherited import inherit
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
@@ -121,7 +121,7 @@ def _write(marker: Marker, found: RunningStep, name: str, key: str, at: int) -> 
 
 def _wrap(marker: Marker, name: str) -> None:
     with_directory()
-    found = find(name, "effect")
+    found = named_function(name, "effect")
     made: Any = _wrapped(marker, found.function, name.partition(":")[2])
     kind = type(inspect.getattr_static(found.holder, found.name))
     if kind is classmethod:

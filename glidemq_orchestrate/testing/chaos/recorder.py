@@ -6,7 +6,7 @@ import asyncio
 from contextlib import ExitStack
 from typing import Any
 
-from glidemq_orchestrate.foundation.named import is_named
+from glidemq_orchestrate.foundation.names import is_named
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.testing.chaos.digests import leaves
 from glidemq_orchestrate.testing.chaos.effects import Marker, running

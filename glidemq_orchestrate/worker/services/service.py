@@ -23,11 +23,11 @@ from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds, seconds
 from glidemq_orchestrate.jobs.attempt import Attempt, worker_id
-from glidemq_orchestrate.server.confirm import unconfirmed
+from glidemq_orchestrate.server.calls import learn_time
 from glidemq_orchestrate.server.libraries import with_libraries
-from glidemq_orchestrate.server.time import learn_time
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, check_queue_name
 from glidemq_orchestrate.worker.handlers.log import FailureLog, OneLine
 from glidemq_orchestrate.worker.renewing import Renewer

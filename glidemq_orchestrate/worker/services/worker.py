@@ -28,8 +28,7 @@ from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
-from glidemq_orchestrate.foundation.named import with_directory
-from glidemq_orchestrate.foundation.names import described, shown
+from glidemq_orchestrate.foundation.names import described, shown, with_directory
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.option_values import RateLimit

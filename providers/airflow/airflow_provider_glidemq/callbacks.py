@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.named import find, is_named
-from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.foundation.names import is_named, named_function, shown
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -179,7 +178,7 @@ class _NotCallable(Exception):
 def _call(path: str, kind: Kind, event: FlowEvent) -> Any:
     try:
         with importing():
-            function = find(f"{path}.on_{kind}", "callback").function
+            function = named_function(f"{path}.on_{kind}", "callback").function
     except OF_USERS as exc:  # importing runs the user's code
         raise _NotCallable(f"{type(exc).__name__}: {exc}") from exc
     return function(event)

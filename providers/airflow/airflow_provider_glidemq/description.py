@@ -14,8 +14,7 @@ from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.foundation.named import check_named
-from glidemq_orchestrate.foundation.names import MAX_NAME
+from glidemq_orchestrate.foundation.names import MAX_NAME, check_named
 
 FLOW_FILES: Final = (".yaml", ".yml", ".json")
 CHECKED_NODES: Final = 5_000

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.attempts.supervision import LOCK_TTL_MS
 from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError, OutcomeUnknown
-from glidemq_orchestrate.io.repeats import PAUSES
+from glidemq_orchestrate.io.delivery import PAUSES
 from glidemq_orchestrate.io.slots import target
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from tests.properties.simulation.choices import Choices

@@ -15,7 +15,7 @@ from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import rule
 from tests.providers.airflow.conftest import Valkey
 from tests.server.connections.certificates import Certificates
 from tests.server.connections.topologies import running_pair, running_primaries
@@ -73,7 +73,7 @@ def test_the_test_button_changes_nothing_on_a_server_without_libraries(bare: Any
 
 
 def test_the_test_button_names_missing_rights(bare: Any, connect: Connect) -> None:
-    bare.execute_command("ACL", "SETUSER", "worker", "on", ">hunter2", *acl.rule().split())
+    bare.execute_command("ACL", "SETUSER", "worker", "on", ">hunter2", *rule().split())
     hook = connect(host=bare.place, login="worker", password="hunter2")
     ok, message = hook.test_connection()
     assert (ok, "loading: the user may not load libraries (glidemq library load" in message) == (False, True)

@@ -13,7 +13,7 @@ import pytest
 
 from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
 from glidemq_orchestrate.schedules import ops
-from glidemq_orchestrate.wire import isolated
+from glidemq_orchestrate.wire.call import _report_once
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(  # no
     raw.hset(P + where, name, text)
     raw.hset(P + b"schedulers", "good", json.dumps(DUE))
     clock, fired = Moving(), 0
-    isolated._report_once.cache_clear()
+    _report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             hand.run(ops.tick(ETL, clock))

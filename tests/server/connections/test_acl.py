@@ -38,7 +38,7 @@ from glidemq_orchestrate.flows.portable import changes
 from glidemq_orchestrate.flows.portable import wait as portable
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server import findings
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, Guarded, running_guarded
 
@@ -57,14 +57,14 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def url(guarded: Guarded) -> str:
     guarded.admin.flushall()
-    guarded.set_user("worker", acl.rule())
+    guarded.set_user("worker", findings.rule())
     guarded.admin.acl_log_reset()
     return guarded.url
 
 
 def test_the_page_on_connections_has_the_rules_that_are_tried_here() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for rule in (acl.rule(), acl.cluster_rule(), acl.loader_rule()):
+    for rule in (findings.rule(), findings.cluster_rule(), findings.loader_rule()):
         assert rule in " ".join(text.split())
 
 
@@ -191,7 +191,7 @@ def test_a_user_who_loads_the_libraries_needs_only_the_other_rule(guarded: Guard
     guarded.admin.function_flush()
     with Queue("etl", url) as queue, pytest.raises(ConfigurationError, match=r"lacks a permission.*function"):
         queue.add("work")
-    guarded.set_user("loader", acl.loader_rule())
+    guarded.set_user("loader", findings.loader_rule())
     guarded.admin.acl_log_reset()
     with Libraries(url.replace("worker", "loader")) as libraries:
         (found,) = libraries.load().values()

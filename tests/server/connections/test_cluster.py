@@ -42,7 +42,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.jobs.option_values import JobRef
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import cluster_rule, rule
 from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
@@ -256,7 +256,7 @@ def test_flows_across_slots_are_listed(url: str, run_worker: RunWorker) -> None:
 def test_a_user_with_the_documented_rights_is_enough(
     primaries: Primaries, url: str, run_worker: RunWorker
 ) -> None:
-    words = f"{acl.rule()} {acl.cluster_rule()}".split()
+    words = f"{rule()} {cluster_rule()}".split()
     for server in primaries.servers:
         server.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *words)
         server.client.acl_log_reset()

@@ -25,7 +25,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, NotConfirmed, WaitTimeout
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import confirm_rule, rule
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
 from tests.server.connections.topologies import Server
@@ -184,7 +184,7 @@ def test_without_an_append_only_file_the_first_call_says_what_to_do(
 
 @pytest.mark.parametrize("confirm", ["disk", "replicas:1"])
 def test_a_user_needs_the_right_to_wait(alone: Server, confirm: str) -> None:
-    alone.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">do", *acl.rule().split())
+    alone.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">do", *rule().split())
     mine = ConnectionSettings(
         f"valkey://worker:do@127.0.0.1:{alone.port}",
         confirm=confirm,
@@ -192,7 +192,7 @@ def test_a_user_needs_the_right_to_wait(alone: Server, confirm: str) -> None:
     )
     with Queue("etl", mine) as queue, pytest.raises(ConfigurationError, match=r"lacks a permission.*wait"):
         queue.add("work")
-    alone.client.execute_command("ACL", "SETUSER", "worker", *acl.confirm_rule().split())
+    alone.client.execute_command("ACL", "SETUSER", "worker", *confirm_rule().split())
     with Queue("etl", mine) as queue:
         queue.counts()
         if confirm == "disk":

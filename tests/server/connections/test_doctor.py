@@ -19,7 +19,7 @@ from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import COMMANDS, rule, trial
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.call import ask_each
 from tests.server.connections.topologies import running_primaries
@@ -52,7 +52,7 @@ def test_a_healthy_server_gets_no_advice_and_is_left_as_it_was(url: str, redis_c
 
 def test_every_trial_is_a_call_that_the_server_understands(url: str) -> None:
     driver = SyncDriver(ConnectionSettings(url))
-    replies = driver.run(ask_each([acl.trial(name, "glide:gmo:doctor") for name in ("set", *acl.COMMANDS)]))
+    replies = driver.run(ask_each([trial(name, "glide:gmo:doctor") for name in ("set", *COMMANDS)]))
     errors = [str(reply) for reply in replies if isinstance(reply, GlideMQError)]
     assert [text for text in errors if "arguments" in text or "syntax" in text or "unknown" in text] == []
     driver.close()
@@ -126,7 +126,7 @@ def test_libraries_of_other_versions_are_reported(sick: Any) -> None:
 
 def test_a_user_s_missing_rights_are_named(sick: Any) -> None:
     load_libraries(sick.connection_pool.connection_kwargs["port"])
-    words = acl.rule().replace(" +zadd", "").replace(" +xadd", "").split()
+    words = rule().replace(" +zadd", "").replace(" +xadd", "").split()
     sick.execute_command("ACL", "SETUSER", "worker", "on", ">hunter2", *words)
     settings = ConnectionSettings(sick.url, user="worker", password="hunter2")
     rights = by_check(settings)["rights"]

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import ConnectionSettings, Queue
 from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import rule
 from tests.server.connections.topologies import Server
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
@@ -94,7 +94,7 @@ def test_whether_confirm_holds(primary: Server) -> None:
 def test_a_user_who_may_not_ask_gets_no_false_answer(primary: Server) -> None:
     with Queue("etl", f"valkey://127.0.0.1:{primary.port}") as queue:
         queue.counts()
-    primary.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">do", *acl.rule().split())
+    primary.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">do", *rule().split())
     mine = {"user": "worker", "password": "do"}
     plain = checked(primary, **mine)
     assert "CONFIG GET" in plain["lost with the machine"].found

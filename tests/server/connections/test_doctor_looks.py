@@ -13,7 +13,7 @@ from glidemq_orchestrate import ConnectionSettings, Queue
 from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.io.sync import SyncDriver
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import ALWAYS_WRITE, COMMANDS, harmless_trial, rule
 from glidemq_orchestrate.wire.call import ask_each
 from glidemq_orchestrate.wire.keys import absent_key
 from tests.server.lua.keyspace import dump
@@ -64,8 +64,8 @@ def test_a_server_in_use_is_left_as_it_was(server: Any) -> None:
 
 def test_every_harmless_trial_is_understood_and_changes_nothing(server: Any) -> None:
     driver, before = SyncDriver(ConnectionSettings(server.url)), state(server)
-    names = [name for name in acl.COMMANDS if name not in acl.ALWAYS_WRITE]
-    replies = driver.run(ask_each([acl.harmless_trial(name, absent_key("glide")) for name in names]))
+    names = [name for name in COMMANDS if name not in ALWAYS_WRITE]
+    replies = driver.run(ask_each([harmless_trial(name, absent_key("glide")) for name in names]))
     texts = {name: str(reply) for name, reply in zip(names, replies, strict=True) if _is_error(reply)}
     odd = {
         name for name, text in texts.items() if "arguments" in text or "syntax" in text or "unknown" in text
@@ -82,7 +82,7 @@ def _is_error(reply: object) -> bool:
 @pytest.mark.parametrize("name", ["zadd", "hset", "hincrby", "set", "xadd", "fcall", "xreadgroup"])
 def test_a_missing_right_is_named_without_writing(server: Any, name: str) -> None:
     load_libraries(server.port)
-    settings = settings_of(server, *acl.rule().split(), f"-{name}")
+    settings = settings_of(server, *rule().split(), f"-{name}")
     before = state(server)
     rights = looked(settings)["rights"]
     assert (rights.verdict, rights.found) == (FAILED, f"missing: {name}")
@@ -91,11 +91,11 @@ def test_a_missing_right_is_named_without_writing(server: Any, name: str) -> Non
 
 def test_the_rights_of_the_readme_suffice(server: Any) -> None:
     load_libraries(server.port)
-    assert looked(settings_of(server, *acl.rule().split()))["rights"].verdict is OK
+    assert looked(settings_of(server, *rule().split()))["rights"].verdict is OK
 
 
 def test_a_user_who_may_not_load_the_missing_libraries_is_told(server: Any) -> None:
-    settings = settings_of(server, *acl.rule().split())
+    settings = settings_of(server, *rule().split())
     loading = looked(settings)["loading"]
     assert (loading.verdict, loading.advice) == (FAILED, "glidemq library load, as a user who may")
     server.execute_command("ACL", "SETUSER", "worker", "+function|load")

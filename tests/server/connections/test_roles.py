@@ -30,7 +30,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import COMMANDS, TO_OBSERVE, WITHOUT, patterns, role_rule
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, SECRET, Guarded, running_guarded
 
@@ -51,7 +51,7 @@ def roles(guarded: Guarded, request: pytest.FixtureRequest) -> Guarded:
     """Users named as their roles, for all queues or for two."""
     guarded.admin.flushall()
     for role in ("worker", "producer", "observer"):
-        guarded.set_user(role, acl.role_rule(role, queues=request.param))
+        guarded.set_user(role, role_rule(role, queues=request.param))
     guarded.admin.acl_log_reset()
     return guarded
 
@@ -60,7 +60,7 @@ def roles(guarded: Guarded, request: pytest.FixtureRequest) -> Guarded:
 def few(guarded: Guarded) -> Guarded:
     guarded.admin.flushall()
     for role in ("worker", "producer", "observer"):
-        guarded.set_user(role, acl.role_rule(role, queues=["etl"]))
+        guarded.set_user(role, role_rule(role, queues=["etl"]))
     guarded.admin.acl_log_reset()
     return guarded
 
@@ -192,8 +192,8 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
 def test_no_command_of_an_observer_writes(guarded: Guarded) -> None:
     writing = set(guarded.admin.execute_command("ACL", "CAT", "write"))
     assert len(writing) > 50
-    assert not writing & set(acl.TO_OBSERVE)
-    assert set(acl.TO_OBSERVE) <= set(acl.COMMANDS)
+    assert not writing & set(TO_OBSERVE)
+    assert set(TO_OBSERVE) <= set(COMMANDS)
 
 
 def test_a_producer_takes_no_jobs_and_destroys_no_group(few: Guarded, run_worker: RunWorker) -> None:
@@ -260,7 +260,7 @@ def test_a_worker_carries_nothing_into_a_queue_that_it_may_not_touch(
     few: Guarded, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     """Who may write to both queues sends it there; only that flow waits."""
-    few.set_user("producer", acl.role_rule("producer", queues=["etl", "other"]))
+    few.set_user("producer", role_rule("producer", queues=["etl", "other"]))
     url = few.url_of("producer")
     with FlowProducer(url) as flows, Queue("etl", url) as queue:
         nodes = [
@@ -285,17 +285,17 @@ def test_another_database_needs_one_right_more(few: Guarded) -> None:
     url = f"{few.url_of('producer')}/1"
     with Queue("etl", url) as queue:
         refused(queue.counts)
-    few.set_user("producer", f"{acl.role_rule('producer')} +select")
+    few.set_user("producer", f"{role_rule('producer')} +select")
     with Queue("etl", url) as queue:
         assert queue.add("work")
 
 
 def test_the_document_has_the_rules_that_are_tried_here() -> None:
     text = " ".join(SECURITY.read_text(encoding="utf-8").split())
-    assert acl.role_rule("observer") in text
-    for names in acl.WITHOUT.values():
+    assert role_rule("observer") in text
+    for names in WITHOUT.values():
         assert f"`{' '.join(f'-{name}' for name in names)}`" in text
-    assert f"`{' '.join(acl.patterns(queues=['etl', 'spark']))}`" in text
+    assert f"`{' '.join(patterns(queues=['etl', 'spark']))}`" in text
 
 
 def _dump(admin: Any) -> dict[str, Any]:

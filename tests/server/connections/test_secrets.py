@@ -28,7 +28,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import GlideMQError, JobFailed
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import rule
 from tests.conftest import Eventually
 from tests.processes import run, spawned
 from tests.server.connections.guarded import SECRET, Guarded, running_guarded
@@ -59,7 +59,7 @@ handlers.handler("bad-apart", process=True)(bad)
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with running_guarded("valkey", tmp_path_factory.mktemp("guarded")) as server:
-        server.set_user("worker", acl.rule())
+        server.set_user("worker", rule())
         yield server
 
 
@@ -76,7 +76,7 @@ def test_a_worker_shows_no_password_and_no_payload(
     log = tmp_path / "log"
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "secret_app", "--queue", "etl"]
     command += ["--log-level", "debug", *options]
-    guarded.set_user("worker", acl.rule())
+    guarded.set_user("worker", rule())
     with (
         log.open("wb") as output,
         spawned(
@@ -116,7 +116,7 @@ def test_a_worker_shows_no_password_and_no_payload(
         guarded.admin.execute_command("ACL", "SETUSER", "worker", "resetpass", f">{OTHER}")
         guarded.admin.execute_command("CLIENT", "KILL", "USER", "worker")
         eventually(lambda: "refused the user or password" in log.read_text(), timeout=30)
-        guarded.set_user("worker", acl.rule())
+        guarded.set_user("worker", rule())
         eventually(lambda: "works again" in log.read_text(), timeout=60)
         process.terminate()
         process.wait(60)
@@ -128,7 +128,7 @@ def test_a_worker_shows_no_password_and_no_payload(
 
 def test_no_command_shows_the_password(guarded: Guarded, tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text("name: n\nnodes: [{name: a, queue: etl, job: nobody-knows}]\n")
-    guarded.set_user("worker", acl.rule())
+    guarded.set_user("worker", rule())
     wrong = guarded.url.replace(SECRET, OTHER)
     torn = wrong.replace("127.0.0.1:", "[:")
     submit = ["flow", "submit", "flow.yaml", "--id", "f", "--no-wait"]
@@ -176,7 +176,7 @@ def _has_no_secret(exc: GlideMQError) -> None:
 
 
 async def test_no_repr_shows_the_password(guarded: Guarded) -> None:
-    guarded.set_user("worker", acl.rule())
+    guarded.set_user("worker", rule())
     worker = Worker(guarded.url, queues=["etl"])
     with Queue("etl", guarded.url) as queue, FlowProducer(guarded.url) as flows:
         async with AsyncQueue("etl", guarded.url) as again, AsyncFlowProducer(guarded.url) as also:

@@ -16,7 +16,7 @@ import redis
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.clients.doctor import examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, TransportError
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server import findings
 from tests.conftest import Eventually, RunWorker
 from tests.processes import spawned
 from tests.server.connections.certificates import Certificates
@@ -25,7 +25,7 @@ from tests.server.lua.servers import _free_port, _wait_for_answer, load_librarie
 LONG = timedelta(seconds=60)
 USERS = {"worker": "hunter2", "replica": "hunter4", "watcher": "hunter6"}
 RULES = {
-    "worker": acl.rule(),
+    "worker": findings.rule(),
     "replica": "+psync +replconf +ping",
     # As the documentation of sentinels has it.
     "watcher": "&* -@all +multi +slaveof +replicaof +ping +exec +subscribe +config|rewrite +role +publish "

@@ -14,7 +14,7 @@ import redis
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, JobState, Queue
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import rule
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.certificates import Certificates
 from tests.server.lua.servers import _free_port, load_libraries, redis7_binary, running
@@ -35,7 +35,7 @@ class Guarded:
         return ConnectionSettings(**(given | changes))
 
     def set_user(self, name: str, *rules: str) -> None:
-        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", *rules, *acl.rule().split())
+        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", *rules, *rule().split())
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ async def test_a_wrong_password_is_refused_over_tls(guarded: Guarded) -> None:
 
 async def test_a_default_user_with_the_rule_alone_is_enough(guarded: Guarded) -> None:
     """As where its certificate is all that a client has: no password, and no right but the rule's."""
-    guarded.admin.execute_command("ACL", "SETUSER", "default", "reset", "on", "nopass", *acl.rule().split())
+    guarded.admin.execute_command("ACL", "SETUSER", "default", "reset", "on", "nopass", *rule().split())
     guarded.admin.acl_log_reset()
     try:
         with Queue("etl", guarded.settings()) as queue:

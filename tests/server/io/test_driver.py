@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind
 from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
-from glidemq_orchestrate.io import packing, pool
+from glidemq_orchestrate.io import connect, translate
 from glidemq_orchestrate.io.aio import AsyncDriver
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -88,7 +88,7 @@ async def test_connections_of_a_burst_are_closed_when_nobody_needed_them_for_a_m
     url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     driver, now = AsyncDriver(ConnectionSettings.resolve(url)), 1000.0
-    monkeypatch.setattr(pool, "monotonic", lambda: now)
+    monkeypatch.setattr(connect, "monotonic", lambda: now)
 
     async def burst(count: int) -> None:
         calls = [asyncio.create_task(driver.run(wait_at_the_gate())) for _ in range(count)]
@@ -113,7 +113,7 @@ def test_blocking_connections_of_a_burst_are_closed_too(
     url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     driver, now = SyncDriver(ConnectionSettings.resolve(url)), 1000.0
-    monkeypatch.setattr(pool, "monotonic", lambda: now)
+    monkeypatch.setattr(connect, "monotonic", lambda: now)
     before = gate.clients()
     threads = [threading.Thread(target=driver.run, args=[wait_at_the_gate()]) for _ in range(20)]
     for thread in threads:
@@ -181,7 +181,7 @@ async def test_words_of_all_kinds_arrive_as_sent(
     url: str, monkeypatch: pytest.MonkeyPatch, has_hiredis: str
 ) -> None:
     if has_hiredis == "without":  # it is an extra
-        monkeypatch.setattr(packing, "_fast", None)
+        monkeypatch.setattr(translate, "_fast", None)
     driver = AsyncDriver(ConnectionSettings.resolve(url))
     words: list[Word] = ["", "plain", "é \N{SNAKE}", 7, -1, 0.5, Kind.DONE, "x" * 100_000]
     calls = [command("EVAL", "return ARGV", 0, *words, decode=list), command("ECHO", "end", decode=list)]

@@ -8,8 +8,8 @@ import pytest
 from redis.exceptions import BusyLoadingError
 
 from glidemq_orchestrate.errors import ConnectionFailed, OutcomeUnknown, ServerBusy
-from glidemq_orchestrate.io.pool import Link, Pool
-from glidemq_orchestrate.io.repeats import Delivered
+from glidemq_orchestrate.io.connect import Link, Pool
+from glidemq_orchestrate.io.delivery import Delivered
 from glidemq_orchestrate.io.topology import is_stale
 from glidemq_orchestrate.io.translate import loading
 from glidemq_orchestrate.wire.call import Call, command, function
@@ -83,7 +83,7 @@ def test_a_connection_that_nobody_used_for_a_minute_is_not_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr("glidemq_orchestrate.io.pool.monotonic", lambda: now)
+    monkeypatch.setattr("glidemq_orchestrate.io.connect.monotonic", lambda: now)
     pool = Pool(object)
     old = pool.take()
     assert pool.put(old, Link.SOUND) == []

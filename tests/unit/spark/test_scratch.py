@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_orchestrate.lifeline.environment import patched
+from glidemq_orchestrate.lifeline.lifeline import patched
 from glidemq_orchestrate.spark.setup.scratch import Scratch, directories, sweep
 
 OWNER = """

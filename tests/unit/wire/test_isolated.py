@@ -14,7 +14,7 @@ from glidemq_orchestrate.errors import (
     LibraryMissing,
     ProtocolError,
 )
-from glidemq_orchestrate.wire import isolated, replies
+from glidemq_orchestrate.wire import call, replies
 from glidemq_orchestrate.wire.call import Op, ask, command
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PING = command("PING", decode=replies.text)
 def each(count: int) -> Op[list[str | None]]:
     found = []
     for number in range(count):
-        found.append((yield from isolated.isolated(ask(PING), f"thing {number}")))  # noqa: PERF401  it yields
+        found.append((yield from call.isolated(ask(PING), f"thing {number}")))  # noqa: PERF401  it yields
     return found
 
 
@@ -34,7 +34,7 @@ def each(count: int) -> Op[list[str | None]]:
 def test_a_failure_stands_alone_and_is_logged_once(
     scripted: Scripted, caplog: pytest.LogCaptureFixture, answer: object
 ) -> None:
-    isolated._report_once.cache_clear()
+    call._report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             assert scripted(each(3), ["a", answer, "c"]).value == ["a", None, "c"]
@@ -50,8 +50,8 @@ def test_an_operation_that_raises_something_raw_stands_alone_too(
 
     def both() -> Op[list[int | None]]:
         return [
-            (yield from isolated.isolated(odd(), "the odd one \udcff")),
-            (yield from isolated.isolated(odd(), "b")),
+            (yield from call.isolated(odd(), "the odd one \udcff")),
+            (yield from call.isolated(odd(), "b")),
         ]
 
     with caplog.at_level(logging.ERROR):

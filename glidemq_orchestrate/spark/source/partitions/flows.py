@@ -25,8 +25,7 @@ from glidemq_orchestrate.flows.node_table import GONE, TimedNode, rows_page, tim
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, At, Span, Times, cut_sorted, page
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
-from glidemq_orchestrate.wire.commands import fields_of
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, fields_of
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 

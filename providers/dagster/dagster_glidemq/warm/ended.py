@@ -19,7 +19,7 @@ import dagster as dg
 
 from dagster_glidemq.private import get_env_var_dict
 from dagster_glidemq.tags import JOB_TAG
-from glidemq_orchestrate.lifeline.environment import patched
+from glidemq_orchestrate.lifeline.lifeline import patched
 
 logger = logging.getLogger("dagster_glidemq.warm")
 

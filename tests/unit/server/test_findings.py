@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate.server import rights as acl
+from glidemq_orchestrate.server.findings import COMMANDS, TO_CONFIRM, __file__
 
-KNOWN = {command.upper() for command in acl.COMMANDS}
+KNOWN = {command.upper() for command in COMMANDS}
 # About the server and not about keys: by other rules, or by none but an administrator's.
 OTHERS = {"ACL", "CLUSTER", "CONFIG", "FUNCTION", "PING", "TIME"}
-OTHERS |= {command.upper() for command in acl.TO_CONFIRM}
+OTHERS |= {command.upper() for command in TO_CONFIRM}
 
 
 def called() -> set[str]:
@@ -27,8 +27,8 @@ def sent() -> tuple[set[str], set[str]]:
     """The first words of calls as far as they stand there; and every word that may be one."""
     text = "\n".join(
         path.read_text(encoding="utf-8")
-        for path in Path(acl.__file__).parents[1].rglob("*.py")
-        if path != Path(acl.__file__) and path.parent.name != "io"  # which speaks to sentinels
+        for path in Path(__file__).parents[1].rglob("*.py")
+        if path != Path(__file__) and path.parent.name != "io"  # which speaks to sentinels
     )
     first = re.findall(r'(?:\bcommand\(|words = \(|Call\(\s*\()\s*"([A-Z]+)"', text)
     return set(first) - {"MAXLEN"}, set(re.findall(r'"([A-Z]{3,})"', text))

@@ -14,9 +14,8 @@ from glidemq_orchestrate.errors import (
     NotConfirmed,
     ServerBusy,
 )
-from glidemq_orchestrate.server.confirm import check_confirmation, standing, unconfirmed
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Unconfirmed, ask, ask_all, command
-from glidemq_orchestrate.wire.confirmation import Confirmation
+from glidemq_orchestrate.wire.confirmation import Confirmation, check_confirmation, standing, unconfirmed
 from glidemq_orchestrate.wire.replies import error_from
 
 if TYPE_CHECKING:
