@@ -1,6 +1,6 @@
 """Findings of ``glidemq doctor``: missing rights, and each way in which acknowledged writes may be lost.
 
-``docs/explanation/durability.md`` explains the latter. The checks of rights change nothing, or nothing that lasts.
+``docs/explanation/durability.md`` explains the latter. The checks of rights change nothing that lasts.
 """
 
 from __future__ import annotations
