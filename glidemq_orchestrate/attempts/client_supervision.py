@@ -18,11 +18,11 @@ from glidemq_orchestrate import events
 from glidemq_orchestrate.attempts import supervision
 from glidemq_orchestrate.attempts.supervision import WAKING, Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
-from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.home import home_queues, queues_around
+from glidemq_orchestrate.flows.index import running_flows
 from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.flows.watch import Change, Watch
 from glidemq_orchestrate.foundation.clock import Clock
@@ -305,7 +305,7 @@ def once(tending: Tending) -> Op[list[str]]:
 def unsupervised_homes(prefix: str) -> Op[list[str]]:
     """The homes of running flows that have no supervisor."""
     homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(home_queues(prefix))))]
-    running = yield from ask_each([index.running_flows(home, 0, 1) for home in homes])
+    running = yield from ask_each([running_flows(home, 0, 1) for home in homes])
     # An error (a queue without rights) is not a list with a flow.
     busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]
     leaders = yield from ask_each([supervision.leader(home) for home in busy])

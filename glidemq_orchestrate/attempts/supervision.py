@@ -20,9 +20,10 @@ from glidemq_orchestrate.attempts import upkeep as upkeep_ops
 from glidemq_orchestrate.attempts.upkeep import ReclaimedJobs
 from glidemq_orchestrate.attempts.workers import FOREIGN_IDLE_MS
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
-from glidemq_orchestrate.flows import index, running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.backend import sweep_all
 from glidemq_orchestrate.flows.home import unlink_queues
+from glidemq_orchestrate.flows.index import running_flows
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.wire import replies
@@ -262,7 +263,7 @@ def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
 def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
     """Check some pages; returns where to continue: the number of the flow and the position in it."""
     home, pages = watch.queue, 0
-    while flow_ids := (yield from ask(index.running_flows(home, first, FLOWS))):
+    while flow_ids := (yield from ask(running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
             while True:
                 if pages == PAGES:
@@ -280,9 +281,9 @@ def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -
     """Check a page of a flow; returns where to continue in it, 0 at its end."""
     home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
     position, suspects = yield from ask(
-        running.check_open(home, flow_id, position, silent_ms, clock.now_ms())
+        backend.check_open(home, flow_id, position, silent_ms, clock.now_ms())
     )
-    yield from running.bring_back(home, flow_id, suspects, clock)
+    yield from backend.bring_back(home, flow_id, suspects, clock)
     return position
 
 

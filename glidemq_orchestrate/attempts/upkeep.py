@@ -9,8 +9,9 @@ from glidemq_orchestrate.attempts import dead_letters as letters
 from glidemq_orchestrate.attempts.dead_letters import write_noted
 from glidemq_orchestrate.attempts.workers import SILENT_MS
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flows import index, running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.home import expire_due
+from glidemq_orchestrate.flows.index import sweep, unsettled_flows
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask_all, ask_each, function, isolated
@@ -28,12 +29,12 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     Returns when something is due next, or -1.
     """
     names = ", ".join(queue.queue for queue in queues)
-    yield from isolated(index.sweep(queues, clock), f"the sweep of {names}")
+    yield from isolated(sweep(queues, clock), f"the sweep of {names}")
     yield from isolated(clean_up(queues, clock), f"the cleanup of {names}")
-    todo = yield from ask_all([index.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
+    todo = yield from ask_all([unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
-            advancing = running.advance_at(queue, flow_id, clock)
+            advancing = backend.advance_at(queue, flow_id, clock)
             yield from isolated(advancing, f"flow {flow_id} of queue {queue.queue}")
     due = yield from expire(queues, clock)
     return min((at for at in due if at >= 0), default=-1)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate import registry
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, OURS, Attempt
@@ -149,7 +149,7 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
     handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
         return True
-    if not (yield from running.has_queue_timeout(queue, attempt)):
+    if not (yield from backend.has_queue_timeout(queue, attempt)):
         return False
     yield from ask(attempt_calls.note_unhandled(queue, attempt.job_id, why))
     return True

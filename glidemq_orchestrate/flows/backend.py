@@ -8,33 +8,34 @@ generations. Only this file, ``staged`` and ``portable`` depend on there being t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.definitions import Ran, StoredNodes
+from glidemq_orchestrate.flows.definitions import PolicyForm, Ran, StoredNodes
+from glidemq_orchestrate.flows.dependencies import OnFailure
 from glidemq_orchestrate.flows.generation import Before, FlowRef, Generation, OnExisting, status_of_record
-from glidemq_orchestrate.flows.node_table import GONE, Change
+from glidemq_orchestrate.flows.home import home_of
+from glidemq_orchestrate.flows.node_table import GONE, Change, Inputs, Row
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import advance as portable_advance
 from glidemq_orchestrate.flows.portable import changes as portable_changes
 from glidemq_orchestrate.flows.portable import owners as portable_owners
 from glidemq_orchestrate.flows.portable import reading as portable_reading
-from glidemq_orchestrate.flows.portable import record as portable_record
-from glidemq_orchestrate.flows.portable import start, sweep, table
-from glidemq_orchestrate.flows.portable import wait as portable_wait
+from glidemq_orchestrate.flows.portable import records, tables, upkeep
+from glidemq_orchestrate.flows.portable import submit as portable_submit
 from glidemq_orchestrate.flows.spec import FlowNode
-from glidemq_orchestrate.flows.staged import advance as staged_advance
 from glidemq_orchestrate.flows.staged import changes as staged_changes
-from glidemq_orchestrate.flows.staged import growth
+from glidemq_orchestrate.flows.staged import growth, lost_jobs
 from glidemq_orchestrate.flows.staged import reading as staged_reading
-from glidemq_orchestrate.flows.staged import removed as staged_removed
 from glidemq_orchestrate.flows.staged import submit as staged_submit
-from glidemq_orchestrate.flows.staged import wait as staged_wait
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 
 
@@ -99,8 +100,19 @@ class FlowBackend(Protocol):
     def stored(self, ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
         """Read the definitions of the nodes of a flow; None if not all of them are stored."""
 
-    def policies(self, ref: FlowRef) -> Op[dict[str, str] | None]:
-        """The policies of nodes by name, from the flow's table; None if the jobs have them."""
+    def policies(self, ref: FlowRef, flow: CheckedFlow, rows: Mapping[str, Row]) -> Op[PolicyForm]:
+        """How the flow stores the policies of its nodes, to compare them with a specification."""
+
+    def dependency_policies(
+        self, ref: FlowRef, nodes: StoredNodes, after: Mapping[str, Sequence[str]]
+    ) -> Op[dict[str, dict[str, OnFailure]]]:
+        """The failure policies for single dependencies, by node. May complete the manners of the nodes."""
+
+    def inputs(self, queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
+        """Read the inputs of a node from its dependencies."""
+
+    def has_queue_timeout(self, queue: QueueKeys, attempt: Attempt) -> Op[bool]:
+        """Whether a node fails if no worker starts it in time."""
 
     def ran(self, ref: FlowRef) -> Op[dict[str, Ran]]:
         """Read how each node has run, and its definition."""
@@ -170,26 +182,29 @@ class _Staged:
     missing = ""
     submit = staticmethod(staged_submit.submit)
     begin = staticmethod(staged_submit.begin)
-    advance = staticmethod(staged_advance.advance)
-    sweep = staticmethod(staged_advance.sweep)
+    advance = staticmethod(staged_submit.advance)
+    sweep = staticmethod(staged_submit.sweep)
+    retry_failed = staticmethod(staged_submit.retry_failed)
+    lost = staticmethod(lost_jobs.lost)
     read_record = staticmethod(staged_reading.read_record)
     status = staticmethod(staged_reading.status)
     nodes = staticmethod(staged_reading.nodes)
     ranked = staticmethod(staged_reading.ranked)
-    resolved = staticmethod(staged_removed.resolved)
+    resolved = staticmethod(staged_reading.resolved)
     results = staticmethod(staged_reading.results)
     outcome = staticmethod(staged_reading.outcome)
-    wait = staticmethod(staged_wait.wait)
+    wait = staticmethod(staged_reading.wait)
     delayed = staticmethod(staged_reading.delayed)
+    retried = staticmethod(staged_reading.retried)
+    ran = staticmethod(staged_reading.ran)
     stored = staticmethod(staged_reading.stored)
     policies = staticmethod(staged_reading.policies)
-    ran = staticmethod(staged_reading.ran)
+    dependency_policies = staticmethod(staged_reading.dependency_policies)
+    inputs = staticmethod(staged_reading.inputs)
+    has_queue_timeout = staticmethod(staged_reading.has_queue_timeout)
     cancel = staticmethod(staged_changes.cancel)
     own = staticmethod(staged_changes.own)
     owners = staticmethod(staged_changes.owners)
-    retry_failed = staticmethod(staged_changes.retry_failed)
-    retried = staticmethod(staged_reading.retried)
-    lost = staticmethod(staged_reading.lost)
     max_changes = staticmethod(staged_changes.max_changes)
     change = staticmethod(staged_changes.change)
     extend = staticmethod(growth.extend)
@@ -198,27 +213,30 @@ class _Staged:
 class _Portable:
     is_carried = True
     missing = GONE
-    submit = staticmethod(start.submit)
-    begin = staticmethod(start.begin)
+    submit = staticmethod(portable_submit.submit)
+    begin = staticmethod(portable_submit.begin)
     advance = staticmethod(portable_advance.advance)
-    sweep = staticmethod(sweep.sweep)
-    read_record = staticmethod(portable_record.plain)
+    wait = staticmethod(portable_advance.wait)
+    sweep = staticmethod(upkeep.sweep)
+    inputs = staticmethod(upkeep.inputs)
+    has_queue_timeout = staticmethod(upkeep.has_queue_timeout)
+    read_record = staticmethod(records.plain)
     status = staticmethod(portable_reading.status)
     nodes = staticmethod(portable_reading.nodes)
     ranked = staticmethod(portable_reading.ranked)
     resolved = staticmethod(portable_reading.resolved)
     results = staticmethod(portable_reading.results)
     outcome = staticmethod(portable_reading.outcome)
-    wait = staticmethod(portable_wait.wait)
     delayed = staticmethod(portable_reading.delayed)
-    stored = staticmethod(portable_reading.stored)
-    policies = staticmethod(table.read_policies)
+    retried = staticmethod(portable_reading.retried)
     ran = staticmethod(portable_reading.ran)
-    cancel = staticmethod(portable_changes.cancel)
+    stored = staticmethod(portable_reading.stored)
+    policies = staticmethod(tables.policies)
+    dependency_policies = staticmethod(tables.dependency_policies)
     own = staticmethod(portable_owners.own)
     owners = staticmethod(portable_owners.names)
+    cancel = staticmethod(portable_changes.cancel)
     retry_failed = staticmethod(portable_changes.retry_failed)
-    retried = staticmethod(portable_reading.retried)
     lost = staticmethod(portable_changes.lost)
     max_changes = staticmethod(portable_changes.max_changes)
     change = staticmethod(portable_changes.change)
@@ -262,3 +280,44 @@ def may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
     """
     queues = (ref.home.queue, *flow.queues)
     return ref.path == "portable" or reach.path(ref.home.prefix, queues) == "staged"
+
+
+add_nodes = growth.add_nodes
+check_open = lost_jobs.check_open
+bring_back = lost_jobs.bring_back
+hold = upkeep.hold
+removal_marks = upkeep.removal_marks
+
+
+def _backend_of_job(attempt: Attempt) -> FlowBackend:
+    return _BACKENDS["portable" if attempt.options.portable else "staged"]
+
+
+def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
+    """Read the inputs of a node from its dependencies."""
+    return (yield from _backend_of_job(attempt).inputs(queue, attempt))
+
+
+def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
+    """Whether a node fails if no worker starts it in time."""
+    return (yield from _backend_of_job(attempt).has_queue_timeout(queue, attempt))
+
+
+def carry(queue: QueueKeys, completed: Sequence[str], moved: Collection[str], clock: Clock) -> Op[None]:
+    """Notify dependents of completed jobs in other slots; advance the flows where that is not enough."""
+    if completed or moved:
+        yield from upkeep.carry(queue, completed, moved, clock)
+
+
+def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
+    """Advance a staged flow by its stored id."""
+    home = yield from ask(home_of(queue.prefix, flow_id))
+    if home is not None:
+        yield from advance_at(QueueKeys(queue.prefix, home), flow_id, clock)
+
+
+def advance_at(home: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
+    """``advance`` for a flow of this home."""
+    ref = FlowRef(home, flow_id)
+    with suppress(FlowNotFound):
+        yield from backend_of(ref).advance(ref, clock)

@@ -340,3 +340,21 @@ def policy_text(node: CheckedNode) -> str:
     }
     stored = {name: value for name, value in wire.items() if value}
     return json.dumps(stored) if stored else ""
+
+
+KEEPING: Final = ("removeOnComplete", "removeOnFail")
+
+
+def kept(options: str) -> str:
+    """The options of a node without its retention: a node is kept as long as its flow."""
+    if not any(f'"{name}"' in options for name in KEEPING):
+        return options
+    given = {name: value for name, value in json.loads(options).items() if name not in KEEPING}
+    return json.dumps(given, separators=(",", ":"), ensure_ascii=False)
+
+
+def traced(options: str, trace: str) -> str:
+    """The options of a job with the client's trace context, unless they have one."""
+    if not trace or ('"traceparent"' in options and "traceparent" in json.loads(options)):
+        return options
+    return f'{{"traceparent":{json.dumps(trace)}' + (",".join(["", options[1:]]) if options != "{}" else "}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
-from glidemq_orchestrate.flows.checked import canonical
-from glidemq_orchestrate.flows.node_table import REMOVED, Row
-from glidemq_orchestrate.flows.staging import KEEPING
-from glidemq_orchestrate.jobs.job_hash import end_of_stub
+from glidemq_orchestrate.errors import NodeNotRepeatable
+from glidemq_orchestrate.flows.checked import KEEPING, CheckedNode, canonical
+from glidemq_orchestrate.flows.node_table import Row
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, command
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
@@ -18,6 +19,23 @@ from glidemq_orchestrate.wire.stored import number
 PAGE: Final = 50  # each with up to 1 MiB of data
 SHARED: Final = 256
 POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
+
+
+Policies = Mapping[str, str]
+"""The policies of a node by the names of the job fields that would store them."""
+
+
+class PolicyForm(Protocol):
+    """How a flow stores the policies of its nodes, for a comparison with a specification."""
+
+    def expected(self, node: CheckedNode) -> Policies:
+        """The policies that a node of the specification should have."""
+
+    def edges(self, expected: Policies) -> Sequence[str]:
+        """The fields of the job for single dependencies, to be read with its definition."""
+
+    def stored(self, name: str, definition: Definition) -> Policies:
+        """The policies that a node has."""
 
 
 class Definition(NamedTuple):
@@ -74,7 +92,7 @@ Work = tuple[str, Manner]
 """The data of a node, and how it runs."""
 
 
-def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
+def work_of(queue: QueueKeys, job_id: str) -> Call[Work | None]:
     """The work in the job of a staged node; None if the job was removed."""
     return command("HMGET", queue.job(job_id), *_OF_WORK, decode=lambda reply: _read_work(*reply))
 
@@ -129,13 +147,13 @@ class StoredNodes(NamedTuple):
         rows: The row of every node, dependencies before dependents.
         data: The data of nodes by name.
         manners: How the nodes run, by name.
-        policies: The policies of nodes from the table of the flow; None if the jobs have them.
+        policies: The texts of policies that are stored apart from the jobs, by name.
     """
 
     rows: dict[str, Row]
     data: dict[str, str]
     manners: dict[str, Manner]
-    policies: dict[str, str] | None = None
+    policies: Mapping[str, str] = MappingProxyType({})
 
 
 class Ran(NamedTuple):
@@ -154,26 +172,45 @@ class Ran(NamedTuple):
     definition: Definition | None
 
 
-def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
-    """The node of this row in a portable flow."""
-    fields = ("state", "gmo:skipped", "data", "opts", "gmo:removed")
-
-    def decode(reply: Any) -> Ran:
-        state, skipped, data, options, stub = reply
-        if not state and (ended := end_of_stub(stub or "")):
-            state = f"{REMOVED}{ended}"
-        known = None
-        if data is not None and options is not None:
-            known = Definition(canonical(data), settled_options(options), {})
-        return Ran(row, "skipped" if skipped else state or "", "", known)
-
-    return command("HMGET", QueueKeys(prefix, row[1]).job(row[2]), *fields, decode=decode)
+_NAMED: Final = 3
 
 
-def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:
-    """The failure policies of a node for these dependencies; '' where it has none."""
+class Removable(Protocol):
+    """The properties of a node, of any path, that matter here."""
 
-    def decode(reply: Any) -> list[str]:
-        return [text or "" for text in reply]
+    @property
+    def name(self) -> str: ...
+    @property
+    def after(self) -> Sequence[str]: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def removed(self) -> bool: ...
 
-    return command("HMGET", queue.job(job_id), *(f"gmo:edge:{ref}" for ref in refs), decode=decode)
+
+def needed_names(nodes: Sequence[Removable], again: Collection[str]) -> set[str]:
+    """The completed nodes with removed results that a rerun of ``again`` needs, directly or not.
+
+    ``nodes``: all nodes of the flow, dependencies before dependents.
+    """
+    found, read = set[str](), set[str]()
+    for node in reversed(nodes):
+        is_gone = node.removed and node.state == JobState.COMPLETED
+        if node.name in again or (is_gone and node.name in read):
+            read.update(node.after)
+            found.add(node.name)
+    return found.difference(again)
+
+
+def refuse_lost(flow_id: str, lost: Sequence[str]) -> None:
+    """Refuse a retry that cannot recreate all nodes that it must run.
+
+    Raises:
+        NodeNotRepeatable: Some are ``lost``; nothing was changed.
+    """
+    if lost:
+        names = ", ".join(lost[:_NAMED]) + (f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else "")
+        raise NodeNotRepeatable(
+            f"flow {flow_id} cannot be retried: another client has removed job {names} and its data. "
+            'Fix: submit the specification again with on_existing="retry_failed"'
+        )

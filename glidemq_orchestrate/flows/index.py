@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.generation import TOMBSTONE, is_expired, status_of_record
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowNotFound,
+)
+from glidemq_orchestrate.flows.backend import read_status, ref_of
+from glidemq_orchestrate.flows.generation import (
+    TOMBSTONE,
+    FlowRef,
+    Generation,
+    every_generation,
+    is_expired,
+    record_fields,
+    status_of_record,
+)
 from glidemq_orchestrate.flows.home import (
     drop_claim_after,
     find_generation,
+    home_of,
     home_queues,
     keep_claim,
     leave_homes,
     release_id,
 )
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.foundation.names import described
@@ -206,3 +220,59 @@ def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
 def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
     """Up to ``count`` flows of this home that need ``advance_flow``."""
     return command("SRANDMEMBER", queue.key("gmo:todo"), count, decode=list)
+
+
+PER_TRIP: Final = 250
+
+
+class CurrentGeneration(NamedTuple):
+    """The reference to the current generation of a flow, and its record."""
+
+    ref: FlowRef
+    found: Generation
+
+
+def find_flow(prefix: str, flow_id: str) -> Op[CurrentGeneration]:
+    """Find the current generation of a flow.
+
+    Raises:
+        FlowNotFound: There is no flow with this id.
+    """
+    queue = yield from ask(home_of(prefix, flow_id))
+    if queue is not None:
+        home = QueueKeys(prefix, queue)
+        if found := (yield from find_generation(home, flow_id)):
+            return CurrentGeneration(ref_of(home, found), found)
+    raise FlowNotFound(f"no flow {flow_id} on this server")
+
+
+def flow_statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
+    """The status of each of these generations, of any flows; None for one that no longer exists."""
+    found: list[FlowStatus | None] = []
+    for part in parts(refs, PER_TRIP):
+        records = yield from ask_all([record_fields(ref.home, ref.flow_id) for ref in part])
+        found += [
+            read_status(ref.home, ref.flow_id, record) if "digest" in record else None
+            for ref, record in zip(part, records, strict=True)
+        ]
+    return found
+
+
+def flow_history(ref: FlowRef) -> Op[list[FlowStatus]]:
+    """The status of every recorded generation, oldest first."""
+    every = yield from ask(every_generation(ref.home, ref.public_id))
+    stored = [found.stored_as for found in every] or [ref.flow_id]
+    every_status = yield from flow_statuses([replace(ref, flow_id=one) for one in stored])
+    found = [status for status in every_status if status]  # None: it was only a claim
+    if not found:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return found
+
+
+def find_ref(prefix: str, flow_id: str) -> Op[FlowRef]:
+    """Find a flow by its id.
+
+    Raises:
+        FlowNotFound: There is no flow with this id.
+    """
+    return (yield from find_flow(prefix, flow_id)).ref

@@ -7,12 +7,15 @@ rather than return an old result or report a missing node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowExpired,
+    NodeNotEnded,
     NodeNotFound,
     ResultRemoved,
     Superseded,
@@ -20,8 +23,19 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows import watch as calls
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_table import job_now, read_results, read_row, read_rows, some_rows
+from glidemq_orchestrate.flows.node_table import (
+    Change,
+    job_now,
+    read_results,
+    read_row,
+    read_rows,
+    requests,
+    some_rows,
+)
 from glidemq_orchestrate.flows.status import NodeStatus
+from glidemq_orchestrate.flows.trips import parts
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import LogRange, read_logs
@@ -48,7 +62,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
             calls.record_marks(ref.home, ref.flow_id),
         ]
         rows, marks = yield from ask_all(asking_rows)
-        _check(ref, marks)
+        _check_marks(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
@@ -84,7 +98,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
         rows, marks = yield from ask_all(
             [some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
         )
-        _check(ref, marks)
+        _check_marks(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
@@ -111,11 +125,11 @@ def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
     """The replies to these calls, provided that the flow still has its jobs afterwards."""
     both: list[Call[Any]] = [*asking, calls.record_marks(ref.home, ref.flow_id)]
     *found, marks = yield from ask_all(both)
-    _check(ref, marks)
+    _check_marks(ref, marks)
     return found
 
 
-def _check(ref: FlowRef, marks: Sequence[str | None]) -> None:
+def _check_marks(ref: FlowRef, marks: Sequence[str | None]) -> None:
     """Refuse to read a superseded generation, or one whose jobs were removed."""
     superseded, expired = marks
     if superseded is not None:
@@ -132,3 +146,153 @@ def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
     unique = list(dict.fromkeys(names))
     for first in range(0, len(unique), PER_TRIP):
         yield unique[first : first + PER_TRIP]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A selection of nodes: by name, or those that match every filter.
+
+    Square brackets in a pattern match as a character class or literally, since the nodes of a fan-out have
+    brackets in their names: ``item[1]`` matches one of them, ``clean[*]`` a whole fan-out, and ``part-[12]``
+    two nodes.
+
+    Attributes:
+        names: Exactly these nodes.
+        pattern: A shell pattern for the name.
+        state: The state of the node.
+        error: A shell pattern for the reason of its failure.
+    """
+
+    names: Sequence[str] = ()
+    pattern: str = ""
+    state: str = ""
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        has_filter = bool(self.pattern or self.state or self.error)
+        if bool(self.names) == has_filter:
+            raise ConfigurationError("select nodes either by name, or by pattern, state or error")
+        if self.state and self.state not in tuple(JobState):
+            raise ConfigurationError(f"state must be one of {', '.join(JobState)}, got {self.state!r}")
+
+    def includes(self, node: NodeStatus) -> bool:
+        """Whether a node matches every filter."""
+        return (
+            self._matches_name(node.name)
+            and self.state in ("", node.state)
+            and (not self.error or (node.state == "failed" and fnmatchcase(node.reason, self.error)))
+        )
+
+    def _matches_name(self, name: str) -> bool:
+        if fnmatchcase(name, self.pattern or "*"):
+            return True
+        return "[" in self.pattern and fnmatchcase(name, self.pattern.replace("[", "[[]"))
+
+
+def selection(
+    node: str | None,
+    *,
+    nodes: Iterable[str] = (),
+    pattern: str = "",
+    state: str = "",
+    error: str = "",
+) -> Selection:
+    """The selection that the arguments of a public method make.
+
+    Raises:
+        ConfigurationError: They make none or two, or one of them has the wrong type.
+    """
+    if node is not None:
+        _check_text("node", node)
+    for name, value in (("pattern", pattern), ("state", state), ("error", error)):
+        _check_text(name, value)
+    names = _unique(nodes) if node is None else tuple(dict.fromkeys((node, *_unique(nodes))))
+    return Selection(names, pattern, str(state), error)
+
+
+def starts(nodes: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names of the nodes from which on a flow reruns; None for all of it.
+
+    Raises:
+        ConfigurationError: There are none, or they are not names.
+    """
+    if nodes is None:
+        return None
+    names = _unique(nodes)
+    if not names:
+        raise ConfigurationError("nodes is empty. Fix: name some, or omit it to rerun the whole flow")
+    return names
+
+
+def check_dependents(dependents: object) -> bool:
+    """Whether dependents rerun too.
+
+    Raises:
+        ConfigurationError: It is not a bool.
+    """
+    if not isinstance(dependents, bool):
+        raise ConfigurationError(f"dependents must be bool, got {described(dependents)}")
+    return dependents
+
+
+def _unique(nodes: Iterable[str]) -> tuple[str, ...]:
+    """The names in an argument of a public method, without duplicates.
+
+    Raises:
+        ConfigurationError: It is a string, or contains another type.
+    """
+    if isinstance(nodes, str):
+        raise ConfigurationError(f"nodes must be a list of node names, got the text {nodes!r}")
+    names = list(nodes)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"nodes must be a list of node names, got {described(name)} in it")
+    return tuple(dict.fromkeys(names))
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be str, got {described(value)}")
+
+
+RERUNS: Final = ("alone", "follow")
+
+
+def change_nodes(ref: FlowRef, nodes: Selection, requested: Change, clock: Clock) -> Op[list[str]]:
+    """Change nodes; returns the names of those that this request has changed, now or in an earlier try.
+
+    Raises:
+        NodeNotFound: The flow has no node with one of the names. Nothing was changed.
+        NodeNotEnded: A named node to rerun has not ended. Nothing was changed.
+        NodeNotRepeatable: A node that would rerun has added nodes, or its job was removed.
+        FlowEnded: The flow is being cancelled.
+        Superseded, FlowNotFound, FlowExpired, FlowIncomplete: The flow can no longer be changed, or not yet.
+    """
+    backend = backend_of(ref)
+    names = list(nodes.names) or (yield from _matching(ref, nodes, requested))
+    strict = bool(nodes.names)
+    if strict and len(names) > backend.max_changes(len(requested.text)):
+        yield from _check_ended(ref, names, requested)
+        strict = False
+    return (yield from backend.change(ref, names, requested, clock, strict=strict))
+
+
+def _matching(ref: FlowRef, nodes: Selection, requested: Change) -> Op[list[str]]:
+    """The names of the matching nodes; for a rerun only those that have ended."""
+    every = yield from backend_of(ref).nodes(ref)
+    return [
+        node.name
+        for node in every
+        if nodes.includes(node) and (requested.what not in RERUNS or node.state.is_terminal)
+    ]
+
+
+def _check_ended(ref: FlowRef, names: Sequence[str], requested: Change) -> Op[None]:
+    """Check a request that needs several calls before the first one."""
+    found = yield from named(ref, names)
+    unended = [node for node in found if not node.state.is_terminal] if requested.what in RERUNS else []
+    for part in parts(unended):
+        asking = [requests(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        for node, known in zip(part, (yield from ask_all(asking)), strict=True):
+            if requested.token not in known:
+                raise NodeNotEnded(f"node {node.name} has not ended: it is {node.state}")

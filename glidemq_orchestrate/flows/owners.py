@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
-from glidemq_orchestrate.flows import node_changes
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.owner import Owner, note_flow, renew_lease
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
@@ -112,13 +111,13 @@ def owner_of(owned: Ownership | None) -> Owner | None:
 
 
 def change(
-    ref: FlowRef, picked: Chosen, requested: Change, clock: Clock, owned: Ownership | None
+    ref: FlowRef, picked: Selection, requested: Change, clock: Clock, owned: Ownership | None
 ) -> Op[Sequence[str]]:
-    """``node_changes.change``; a flow that reruns as a result gets the owner."""
+    """``change_nodes``; a flow that reruns as a result gets the owner."""
     has_ended = False
     if owned is not None and not owned.owner.joins:
         has_ended = (yield from backend_of(ref).status(ref)).state.is_terminal
-    names = yield from node_changes.change(ref, picked, requested, clock)
+    names = yield from change_nodes(ref, picked, requested, clock)
     if owned is not None and names:
         yield from owned.own(ref, clock, has_begun=has_ended)
     return names

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
-from glidemq_orchestrate.flows import definitions as calls
 from glidemq_orchestrate.flows.backend import backend_of, read_status
-from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
-from glidemq_orchestrate.flows.compare import is_of_spec
-from glidemq_orchestrate.flows.definitions import Manner
+from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
+from glidemq_orchestrate.flows.definitions import (
+    Definition,
+    Manner,
+    Policies,
+    definition,
+    settled_options,
+    work_of,
+)
 from glidemq_orchestrate.flows.dependencies import OnFailure, Rule
 from glidemq_orchestrate.flows.generation import FlowRef, record_fields
-from glidemq_orchestrate.flows.node_table import Row
+from glidemq_orchestrate.flows.node_table import Row, read_rows
 from glidemq_orchestrate.flows.status import raise_if_superseded
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import exact, parsed_object
 
@@ -52,16 +56,15 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
                 f"flow {ref.public_id} was cancelled while it was submitted. Fix: submit it again"
             )
         yield from backend.advance(ref, clock)  # added nodes may still be joining the flow
-    rows, data, manners, texts = stored
+    rows, data, manners, _ = stored
     yield from _read_missing(ref, rows, data, manners)
-    own = {} if texts is None else _from_table(manners, texts)
     stay = [name for name, row in rows.items() if is_of_spec(row) or manners[name].extension]
     dependents: dict[str, list[str]] = {name: [] for name in stay}
     after = {name: tuple([one for one in rows[name][4:] if one in dependents]) for name in stay}
     for name, names in after.items():
         for one in names:
             dependents[one].append(name)
-    policies = own or (yield from _policies(ref, rows, manners, after))
+    policies = yield from backend.dependency_policies(ref, stored, after)
     nodes = [
         _node(name, rows[name], data[name], manners[name], after[name], dependents[name], policies)
         for name in stay
@@ -96,7 +99,7 @@ def _read_missing(
 ) -> Op[None]:
     """Add the definitions of the remaining nodes from their jobs."""
     for part in parts([(name, row) for name, row in rows.items() if name not in data], PER_TRIP):
-        asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
+        asking = [work_of(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
                 now = yield from ask(record_fields(ref.home, ref.flow_id))
@@ -107,35 +110,6 @@ def _read_missing(
                     'Fix: submit the flow with on_existing="restart"'
                 )
             data[name], manners[name] = work
-
-
-def _from_table(manners: dict[str, Manner], texts: Mapping[str, str]) -> dict[str, dict[str, OnFailure]]:
-    """Complete the manners of nodes from the policies of the table; returns policies like ``_policies``."""
-    policies = {}
-    for name, text in texts.items():
-        fields = json.loads(text)
-        rule, on_failure = fields.get("rule", ""), fields.get("on_failure", "")
-        timeout = fields.get("queue_timeout")
-        manners[name] = manners[name]._replace(rule=rule, on_failure=on_failure, queue_timeout_ms=timeout)
-        policies[name] = {one: OnFailure(word) for one, word in fields.get("policies", {}).items()}
-    return policies
-
-
-def _policies(
-    ref: FlowRef, rows: Mapping[str, Row], manners: Mapping[str, Manner], after: Mapping[str, Sequence[str]]
-) -> Op[dict[str, dict[str, OnFailure]]]:
-    """The failure policies for single dependencies, by node."""
-    found: dict[str, dict[str, OnFailure]] = {}
-    own = [name for name, names in after.items() if manners[name].rule and names]
-    for part in parts(own, PER_TRIP):
-        asking = []
-        for name in part:
-            refs = [f"{QueueKeys(ref.home.prefix, rows[one][1]).base}:{rows[one][2]}" for one in after[name]]
-            asking.append(calls.edges(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2], refs))
-        for name, texts in zip(part, (yield from ask_all(asking)), strict=True):
-            policies = {one: text or manners[name].edge for one, text in zip(after[name], texts, strict=True)}
-            found[name] = {one: OnFailure(text) for one, text in policies.items() if text}
-    return found
 
 
 def _node(  # noqa: PLR0913, PLR0917  the parts of a node
@@ -153,3 +127,128 @@ def _node(  # noqa: PLR0913, PLR0917  the parts of a node
         is_placed, Rule(rule) if rule else None, OnFailure(on_failure) if on_failure else None,
         policies.get(name, {}), timeout_ms, extension,
     )  # fmt: skip
+
+
+MAX: Final = 20
+SHAPING: Final = ("fallbacks", "mustPass")
+OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
+
+Differences = dict[str, tuple[str, ...]]
+"""In the form of ``FlowConflict.differences``."""
+
+
+def node_differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
+    """The first 20 nodes in which a flow differs from a specification. Changes nothing.
+
+    Not compared: nodes that handlers have added; data, options and policies of nodes with removed jobs.
+    """
+    rows = yield from read_rows(ref)
+    known = {node.name for node in flow.nodes}
+    removed = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
+    found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
+    found |= dict.fromkeys(removed, ("gone",))
+    found |= yield from changes(ref, flow, rows, max_=MAX - len(found))
+    return dict(list(found.items())[:MAX])
+
+
+def setting_differences(ref: FlowRef, flow: CheckedFlow) -> Op[tuple[str, ...]]:
+    """The settings of the flow itself, of those in its fingerprint, that differ from a specification."""
+    record = yield from ask(record_fields(ref.home, ref.flow_id))
+    deadline = exact(record["deadline"]) if "deadline" in record else None
+    has = {"name": record.get("name", ""), "deadline": deadline, "fail_fast": "fail_fast" in record}
+    expected = {"name": flow.name, "deadline": flow.deadline_ms, "fail_fast": flow.fail_fast}
+    return tuple(name for name, value in expected.items() if has[name] != value)
+
+
+def is_of_spec(row: Row) -> bool:
+    """Whether a node was submitted with its flow, not added later."""
+    return isinstance(row[0], int)
+
+
+def changes(  # noqa: PLR0913  one comparison
+    ref: FlowRef,
+    flow: CheckedFlow,
+    rows: Mapping[str, Row],
+    *,
+    max_: int = MAX_NODES,
+    shaping: bool = False,
+    known: Mapping[str, Definition | None] | None = None,
+) -> Op[Differences]:
+    """The differences between the nodes that a flow and a specification share, up to about ``max_``.
+
+    Args:
+        ref: The flow.
+        flow: The specification.
+        rows: The table of the flow.
+        max_: The number of differences that suffices.
+        shaping: Compare only what affects results: of the options, only those in ``SHAPING``. A removed job
+            counts as different.
+        known: The definitions read so far, without policies of single dependencies; None for none.
+    """
+    found: Differences = {}
+    policies = yield from backend_of(ref).policies(ref, flow, rows)
+    for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
+        if len(found) >= max_:
+            break
+        expected = {node.name: policies.expected(node) for node in part}
+        edges = {name: policies.edges(wants) for name, wants in expected.items()}
+        stored = yield from _stored(ref, edges, rows, known)
+        for node in part:
+            what = list(_of_row(node, rows))
+            if (has := stored[node.name]) is not None:
+                own = policies.stored(node.name, has)
+                what += _of_job(node, has, own, expected[node.name], shaping=shaping)
+            elif shaping:
+                what.append("removed")
+            if what:
+                found[node.name] = tuple(what)
+    return found
+
+
+def _stored(
+    ref: FlowRef,
+    edges: Mapping[str, Sequence[str]],
+    rows: Mapping[str, Row],
+    known: Mapping[str, Definition | None] | None,
+) -> Op[dict[str, Definition | None]]:
+    """The stored definitions of these nodes, with their ``edges``: fields for single dependencies."""
+    found = {name: known[name] for name in edges} if known is not None else {}
+    todo: list[tuple[str, Call[Definition | None]]] = []
+    for name, fields in edges.items():
+        if known is None or fields:
+            _rank, queue, job_id, *_ = rows[name]
+            todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, fields)))
+    for (name, _), has in zip(todo, (yield from ask_all([call for _, call in todo])), strict=True):
+        found[name] = has
+    return found
+
+
+def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
+    """The differences in the row of a node: ``queue``, ``job``, ``after``."""
+    _rank, queue, _job_id, job, *after = rows[node.name]
+    if queue != node.queue:
+        yield "queue"
+    if job != node.job:
+        yield "job"
+    # Names missing in the specification were appended by nodes added later.
+    if sorted(name for name in after if name not in rows or is_of_spec(rows[name])) != sorted(node.after):
+        yield "after"
+
+
+def _of_job(
+    node: CheckedNode, has: Definition, policies: Policies, expected: Policies, *, shaping: bool
+) -> Iterator[str]:
+    """The differences in a job and its policies: ``data``, ``options``, ``policies``."""
+    options = settled_options(node.options)
+    if has.data != canonical(node.data):
+        yield "data"
+    compared = SHAPING if shaping else {*has.options, *options}
+    if any(has.options.get(name) != options.get(name) for name in compared):
+        yield "options"
+    if _shaping(policies) != _shaping(expected) or (not shaping and policies != expected):
+        yield "policies"
+
+
+def _shaping(policies: Mapping[str, str]) -> dict[str, str]:
+    """The policies that decide whether the node itself runs."""
+    return {name: text for name, text in policies.items() if name not in OF_OTHERS}

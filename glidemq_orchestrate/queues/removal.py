@@ -8,7 +8,7 @@ from typing import Final, Literal
 from glidemq_orchestrate.errors import (
     JobStateConflict,
 )
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.changes import complete_child, drop_entry, remove_jobs, revoke_job
@@ -28,7 +28,7 @@ def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     """End a job that is not running; flag a running one."""
     word, flow_id = yield from ask(revoke_job(queue, job_id, clock.now_ms()))
     if flow_id:
-        yield from running.advance(queue, flow_id, clock)
+        yield from backend.advance(queue, flow_id, clock)
     if word == "left":
         yield from _drop_entry(queue, job_id)
     if word in ("revoked", "left"):
@@ -65,7 +65,7 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
 
 def _remove_nodes(queue: QueueKeys, nodes: Sequence[str], event: str, now_ms: int) -> Op[dict[str, str]]:
     """Delete nodes whose ended flows are unknown to this server; returns a word for each."""
-    marks = yield from running.removal_marks(queue, nodes)
+    marks = yield from backend.removal_marks(queue, nodes)
     words = dict.fromkeys(nodes, "flow")
     if marks:
         found, _ = yield from ask(remove_jobs(queue, list(marks.items()), event, now_ms))

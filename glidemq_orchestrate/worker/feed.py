@@ -28,7 +28,7 @@ from glidemq_orchestrate.attempts.exchange import (
     Request,
 )
 from glidemq_orchestrate.errors import EncodeError, TransportError
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.attempt import Attempt, token_of
 from glidemq_orchestrate.wire.call import Op, Run
@@ -305,7 +305,7 @@ class Feed:
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
         for flow_id in answer.flows:
-            advance = running.advance(self.keys, flow_id, self._clock)
+            advance = backend.advance(self.keys, flow_id, self._clock)
             await self._follow_up(advance, f"flow {flow_id} is continued")
 
     async def _until_reply(self, flight: Flight) -> Answer | None:

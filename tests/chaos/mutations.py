@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate.flows import generations
+from glidemq_orchestrate.flows import submission as generations
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.server import libraries as of_the_package

@@ -16,7 +16,7 @@ from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.io.topology import Topology
@@ -102,7 +102,7 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "attempt.withdraw": lambda: workers.withdraw([ETL], "w"),
     "attempt.listen": lambda: exchange.listen(ETL, ("0-0", "0-0"), 1, Held.NOTHING),
     "attempt.settle": lambda: exchange.settle(ETL, "0-0", 1),
-    "attempt.advance": lambda: running.advance(ETL, "f2", CLOCK),
+    "attempt.advance": lambda: backend.advance(ETL, "f2", CLOCK),
     "attempt.exchange": lambda: exchange.exchange(ETL, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.exchange nodes": lambda: exchange.exchange(IDLE, "w", exchange.Request([], 5, "token"), CLOCK),
     "attempt.reclaim": lambda: upkeep.reclaim([ETL], "w", lock_ms=1, max_stalled=0, clock=CLOCK),

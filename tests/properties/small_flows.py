@@ -10,11 +10,12 @@ from typing import Any, Final
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, Rule
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import MAX_NODES, Kind, Outcome, Request, carry, exchange
-from glidemq_orchestrate.flows import backend, running, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.portable import sweep
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX
@@ -108,7 +109,7 @@ class Bulk:
         self.run(workers.open_queues(places))
         reach = Reach(is_cluster=self.path == "portable")
         refs = [
-            self.run(submission.submit(PREFIX, check_flow(spec), f"f{number}", "attach", self, reach=reach))
+            self.run(submit_flow(PREFIX, check_flow(spec), f"f{number}", "attach", self, reach=reach))
             for number, spec in enumerate(specs)
         ]
         while self._run_jobs(places):
@@ -143,7 +144,7 @@ class Bulk:
             if verdict == "again":
                 self.outbox[place.queue].append(outcome)
         for flow_id in answer.flows:
-            self.run(running.advance(place, flow_id, self))
+            self.run(backend.advance(place, flow_id, self))
         for attempt in answer.begun:
             end = attempt.data.split('"')[3]
             text = "1" if end == "completed" else f"it is {end}"

@@ -14,8 +14,8 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Job
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import FlowConflict
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.node_worker import NodeWorker
@@ -81,7 +81,7 @@ def test_row_2_a_repeated_submission_attaches_wherever_the_first_was_cut(
 ) -> None:
     for cut in range(20):
         redis_client.flushdb()
-        sent = hand.run_until(submission.submit("glide", check_flow(DIAMOND), "f", "attach", fleet), cut)
+        sent = hand.run_until(submit_flow("glide", check_flow(DIAMOND), "f", "attach", fleet), cut)
         found = flows.submit(DIAMOND, flow_id="f")
         assert found.status().total == len(redis_client.keys("*:job:*")) == 4
         if sent < cut:
@@ -124,7 +124,7 @@ def test_row_6_no_dependent_starts_before_all_its_dependencies_are_done(
     for cut in range(20):
         redis_client.flushdb()
         fleet = Fleet(hand, redis_client)
-        sent = hand.run_until(submission.submit("glide", check_flow(spec), "f", "attach", fleet), cut)
+        sent = hand.run_until(submit_flow("glide", check_flow(spec), "f", "attach", fleet), cut)
         ended = fleet.etl.run_all()
         assert "f~d" not in ended or set(ended[:-1]) == {"f~a", "f~b", "f~x", "f~y"}
         flows.submit(spec, flow_id="f")

@@ -7,12 +7,13 @@ from uuid import uuid4
 
 from glidemq_orchestrate.clients.operations.reading import ReadingOperations
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import generations, owners
-from glidemq_orchestrate.flows.choice import check_dependents, choice, starts
+from glidemq_orchestrate.flows import owners
 from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.nodes import check_dependents, selection, starts
 from glidemq_orchestrate.flows.owners import owner_of
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
+from glidemq_orchestrate.flows.submission import fenced, restart_flow
 from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reason
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.codec import JsonLike, encode
@@ -32,7 +33,7 @@ class FlowOperations(ReadingOperations):
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound: The flow no longer exists, or never had this generation.
         """
-        yield from generations.fenced(self.ref, generation)
+        yield from fenced(self.ref, generation)
         return (yield from self._backend.cancel(self.ref, short_reason(reason), self.clock))
 
     def renew(self) -> Op[FlowState]:
@@ -77,7 +78,7 @@ class FlowOperations(ReadingOperations):
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        yield from generations.fenced(self.ref, generation)
+        yield from fenced(self.ref, generation)
         return (yield from self._backend.retry_failed(self.ref, self.clock, owner_of(self.owned)))
 
     def restart(
@@ -104,7 +105,7 @@ class FlowOperations(ReadingOperations):
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        self.ref = yield from generations.restart(
+        self.ref = yield from restart_flow(
             self.ref,
             check_request(idempotency_key),
             self.clock,
@@ -161,11 +162,11 @@ class FlowOperations(ReadingOperations):
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change.rerun(
             check_request(idempotency_key) or uuid4().hex, dependents=check_dependents(dependents)
         )
-        yield from generations.fenced(self.ref, generation)
+        yield from fenced(self.ref, generation)
         return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
 
     def cancel_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -198,9 +199,9 @@ class FlowOperations(ReadingOperations):
             ConfigurationError, NodeNotFound, FlowEnded, FlowIncomplete, Superseded, FlowNotFound,
             FlowExpired: As ``rerun``.
         """
-        picked = choice(node, nodes=nodes, pattern=pattern, state=state)
+        picked = selection(node, nodes=nodes, pattern=pattern, state=state)
         change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
-        yield from generations.fenced(self.ref, generation)
+        yield from fenced(self.ref, generation)
         return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
 
     def complete_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -238,9 +239,9 @@ class FlowOperations(ReadingOperations):
             ConfigurationError, NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded,
             FlowNotFound, FlowExpired: As ``rerun``.
         """
-        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("completed", uuid4().hex, encode(result, where="the result"))
-        yield from generations.fenced(self.ref, generation)
+        yield from fenced(self.ref, generation)
         return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
 
     def skip_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -275,9 +276,9 @@ class FlowOperations(ReadingOperations):
             ConfigurationError, NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded,
             FlowNotFound, FlowExpired: As ``rerun``.
         """
-        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
-        yield from generations.fenced(self.ref, generation)
+        yield from fenced(self.ref, generation)
         return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
 
     def extend(self, nodes: Iterable[FlowNode]) -> Op[FlowState]:

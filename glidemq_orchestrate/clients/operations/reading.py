@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
-from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows import nodes as single
 from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.index import flow_history
+from glidemq_orchestrate.flows.nodes import named
 from glidemq_orchestrate.flows.owners import Ownership
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowStatus, NodeStatus, Wait, raise_unless_completed
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
@@ -68,7 +69,7 @@ class ReadingOperations:
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        return (yield from single.named(self.ref, [name]))[0]
+        return (yield from named(self.ref, [name]))[0]
 
     def nodes(self, names: Iterable[str] | None = None) -> Op[list[NodeStatus]]:
         """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
@@ -82,7 +83,7 @@ class ReadingOperations:
         """
         if names is None:
             return (yield from self._backend.nodes(self.ref))
-        return (yield from single.named(self.ref, names))
+        return (yield from named(self.ref, names))
 
     def leaves(self) -> Op[list[str]]:
         """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
@@ -265,7 +266,7 @@ class ReadingOperations:
         Raises:
             FlowNotFound: The flow no longer exists.
         """
-        return generations.history(self.ref)
+        return flow_history(self.ref)
 
 
 def _limit(timeout: Duration | None) -> int | None:

@@ -14,17 +14,16 @@ from glidemq_orchestrate.attempts import client_supervision as tending
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.clients.operations.changing import FlowOperations
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import generations, index, submission
-from glidemq_orchestrate.flows import planning as plans
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
-from glidemq_orchestrate.flows.index import Label
+from glidemq_orchestrate.flows.index import Label, find_ref, flow_statuses, list_flows
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
-from glidemq_orchestrate.flows.plan import FlowPlan
+from glidemq_orchestrate.flows.plan import FlowPlan, plan_submission
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import check_request
 from glidemq_orchestrate.wire.call import Op
@@ -99,7 +98,7 @@ class ProducerOperations:
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(idempotency_key), owner=owner)
             owned, reach = self._owned_by(owner), self._reach
-            ref = yield from submission.submit(
+            ref = yield from submit_flow(
                 self._prefix, flow, name, on_existing, self._clock, reach=reach, owned=owned
             )
             return FlowOperations(ref, self._clock, owned)
@@ -148,7 +147,7 @@ class ProducerOperations:
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         name, flow = check_flow_id(flow_id), check_flow(spec)
-        return plans.plan(self._prefix, name, flow, self._reach)
+        return plan_submission(self._prefix, name, flow, self._reach)
 
     def get(self, flow_id: str, *, owner: Owner | None = None) -> Op[FlowOperations]:
         """Find a flow by its id: its current generation.
@@ -160,7 +159,7 @@ class ProducerOperations:
         Raises:
             FlowNotFound: There is none with this id.
         """
-        found = yield from submission.find(self._prefix, check_flow_id(flow_id))
+        found = yield from find_ref(self._prefix, check_flow_id(flow_id))
         return FlowOperations(found, self._clock, self._owned_by(owner))
 
     def statuses(self, flows: Iterable[FlowHandle]) -> Op[Sequence[FlowStatus | None]]:
@@ -169,7 +168,7 @@ class ProducerOperations:
         Each is that of the generation that the handle stands for; ``superseded_by`` tells of a later one.
         """
         refs = [flow._ref for flow in flows]  # noqa: SLF001  its own handles
-        return generations.statuses(refs)
+        return flow_statuses(refs)
 
     def list(
         self,
@@ -192,9 +191,7 @@ class ProducerOperations:
         Raises:
             ConfigurationError: A filter is not valid; nothing was sent.
         """
-        return index.list_flows(
-            self._prefix, state=state, label=label, since=since, before=before, limit=limit
-        )
+        return list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
 
 
 def _name(flow_id: str | None, idempotency_key: str) -> str:

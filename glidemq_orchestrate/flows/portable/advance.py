@@ -13,18 +13,35 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
+from glidemq_orchestrate import events
+from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import GONE
-from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners, rounds, submit, succession
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable import table as tables
-from glidemq_orchestrate.flows.portable.decisions import Decisions, decide
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import NOT_BEGUN, Node, read_nodes
-from glidemq_orchestrate.flows.status import FlowState
+from glidemq_orchestrate.flows.portable import node_jobs, owners, records, rounds, succession
+from glidemq_orchestrate.flows.portable.node_jobs import (
+    add_deps,
+    completed_while_waiting,
+    gate,
+    held_by,
+    how_many,
+    open_gate,
+)
+from glidemq_orchestrate.flows.portable.reading import outcome, status, unsuperseded
+from glidemq_orchestrate.flows.portable.records import Record
+from glidemq_orchestrate.flows.portable.staging import relist
+from glidemq_orchestrate.flows.portable.tables import (
+    NOT_BEGUN,
+    Decisions,
+    Node,
+    decide,
+    note_waiting,
+    read_nodes,
+)
+from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
 from glidemq_orchestrate.flows.trips import parts, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
 
 CANCELLED: Final = "cancelled: "
@@ -83,7 +100,7 @@ def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
     """Let a generation supersede the previous one; returns whether its nodes may be released."""
     if not (yield from succession.decide(ref)):
         return False
-    yield from submit.relist(ref)
+    yield from relist(ref)
     before = replace(ref, flow_id=record.after)
     ended = yield from _end_for(before, ref.generation, clock)
     if ended is None:
@@ -187,9 +204,9 @@ def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: 
     knows_gates = record.number == 0
     for part in parts(due):
         gated = [node for node in part if node.has_gate or not knows_gates]
-        held = yield from ask_all([gates.held_by(node.queue, node.job_id, numbers) for node in gated])
+        held = yield from ask_all([held_by(node.queue, node.job_id, numbers) for node in gated])
         closed = [(node, number) for node, some in zip(gated, held, strict=True) for number in some]
-        yield from send_all(gates.open_gate(node.queue, node.job_id, number) for node, number in closed)
+        yield from send_all(open_gate(node.queue, node.job_id, number) for node, number in closed)
         yield from _wake(part, clock)
 
 
@@ -200,17 +217,17 @@ def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
     """
     counting: list[Call[int]] = []
     for node in released:
-        counting.append(gates.completed_while_waiting(node.queue, node.job_id))
-        counting.append(gates.how_many(node.queue, node.job_id))
+        counting.append(completed_while_waiting(node.queue, node.job_id))
+        counting.append(how_many(node.queue, node.job_id))
     counts = yield from ask_all(counting)
     # Skip a node that waits for its own child job: every call would add another gate.
     pairs = zip(released, counts[::2], counts[1::2], strict=True)
     asleep = [node for node, completed, total in pairs if completed >= total]
     number = f"again-{clock.now_ms()}"
     for node in asleep:
-        held = gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, number)])
+        held = add_deps(node.queue, node.job_id, [gate(node.queue, number)])
         yield from ask(held)
-        yield from ask(gates.open_gate(node.queue, node.job_id, number))
+        yield from ask(open_gate(node.queue, node.job_id, number))
 
 
 def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clock) -> Op[bool]:
@@ -219,7 +236,7 @@ def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clo
     waiting = [n for n in nodes if n.policy.queue_timeout_ms and n.state in NOT_BEGUN and not n.has_begun]
     for part in parts(waiting):
         seen = yield from ask_all(
-            [call for node in part for call in tables.note_waiting(ref.home, ref.flow_id, node.name, now_ms)]
+            [call for node in part for call in note_waiting(ref.home, ref.flow_id, node.name, now_ms)]
         )
         late = [
             node
@@ -259,7 +276,7 @@ def _count(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) ->
         counts["reason"] = str(record.cancel["reason"])
     if ends[None] or len(nodes) < int(record.fields.get("total", 0)):
         yield from ask(records.count(ref.home, ref.flow_id, record.number, counts))
-        yield from submit.relist(ref)
+        yield from relist(ref)
         return FlowState.RUNNING
     ended = FlowState.FAILED if cause else FlowState.COMPLETED
     if record.cancel:
@@ -276,20 +293,64 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     retention = record.fields.get("retention")
     if record.end and retention is not None:
         due_ms = int(record.end["finished_at"]) + int(retention)
-        yield from ask(lists.expire_at(ref.home, ref.flow_id, due_ms))
-    yield from submit.relist(ref)
+        yield from ask(records.expire_at(ref.home, ref.flow_id, due_ms))
+    yield from relist(ref)
     if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
         # It may have been listed after its removal: the sweep delists it again.
-        yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
-    yield from ask(lists.delist(ref.home, ref.flow_id))
+        yield from ask(records.expire_at(ref.home, ref.flow_id, clock.now_ms()))
+    yield from ask(records.delist(ref.home, ref.flow_id))
     # A client that just restarted it may have listed it immediately before it was delisted.
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if _is_running(now) or now.note:
-        yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
-        yield from ask(lists.expire_never(ref.home, ref.flow_id))
+        yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
+        yield from ask(records.expire_never(ref.home, ref.flow_id))
         return now.state
     # A disconnected client may have listed it under an older state: the sweep corrects that.
     others = [state for state in FlowState if state is not now.state]
-    if any((yield from ask_all([lists.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
-        yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
+    if any((yield from ask_all([records.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
+        yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
     return now.state
+
+
+POLL_MS: Final = 500
+MAX_REST_MS: Final = 2_000
+
+
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+    """Advance the flow until it has ended: at each event of its home queue, and every half second.
+
+    At most a third of the time is spent on advancing, so that a large flow leaves the server to its workers.
+
+    Raises:
+        WaitTimeout: It has not ended in time.
+        Superseded: Another generation has begun.
+    """
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    position = yield from events.tail(ref.home)
+    while True:
+        began = clock.monotonic_ms()
+        state = yield from unconfirmed(advance(ref, clock))
+        yield from unsuperseded(ref)
+        if state.is_terminal:
+            break
+        now = clock.monotonic_ms()
+        if deadline is not None and now >= deadline:
+            raise WaitTimeout(f"flow {ref.public_id} is still running")
+        rested = now + min(2 * (now - began), MAX_REST_MS)
+        until = max(rested, now + POLL_MS)
+        if deadline is not None:
+            rested, until = min(rested, deadline), min(until, deadline)
+        position = yield from _rest(ref, position, rested, until, clock)
+    return (yield from outcome(ref, (yield from status(ref))))
+
+
+def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) -> Op[str]:
+    """Wait for an event, at least until ``rested`` unless the flow has ended; returns the new position."""
+    while (left := until - clock.monotonic_ms()) > 0:
+        found = yield from events.read(ref.home, position, left)
+        position = found[-1].id if found else position
+        has_ended = any(event.flow_id == ref.public_id and event.kind.startswith("flow.") for event in found)
+        if has_ended or not found or clock.monotonic_ms() >= rested:
+            break
+        until = rested
+    return position

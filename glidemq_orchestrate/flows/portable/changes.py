@@ -13,17 +13,16 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     NodeNotRepeatable,
 )
-from glidemq_orchestrate.flows import removed
 from glidemq_orchestrate.flows.checked import MAX_NODES
+from glidemq_orchestrate.flows.definitions import refuse_lost
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import Change, requests
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable import rounds
+from glidemq_orchestrate.flows.portable import records, rounds
 from glidemq_orchestrate.flows.portable.advance import advance
 from glidemq_orchestrate.flows.portable.reading import living, record_of, unsuperseded
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import Node, read_nodes
+from glidemq_orchestrate.flows.portable.records import Record
+from glidemq_orchestrate.flows.portable.tables import Node, read_nodes
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.trips import parts
@@ -41,7 +40,7 @@ def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[F
     """
     record = yield from living(ref)
     if record.state in _UNSUCCESSFUL and record.end and not record.note:
-        removed.refuse_lost(ref.public_id, (yield from lost(ref)))
+        refuse_lost(ref.public_id, (yield from lost(ref)))
         yield from rounds.note(ref, record, "retry", clock, owner=owner)
     yield from advance(ref, clock)
     return (yield from living(ref)).state

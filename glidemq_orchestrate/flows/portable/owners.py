@@ -20,9 +20,9 @@ from glidemq_orchestrate.flows.owner import (
     remove_leases,
     silent_leases,
 )
-from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable import records
 from glidemq_orchestrate.flows.portable.reading import record_of, unsuperseded
-from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds

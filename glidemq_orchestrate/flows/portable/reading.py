@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, ResultRemoved
+from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.flows.definitions import PAGE as PER_TRIP
-from glidemq_orchestrate.flows.definitions import Ran, StoredNodes, ran_of_row
+from glidemq_orchestrate.flows.definitions import Definition, Ran, StoredNodes, settled_options
 from glidemq_orchestrate.flows.dependencies import UPSTREAM, Policy
 from glidemq_orchestrate.flows.generation import FlowRef, status_of_record
-from glidemq_orchestrate.flows.node_table import GONE, failed_node, node_status, read_results, read_rows
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable.decisions import delayed_until
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import Node, read_nodes, read_policies
+from glidemq_orchestrate.flows.node_table import (
+    GONE,
+    REMOVED,
+    Row,
+    failed_node,
+    node_status,
+    read_results,
+    read_rows,
+)
+from glidemq_orchestrate.flows.portable import records
+from glidemq_orchestrate.flows.portable.records import Record
+from glidemq_orchestrate.flows.portable.tables import Node, delayed_until, read_nodes, read_policies
 from glidemq_orchestrate.flows.status import (
     FlowOutcome,
     FlowState,
@@ -22,9 +31,11 @@ from glidemq_orchestrate.flows.status import (
     raise_if_superseded,
 )
 from glidemq_orchestrate.flows.trips import parts
+from glidemq_orchestrate.jobs.job_hash import end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 from glidemq_orchestrate.wire.codec import Json
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
 
@@ -188,3 +199,19 @@ def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
     del ref
     yield from ()  # no call
     return list(found)
+
+
+def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
+    """The node of this row in a portable flow."""
+    fields = ("state", "gmo:skipped", "data", "opts", "gmo:removed")
+
+    def decode(reply: Any) -> Ran:
+        state, skipped, data, options, stub = reply
+        if not state and (ended := end_of_stub(stub or "")):
+            state = f"{REMOVED}{ended}"
+        known = None
+        if data is not None and options is not None:
+            known = Definition(canonical(data), settled_options(options), {})
+        return Ran(row, "skipped" if skipped else state or "", "", known)
+
+    return command("HMGET", QueueKeys(prefix, row[1]).job(row[2]), *fields, decode=decode)

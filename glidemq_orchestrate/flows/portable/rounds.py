@@ -15,19 +15,25 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.flows.definitions import needed_names
 from glidemq_orchestrate.flows.dependencies import UPSTREAM
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import What
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.portable import gates, lists, node_jobs, owners
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable import submit as portable_submit
-from glidemq_orchestrate.flows.portable import table as tables
-from glidemq_orchestrate.flows.portable.node_jobs import Only
+from glidemq_orchestrate.flows.portable import node_jobs, owners, records
+from glidemq_orchestrate.flows.portable.node_jobs import Only, add_deps, gate, held_by
 from glidemq_orchestrate.flows.portable.reading import record_of
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import NOT_BEGUN, Node, read_nodes
+from glidemq_orchestrate.flows.portable.records import Record
+from glidemq_orchestrate.flows.portable.staging import relist
+from glidemq_orchestrate.flows.portable.tables import (
+    NOT_BEGUN,
+    Node,
+    forget_noted,
+    forget_waiting,
+    noted,
+    read_nodes,
+    write_noted,
+)
 from glidemq_orchestrate.flows.trips import parts, parts_of_size, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
@@ -53,12 +59,12 @@ def note(  # noqa: PLR0913  the parts of a note
     number, name = record.number + 1, uuid4().hex
     rows = {_row(name, node): "" for node in names} | {_row(name, ""): text}
     for part in parts_of_size(rows.items()):
-        yield from ask(tables.write_noted(ref.home, ref.flow_id, part))
+        yield from ask(write_noted(ref.home, ref.flow_id, part))
     if owner is not None:
         yield from owners.own_round(ref, owner, number, clock)
     said = {"what": what, "nodes": name, "request": request, "goes_on": not record.end}
-    yield from ask(lists.expire_never(ref.home, ref.flow_id))
-    enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
+    yield from ask(records.expire_never(ref.home, ref.flow_id))
+    enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
     noting = records.note(ref.home, ref.flow_id, number, said)
     # Before and after: the client that ended the last round may delist the flow in between.
     calls: list[Call[Any]] = [enlisting, noting, enlisting]
@@ -86,13 +92,13 @@ def begin(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
         yield from turn.give(names, what, rows.get(_row(record.note["nodes"], ""), ""))
     else:
         yield from turn.run_again(names, what)
-    enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
+    enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
     beginning = records.begin(ref.home, ref.flow_id, number, clock.now_ms())
-    calls: list[Call[Any]] = [lists.expire_never(ref.home, ref.flow_id), enlisting, beginning, enlisting]
+    calls: list[Call[Any]] = [records.expire_never(ref.home, ref.flow_id), enlisting, beginning, enlisting]
     _, _, is_first, _ = yield from ask_all(calls)
     if is_first and record.end:
         yield from ask(records.announce(ref.home, ref.flow_id, "retried"))
-    yield from portable_submit.relist(ref)
+    yield from relist(ref)
     yield from _forget(ref, list(rows))
 
 
@@ -101,14 +107,14 @@ def _noted(ref: FlowRef, name: str) -> Op[dict[str, str]]:
     found: dict[str, str] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(tables.noted(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(noted(ref.home, ref.flow_id, cursor))
         found |= {row: text for row, text in page.items() if row.startswith(_row(name, ""))}
         if cursor == "0":
             return found
 
 
 def _forget(ref: FlowRef, rows: Sequence[str]) -> Op[None]:
-    yield from send_all(tables.forget_noted(ref.home, ref.flow_id, part) for part in parts(rows))
+    yield from send_all(forget_noted(ref.home, ref.flow_id, part) for part in parts(rows))
 
 
 class _NextRound:
@@ -122,7 +128,7 @@ class _NextRound:
         nodes = yield from read_nodes(self.ref)
         if what == "retry":
             retried = [node for node in nodes if _is_to_retry(node)]
-            needed = removed.needed_names(nodes, {node.name for node in retried})
+            needed = needed_names(nodes, {node.name for node in retried})
             yield from self._reset([node for node in nodes if node.name in needed])
             yield from self._reset(retried)
             return
@@ -138,7 +144,7 @@ class _NextRound:
         following = {node.name for node in nodes if not set(node.after).isdisjoint(names)} - set(names)
         waiting = [n for n in nodes if n.name in following and n.state == "waiting-children"]
         yield from send_all(
-            gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, self.number)]) for node in waiting
+            add_deps(node.queue, node.job_id, [gate(node.queue, self.number)]) for node in waiting
         )
         if waiting:  # some may have been released before the gate was added
             nodes = yield from read_nodes(self.ref)
@@ -151,7 +157,7 @@ class _NextRound:
         failed = [n for n in nodes if n.state == "failed" and n.round < self.number]
         found: list[Node] = []
         for part in parts(failed):
-            held = yield from ask_all([gates.held_by(n.queue, n.job_id, [self.number]) for n in part])
+            held = yield from ask_all([held_by(n.queue, n.job_id, [self.number]) for n in part])
             found += [node for node, some in zip(part, held, strict=True) if some]
         return found
 
@@ -183,9 +189,7 @@ class _NextRound:
             if (yield from self._has_begun()):
                 return
             now_ms = self.clock.now_ms()
-            yield from ask(
-                tables.forget_waiting(self.ref.home, self.ref.flow_id, [node.name for node in part])
-            )
+            yield from ask(forget_waiting(self.ref.home, self.ref.flow_id, [node.name for node in part]))
             todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
             for node in part:
                 place = (node.queue, node.job_id)
@@ -195,7 +199,7 @@ class _NextRound:
                 if node.state and node.round < self.number and not is_running:
                     plain = node_jobs.reset(*place, self.number, request)
                 if plain and not node.end:
-                    held = gates.add_deps(*place, [gates.gate(node.queue, self.number)])
+                    held = add_deps(*place, [gate(node.queue, self.number)])
                     taken = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, "", now_ms)]
                     plain = [held, *taken, *plain]
                 todo.append((call, plain))

@@ -39,9 +39,9 @@ from glidemq_orchestrate.flows.generation import (
     read_entries,
 )
 from glidemq_orchestrate.flows.home import claim_id, drop_claim_after, find_generation, keep_claim
-from glidemq_orchestrate.flows.portable import lists, submit
-from glidemq_orchestrate.flows.portable import record as records
-from glidemq_orchestrate.flows.portable.record import Record, noted_generation
+from glidemq_orchestrate.flows.portable import records
+from glidemq_orchestrate.flows.portable.records import Record, noted_generation
+from glidemq_orchestrate.flows.portable.staging import labels_of, lose
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, command
@@ -103,7 +103,7 @@ def decide(ref: FlowRef) -> Op[bool]:
         yield from _note(ref)
         is_noted = yield from _is_noted(ref)
     if not is_noted:
-        yield from submit.lose(ref)
+        yield from lose(ref)
         return False
     yield from keep(ref)
     return True
@@ -170,8 +170,8 @@ def _keys(ref: FlowRef, every: list[Generation]) -> Iterator[str]:
 
 def retire(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
     """Delist a superseded generation that has ended; the sweep will remove its jobs. Idempotent."""
-    yield from ask_all(lists.unindex(ref.home, ref.flow_id, submit.labels_of(record)))
-    yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
+    yield from ask_all(records.unindex(ref.home, ref.flow_id, labels_of(record)))
+    yield from ask(records.expire_at(ref.home, ref.flow_id, clock.now_ms()))
     yield from _trim(ref)
 
 

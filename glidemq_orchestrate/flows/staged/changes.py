@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from glidemq_orchestrate.errors import (
-    NodeNotRepeatable,
-)
-from glidemq_orchestrate.flows import removed
+from glidemq_orchestrate.errors import NodeNotRepeatable
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import Change, Row, read_rows
 from glidemq_orchestrate.flows.owner import Owner, own_flow, owner_names
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import removed as removed_ops
-from glidemq_orchestrate.flows.staged.advance import advance
 from glidemq_orchestrate.flows.staged.reading import status
-from glidemq_orchestrate.flows.status import BROKEN, FlowState
+from glidemq_orchestrate.flows.staged.submit import advance
+from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PER_CALL: Final = 50
 BYTES_PER_CALL: Final = 1_048_576
+_BUSY: Final = "busy"
+
+
+def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Call[FlowState]:
+    """Mark a running flow as being cancelled; ``advance_flow`` does the work. Idempotent."""
+    args = (now_ms, flow_id, reason)
+    return function("gmo_cancel_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
     """End every node that has not ended. Returns the state before."""
-    before = yield from ask(staged_calls.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
+    before = yield from ask(cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
     if not before.is_terminal:
         yield from advance(ref, clock)
     return before
@@ -45,29 +49,30 @@ def owners(ref: FlowRef) -> Op[list[str]]:
     return [] if state.state.is_terminal else (yield from ask(owner_names(ref.home, ref.flow_id)))
 
 
-def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-    """Rerun every node that did not complete, for an owner. Returns the state afterwards.
+def change_nodes(  # noqa: PLR0913  the function has as many arguments
+    home: QueueKeys, flow_id: str, change: Change, names: Sequence[str], now_ms: int, *, strict: bool
+) -> Call[list[str] | None]:
+    """Note a change of these nodes; returns the names of those that change, None while the flow is busy."""
 
-    Also reruns completed nodes whose removed results are needed.
+    def decode(reply: Any) -> list[str] | None:
+        state, *changed = (replies.text(part) for part in reply)
+        return None if state == _BUSY else changed
 
-    Raises:
-        NodeNotRepeatable: A required job was removed with its data. Nothing was changed.
-    """
-    is_broken = (yield from status(ref)).state in BROKEN
-    return (yield from _retry(ref, clock, owner, (yield from _needed(ref)) if is_broken else ()))
-
-
-def _needed(ref: FlowRef) -> Op[list[str]]:
-    """The refs of completed nodes that a retry reruns, since their results were removed."""
-    found = yield from removed_ops.find_removed(ref.home, ref.flow_id)
-    removed.refuse_lost(ref.public_id, found.lost)
-    return found.needed
+    pairs = [word for name in names for word in (name, change.text)]
+    args = (now_ms, flow_id, change.what, change.token, int(strict), *pairs)
+    return function("gmo_change_nodes", [home.flow(flow_id)], args, decode, repeatable=True)
 
 
-def _retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str]) -> Op[FlowState]:
-    state = yield from ask(staged_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner, also))
-    yield from advance(ref, clock)
-    return state
+def has_grown(home: QueueKeys, flow_id: str) -> Call[bool]:
+    """Whether nodes of the flow have added nodes to it."""
+    return command("HEXISTS", home.flow(flow_id), "grown", decode=bool)
+
+
+def grows(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether a node has completed and added nodes."""
+    return job_hash.get_some(
+        queue, job_id, ("state", "gmo:grows"), lambda reply: reply[0] == "completed" and reply[1] is not None
+    )
 
 
 def max_changes(size: int) -> int:
@@ -79,7 +84,7 @@ def change(
     ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     """Change nodes in calls of the max size; see ``FlowBackend.change``."""
-    if (yield from ask(staged_calls.has_grown(ref.home, ref.flow_id))):
+    if (yield from ask(has_grown(ref.home, ref.flow_id))):
         yield from _refuse_growers(ref, names, follow=requested.what != "alone")
     changed: list[str] = []
     for part in parts(names, max_changes(len(requested.text))):
@@ -92,9 +97,7 @@ def _change_some(
     ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
     while True:
-        call = staged_calls.change_nodes(
-            ref.home, ref.flow_id, requested, names, clock.now_ms(), strict=strict
-        )
+        call = change_nodes(ref.home, ref.flow_id, requested, names, clock.now_ms(), strict=strict)
         changed = yield from ask(call)
         if changed is not None:
             return changed
@@ -106,9 +109,7 @@ def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[N
     rows = yield from read_rows(ref)
     affected = _with_followers(rows, names) if follow else set(names)
     for part in parts([name for name in rows if name in affected]):
-        asking = [
-            staged_calls.grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part
-        ]
+        asking = [grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part]
         for name, has_added in zip(part, (yield from ask_all(asking)), strict=True):
             if has_added:
                 raise NodeNotRepeatable(

@@ -27,10 +27,17 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.home import link_queues
 from glidemq_orchestrate.flows.node_table import flow_nodes, read_row
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.flows.staged import advance as advancing
 from glidemq_orchestrate.flows.staged import reading
-from glidemq_orchestrate.flows.staged.submit import CALLS_PER_TRIP, MAX_STAGINGS
-from glidemq_orchestrate.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
+from glidemq_orchestrate.flows.staged.submit import (
+    CALLS_PER_TRIP,
+    GROWTH_NODES,
+    MAX_STAGINGS,
+    JobNames,
+    Piece,
+    advance,
+    chunks,
+    piece_words,
+)
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
@@ -214,7 +221,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
         header |= _outer_edges(chunk, growth, names)
         if at == len(parts):
             header["chunks"] = len(parts)
-        words = [word for piece in chunk for word in (numbers[piece.node.queue], *staged(piece, names))]
+        words = [word for piece in chunk for word in (numbers[piece.node.queue], *piece_words(piece, names))]
         yield send(places, json.dumps(header), words)
 
 
@@ -295,8 +302,8 @@ def add_nodes(
     yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     stagings = 0
     while True:
-        staged = grow(ref.home, attempt, placed, known, clock.now_ms())
-        words, refused = yield from _send(list(staged))
+        calls = grow(ref.home, attempt, placed, known, clock.now_ms())
+        words, refused = yield from _send(list(calls))
         if 0 in words:
             continue  # leftovers of an earlier attempt are being removed, a slice per call
         stagings += 1
@@ -319,10 +326,10 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
     placed = growth.placed(known, status.total)
     yield from link_queues(ref.home, (node.queue for node in placed.nodes))
     for stagings in range(1, MAX_STAGINGS + 1):
-        staged = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
-        states, refused = yield from _send(list(staged))
+        calls = extend_flow(ref.home, ref.flow_id, placed, known, clock.now_ms())
+        states, refused = yield from _send(list(calls))
         if refused is None:
-            yield from advancing.advance(ref, clock)
+            yield from advance(ref, clock)
             return states[-1]
         if not isinstance(refused, FlowIncomplete) or stagings == MAX_STAGINGS:
             yield from _drop(ref, growth, refused)
@@ -345,9 +352,9 @@ def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, K
     return {node.name: replace(node, state=state) for node, state in zip(nodes, states, strict=True)}
 
 
-def _send(staged: Iterable[Call[T]]) -> Op[tuple[list[T], GlideMQError | None]]:
+def _send(calls: Iterable[Call[T]]) -> Op[tuple[list[T], GlideMQError | None]]:
     """Send all chunks; returns the replies and the first error."""
-    rest, accepted = iter(staged), []
+    rest, accepted = iter(calls), []
     refused: GlideMQError | None = None
     while refused is None and (trip := list(islice(rest, CALLS_PER_TRIP))):
         for reply in (yield from ask_each(trip)):

@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from glidemq_orchestrate.errors import (
-    FlowNotFound,
-    ResultRemoved,
+from glidemq_orchestrate import events
+from glidemq_orchestrate.errors import FlowNotFound, ResultRemoved, WaitTimeout
+from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, canonical
+from glidemq_orchestrate.flows.definitions import (
+    _OF_WORK,
+    PAGE,
+    POLICIES,
+    Definition,
+    Manner,
+    Policies,
+    PolicyForm,
+    Ran,
+    StoredNodes,
+    Work,
+    _read_work,
+    settled_options,
 )
-from glidemq_orchestrate.flows.definitions import Manner, Ran, StoredNodes
-from glidemq_orchestrate.flows.dependencies import UPSTREAM
+from glidemq_orchestrate.flows.dependencies import UPSTREAM, OnFailure
 from glidemq_orchestrate.flows.generation import FlowRef, flow_status
-from glidemq_orchestrate.flows.home import home_of
-from glidemq_orchestrate.flows.node_table import Row, failed_node, flow_nodes, flow_results, read_results
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import removed as removed_ops
-from glidemq_orchestrate.flows.status import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flows.home import expire_due, home_of
+from glidemq_orchestrate.flows.node_table import (
+    Inputs,
+    Row,
+    failed_node,
+    flat_row,
+    flow_nodes,
+    flow_results,
+    node_inputs,
+    read_results,
+)
+from glidemq_orchestrate.flows.staged.submit import JobNames, more_fields
+from glidemq_orchestrate.flows.status import (
+    FlowOutcome,
+    FlowState,
+    FlowStatus,
+    NodeStatus,
+    raise_if_superseded,
+)
 from glidemq_orchestrate.flows.trips import parts
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import attempt as attempts
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Op, ask
+from glidemq_orchestrate.wire.confirmation import unconfirmed
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
+
+_EDGE: Final = "gmo:edge:"
+REREAD_MS: Final = 5_000
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
@@ -95,52 +131,56 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
     return FlowOutcome(status=ended, results=values, failed=failed, removed=removed)
 
 
-def lost(ref: FlowRef) -> Op[list[str]]:
-    """The jobs that a retry must run but that were removed with their data."""
-    return (yield from removed_ops.find_removed(ref.home, ref.flow_id)).lost
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+    """Wait for the end of a flow. Its event wakes it; the record is re-read, since events can be trimmed."""
+    position = yield from events.tail(ref.home)
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    while True:
+        current = yield from status(ref)
+        raise_if_superseded(current)
+        if current.state.is_terminal:
+            return (yield from outcome(ref, current))
+        # Enforces the flow's deadlines even if no worker or supervisor serves the home queue.
+        expired, due = yield from unconfirmed(ask(expire_due(ref.home, clock.now_ms())))
+        reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
+        if due >= 0:
+            reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())
+        if deadline is not None:
+            reread = min(reread, deadline)
+        position = yield from _until_event(ref, position, reread, clock)
+        if deadline is not None and clock.monotonic_ms() >= deadline:
+            raise WaitTimeout(
+                f"flow {ref.public_id} is still {current.state}: "
+                f"{current.completed} of {current.total} nodes completed"
+            )
 
 
-def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
-    """Read how each node has run, and its definition."""
-    found: dict[str, Ran] = {}
-    cursor = ""
-    while cursor != "0":
-        cursor, page = yield from ask(staged_calls.ran_page(ref.home, ref.flow_id, cursor or "0"))
-        found |= page
-    return found
+def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(ref.home, position, left)):
+            position = event.id
+            if event.flow_id == ref.public_id:
+                return position
+    return position
 
 
-def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
-    """The nodes of an ended flow that a retry reruns: failed ones, and those skipped because of others.
+def works_page(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, dict[str, tuple[Row, Work | None]]]]:
+    """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
 
-    The server decides, since a user's reason may look like that of a node skipped because of others.
+    The work is None if the job was removed or is about to be reset.
     """
-    found = {node.name for node in nodes if node.state == JobState.FAILED}
-    skipped = [node for node in nodes if node.state == JobState.SKIPPED and node.reason.startswith(UPSTREAM)]
-    for part in parts(skipped):
-        refs = [f"{QueueKeys(ref.home.prefix, node.queue).base}:{node.job_id}" for node in part]
-        known = yield from ask(staged_calls.are_retried(ref.home, ref.flow_id, refs))
-        found |= {node.name for node, is_retried in zip(part, known, strict=True) if is_retried}
-    return found
+    fields = ("state", *_OF_WORK)
 
+    def decode(reply: Any) -> tuple[str, dict[str, tuple[Row, Work | None]]]:
+        found: dict[str, tuple[Row, Work | None]] = {}
+        for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
+            if (row := flat_row(text)) is not None:
+                found[name] = (row, _read_work(*job))
+        return replies.text(reply[0]), found
 
-def read_record(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """The fields unchanged."""
-    return fields
-
-
-def policies(ref: FlowRef) -> Op[dict[str, str] | None]:
-    """None: the jobs have them."""
-    del ref
-    yield from ()  # no call
-    return None
-
-
-def delayed(ref: FlowRef) -> Op[dict[str, int]]:
-    """Empty: the jobs have the delays of their nodes."""
-    del ref
-    yield from ()  # no call
-    return {}
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
 
 
 def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
@@ -153,7 +193,7 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
     manners: dict[str, Manner] = {}
     cursor = ""
     while cursor != "0":
-        cursor, page = yield from ask(staged_calls.works_page(ref.home, ref.flow_id, cursor or "0"))
+        cursor, page = yield from ask(works_page(ref.home, ref.flow_id, cursor or "0"))
         for name, (row, work) in page.items():
             rows[name] = row
             if work is not None:
@@ -161,3 +201,168 @@ def stored(ref: FlowRef, record: Mapping[str, str]) -> Op[StoredNodes | None]:
     if len(rows) < number(record.get("total")):
         return None
     return StoredNodes(dict(sorted(rows.items(), key=lambda item: item[1][0])), data, manners)
+
+
+def ran_page(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
+    """A page of the nodes of a flow: the next cursor (``0`` at the end), and how each has run, by name."""
+    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", "gmo:gone", *POLICIES)
+
+    def decode(reply: Any) -> tuple[str, dict[str, Ran]]:
+        found: dict[str, Ran] = {}
+        for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
+            state, skipped, grown, data, options, lost, *policies = job
+            if (row := flat_row(text)) is None:
+                continue
+            own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
+            is_known = options and not lost
+            known = Definition(canonical(data), settled_options(options), own) if is_known else None
+            found[name] = Ran(row, "skipped" if skipped else state, grown, known)
+        return replies.text(reply[0]), found
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+
+
+def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
+    """Read how each node has run, and its definition."""
+    found: dict[str, Ran] = {}
+    cursor = ""
+    while cursor != "0":
+        cursor, page = yield from ask(ran_page(ref.home, ref.flow_id, cursor or "0"))
+        found |= page
+    return found
+
+
+class JobPolicies:
+    """The policies of nodes in the fields of their jobs, as ``more_fields`` writes them."""
+
+    def __init__(self, ref: FlowRef, flow: CheckedFlow, rows: Mapping[str, Row]) -> None:
+        # Some jobs may be those of earlier generations.
+        ids = {name: row[2] for name, row in rows.items()}
+        self._names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=ids)
+
+    def expected(self, node: CheckedNode) -> Policies:
+        """The policies that a node of the specification should have."""
+        fields = json.loads(more_fields(node, self._names) or "{}") if node.has_policies else {}
+        return {name: text for name, text in fields.items() if name in POLICIES or name.startswith(_EDGE)}
+
+    def edges(self, expected: Policies) -> Sequence[str]:
+        """The fields of the job for single dependencies, to be read with its definition."""
+        return sorted(expected.keys() - {*POLICIES})
+
+    def stored(self, name: str, definition: Definition) -> Policies:
+        """The policies that a node has."""
+        del name
+        return definition.policies
+
+
+def policies(ref: FlowRef, flow: CheckedFlow, rows: Mapping[str, Row]) -> Op[PolicyForm]:
+    """How the flow stores the policies of its nodes: in their jobs."""
+    yield from ()  # no call
+    return JobPolicies(ref, flow, rows)
+
+
+def dependency_policies(
+    ref: FlowRef, nodes: StoredNodes, after: Mapping[str, Sequence[str]]
+) -> Op[dict[str, dict[str, OnFailure]]]:
+    """The failure policies for single dependencies, by node."""
+    rows, _, manners, _ = nodes
+    found: dict[str, dict[str, OnFailure]] = {}
+    own = [name for name, names in after.items() if manners[name].rule and names]
+    for part in parts(own, PAGE):
+        asking = []
+        for name in part:
+            refs = [f"{QueueKeys(ref.home.prefix, rows[one][1]).base}:{rows[one][2]}" for one in after[name]]
+            asking.append(edge_policies(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2], refs))
+        for name, texts in zip(part, (yield from ask_all(asking)), strict=True):
+            known = {one: text or manners[name].edge for one, text in zip(after[name], texts, strict=True)}
+            found[name] = {one: OnFailure(text) for one, text in known.items() if text}
+    return found
+
+
+def inputs(queue: QueueKeys, attempt: Attempt) -> Op[Inputs]:
+    """Read the inputs of a node from its dependencies, in pages."""
+    texts: dict[str, str] = {}
+    missing: set[str] = set()
+    cursor = "0"
+    while True:
+        cursor, page, gone = yield from ask(node_inputs(queue, attempt.job_id, cursor))
+        texts.update(page)
+        missing.update(gone)
+        if cursor == "0":
+            return Inputs(texts, sorted(missing))
+
+
+def has_queue_timeout(queue: QueueKeys, attempt: Attempt) -> Op[bool]:
+    """Whether a node fails if no worker starts it in time."""
+    return bool(attempt.flow_id) and (yield from ask(attempts.has_queue_timeout(queue, attempt.job_id)))
+
+
+def delayed(ref: FlowRef) -> Op[dict[str, int]]:
+    """Empty: the jobs have the delays of their nodes."""
+    del ref
+    yield from ()  # no call
+    return {}
+
+
+def read_record(fields: Mapping[str, str]) -> Mapping[str, str]:
+    """The fields unchanged."""
+    return fields
+
+
+def are_retried(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[bool]]:
+    """Whether ``retry_flow`` would rerun each of these nodes of an ended flow."""
+
+    def decode(reply: Any) -> list[bool]:
+        return [bool(one) for one in replies.integers(reply)]
+
+    return command("SMISMEMBER", f"{queue.flow(flow_id)}:failed", *refs, decode=decode)
+
+
+def are_open(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[bool]]:
+    """Whether each of these nodes of a flow has not ended."""
+
+    def decode(reply: Any) -> list[bool]:
+        return [bool(one) for one in replies.integers(reply)]
+
+    return command("SMISMEMBER", f"{queue.flow(flow_id)}:open", *refs, decode=decode)
+
+
+def retried(ref: FlowRef, nodes: Sequence[NodeStatus]) -> Op[set[str]]:
+    """The nodes of an ended flow that a retry reruns: failed ones, and those skipped because of others.
+
+    The server decides, since a user's reason may look like that of a node skipped because of others.
+    """
+    found = {node.name for node in nodes if node.state == JobState.FAILED}
+    skipped = [node for node in nodes if node.state == JobState.SKIPPED and node.reason.startswith(UPSTREAM)]
+    for part in parts(skipped):
+        refs = [f"{QueueKeys(ref.home.prefix, node.queue).base}:{node.job_id}" for node in part]
+        known = yield from ask(are_retried(ref.home, ref.flow_id, refs))
+        found |= {node.name for node, is_retried in zip(part, known, strict=True) if is_retried}
+    return found
+
+
+def resolved(ref: FlowRef, found: Sequence[NodeStatus]) -> Op[list[NodeStatus]]:
+    """The nodes, with ends from the record for completely removed jobs."""
+    unknown = [node for node in found if node.removed and node.state is JobState.UNKNOWN and node.job_id]
+    ends: dict[str, JobState] = {}
+    for part in parts(unknown):
+        refs = [f"{QueueKeys(ref.home.prefix, node.queue).base}:{node.job_id}" for node in part]
+        opens, failures = yield from ask_all(
+            [
+                are_open(ref.home, ref.flow_id, refs),
+                are_retried(ref.home, ref.flow_id, refs),
+            ]
+        )
+        for node, is_open, has_failed in zip(part, opens, failures, strict=True):
+            if not is_open:
+                ends[node.name] = JobState.FAILED if has_failed else JobState.COMPLETED
+    return [replace(node, state=ends.get(node.name, node.state)) for node in found]
+
+
+def edge_policies(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:
+    """The failure policies of a node for these dependencies; '' where it has none."""
+
+    def decode(reply: Any) -> list[str]:
+        return [text or "" for text in reply]
+
+    return command("HMGET", queue.job(job_id), *(f"{_EDGE}{ref}" for ref in refs), decode=decode)

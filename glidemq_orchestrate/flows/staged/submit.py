@@ -2,34 +2,251 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
+from types import MappingProxyType
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import (
-    FlowIncomplete,
-    GlideMQError,
-    TransportError,
-)
-from glidemq_orchestrate.flows import staging
-from glidemq_orchestrate.flows.checked import CheckedFlow
-from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting, begin_generation
+from glidemq_orchestrate.errors import FlowIncomplete, GlideMQError, TransportError
+from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, kept, traced
+from glidemq_orchestrate.flows.definitions import refuse_lost
+from glidemq_orchestrate.flows.generation import Before, FlowRef, OnExisting, begin_generation, flow_status
 from glidemq_orchestrate.flows.home import add_home, hold_claim, take_id
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged.advance import MAX_SLICES, SLICE, advance
-from glidemq_orchestrate.flows.staged.changes import _needed, _retry
+from glidemq_orchestrate.flows.owner import Owner, owner_words
+from glidemq_orchestrate.flows.staged.lost_jobs import find_removed
 from glidemq_orchestrate.flows.status import BROKEN, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_each
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, ask_each, function
+from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
 
 CALLS_PER_TRIP: Final = 256
 MAX_STAGINGS: Final = 3
+CHUNK_NODES: Final = 50
+GROWTH_NODES: Final = 25
+CHUNK_EDGES: Final = 1_000
+CHUNK_BYTES: Final = 1_048_576
+# Nodes with more dependents list them in the set of parents only, not in the two human-readable fields.
+MAX_LISTED: Final = 1_000
+CARRIED: Final = "="
+SETTLED: Final = "=="
+SLICE: Final = 50
+MAX_SLICES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A node, or a part of its edges; the last piece has the node itself."""
+
+    node: CheckedNode
+    after: Sequence[str]
+    dependents: Sequence[str]
+    is_last: bool
+
+
+class JobNames:
+    """Caches job ids and refs of the nodes of a flow, and has the trace context of its jobs.
+
+    ``carried``: the job ids of nodes carried over from the previous generation.
+    ``settled``: those that keep their edges too.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  all that the names depend on
+        self,
+        prefix: str,
+        flow_id: str,
+        queue_of: Mapping[str, str],
+        trace: str = "",
+        carried: Mapping[str, str] = MappingProxyType({}),
+        settled: frozenset[str] = frozenset(),
+    ) -> None:
+        self.queue_of, self.trace, self.carried, self.settled = queue_of, trace, carried, settled
+        self._prefix, self._flow_id = prefix, flow_id
+        self._bases: dict[str, str] = {}
+        self._ids: dict[str, str] = dict(carried)
+
+    def own_id(self, name: str) -> str:
+        """The job id of a node that is not carried over."""
+        return node_job_id(self._flow_id, name)
+
+    def job_id(self, name: str) -> str:
+        """The id of a node's job."""
+        found = self._ids.get(name)
+        if found is None:
+            found = self._ids[name] = node_job_id(self._flow_id, name)
+        return found
+
+    def ref(self, name: str) -> str:
+        """The member of glide-mq's dependency sets for a node."""
+        queue = self.queue_of[name]
+        base = self._bases.get(queue)
+        if base is None:
+            base = self._bases[queue] = QueueKeys(self._prefix, queue).base
+        return f"{base}:{self.job_id(name)}"
+
+
+def pieces(node: CheckedNode) -> Iterator[Piece]:
+    """Split a node with too many edges for one call."""
+    after, dependents = node.after, node.dependents
+    while len(after) + len(dependents) > CHUNK_EDGES:
+        cut = CHUNK_EDGES - len(after[:CHUNK_EDGES])
+        yield Piece(node, after[:CHUNK_EDGES], dependents[:cut], is_last=False)
+        after, dependents = after[CHUNK_EDGES:], dependents[cut:]
+    yield Piece(node, after, dependents, is_last=True)
+
+
+def chunks(nodes: Iterable[CheckedNode], max_nodes: int = CHUNK_NODES) -> Iterator[list[Piece]]:
+    """The nodes in chunks, one for each call."""
+    chunk: list[Piece] = []
+    edges = size = 0
+    for piece in (piece for node in nodes for piece in pieces(node)):
+        more = len(piece.after) + len(piece.dependents)
+        length = len(piece.node.data) if piece.is_last else 0
+        if chunk and (len(chunk) == max_nodes or edges + more > CHUNK_EDGES or size + length > CHUNK_BYTES):
+            yield chunk
+            chunk, edges, size = [], 0, 0
+        chunk.append(piece)
+        edges, size = edges + more, size + length
+    if chunk:
+        yield chunk
+
+
+def more_fields(node: CheckedNode, names: JobNames) -> str:
+    """The uncommon job fields, as JSON for ``gmo_stage_flow``; '' for none."""
+    fields: dict[str, str] = {}
+    if node.is_placed:
+        fields |= {"gmo:placed": "1", "priority": str(node.priority)}
+    if node.rule is not None:
+        fields["gmo:rule"] = node.rule
+    if node.on_failure is not None:
+        fields["gmo:on_failure"] = node.on_failure
+    if node.queue_timeout_ms is not None:
+        fields["gmo:queue_timeout"] = str(node.queue_timeout_ms)
+    if node.extension:
+        fields["gmo:grown"] = node.extension
+    policies = node.policies
+    if len(policies) == len(node.after) and len(set(policies.values())) == 1:
+        fields["gmo:edge"] = next(iter(policies.values()))
+    else:
+        fields |= {f"gmo:edge:{names.ref(name)}": policy for name, policy in policies.items()}
+    return json.dumps(fields) if fields else ""
+
+
+def piece_words(piece: Piece, names: JobNames) -> Iterator[Word]:
+    """The arguments for a piece, after the number of its queue; see ``gmo_stage_flow``."""
+    node = piece.node
+    if node.name in names.carried:
+        yield from _carried(piece, names)
+        return
+    job_id = names.job_id(node.name)
+    if piece.is_last:
+        options = traced(kept(node.options), names.trace)
+        yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
+        yield _row(node, job_id)
+        is_listed = 0 < len(node.dependents) <= MAX_LISTED
+        yield json.dumps([names.job_id(name) for name in node.dependents]) if is_listed else ""
+        yield json.dumps([names.queue_of[name] for name in node.dependents]) if is_listed else ""
+        yield more_fields(node, names)
+    else:
+        yield from (job_id, node.name, "", "", "", "", "", "", "", "", "")
+    yield len(piece.after)
+    yield from map(names.ref, piece.after)
+    yield len(piece.dependents)
+    yield from map(names.ref, piece.dependents)
+
+
+def _carried(piece: Piece, names: JobNames) -> Iterator[Word]:
+    """The same for a carried-over node: only its dependents may be new."""
+    node, job_id = piece.node, names.job_id(piece.node.name)
+    row = _row(node, job_id) if piece.is_last else ""
+    is_settled = node.name in names.settled
+    kept = SETTLED if is_settled else CARRIED
+    dependents = () if is_settled else piece.dependents
+    yield from (names.own_id(node.name), node.name, "", job_id, "", "", "", row, "", "", kept, 0)
+    yield len(dependents)
+    yield from map(names.ref, dependents)
+
+
+def _row(node: CheckedNode, job_id: str) -> str:
+    table = [node.rank, node.queue, job_id, node.job, *node.after]
+    return json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+
+
+def stage_flow(
+    home: QueueKeys, flow_id: str, flow: CheckedFlow, parts: Iterable[Sequence[Piece]], now_ms: int
+) -> Iterator[Call[FlowState]]:
+    """Write a flow's nodes, a call for each chunk; each returns the state. No node runs yet. Idempotent."""
+    header: dict[str, Any] = {
+        "id": flow_id,
+        "name": flow.name,
+        "digest": flow.digest,
+        "total": len(flow.nodes),
+        "home": home.queue,
+        "labels": json.dumps(dict(flow.labels)),
+    }
+    if flow.retention_ms is not None:
+        header["retention"] = flow.retention_ms
+    if flow.deadline_ms is not None:
+        header["deadline"] = flow.deadline_ms
+    if flow.fail_fast:
+        header["fail_fast"] = 1
+    if flow.request:
+        header["request"] = flow.request
+    if flow.owner:
+        header["owner"] = owner_words(flow.owner)
+    if flow.carried:
+        header["completed"] = len(flow.carried)
+    head, names = (
+        json.dumps(header),
+        JobNames(home.prefix, flow_id, flow.queue_of, flow.trace, flow.carried, flow.settled),
+    )
+    places = [QueueKeys(home.prefix, queue) for queue in flow.queues]
+    numbers = {place.queue: number for number, place in enumerate(places, start=1)}
+    keys = [home.flow(flow_id), *(place.key("id") for place in places)]
+    for chunk in parts:
+        args: list[Word] = [now_ms, head]
+        for piece in chunk:
+            args.append(numbers[piece.node.queue])
+            args.extend(piece_words(piece, names))
+        yield function("gmo_stage_flow", keys, args, FlowState, repeatable=True)
+
+
+def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
+    """Start a completely staged flow; returns its state. Idempotent."""
+    args = (now_ms, flow_id, digest)
+    return function("gmo_start_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
+
+
+def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
+    """Delete a slice of a flow that never started; returns how many nodes remain. Idempotent."""
+    args = (0, flow_id, digest)
+    return function("gmo_discard_flow", [queue.flow(flow_id)], args, replies.integer, repeatable=True)
+
+
+def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
+    """Do the next slice of a flow's open work; returns 0 if there is none. Idempotent."""
+    keys = [queue.flow(flow_id)]
+    return function("gmo_advance_flow", keys, (now_ms, flow_id), replies.integer, repeatable=True)
+
+
+def retry_flow(
+    queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None = None, also: Sequence[str] = ()
+) -> Call[FlowState]:
+    """Mark an ended flow so that ``advance_flow`` reruns the nodes that did not complete. Idempotent.
+
+    ``also``: refs of completed nodes to rerun too.
+    """
+    args = (now_ms, flow_id, *(owner_words(owner) if owner else ("", "", "") if also else ()), *also)
+    return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
     """Write and start a flow whose id is claimed, or attach to the equal flow that exists."""
     state, left = yield from _stage(ref, flow, clock)
     if state in BROKEN and on_existing == "retry_failed":
-        state = yield from _retry(ref, clock, flow.owner, (yield from _needed(ref)))
+        state = yield from retry(ref, clock, flow.owner, (yield from needed_again(ref)))
         if state is FlowState.CANCELLED:
             # It was cancelled while being staged: no node ever ran, so it is staged again.
             yield from _discard(ref, flow.digest)
@@ -75,8 +292,7 @@ def _stage_once(
 ) -> Op[Staged | GlideMQError]:
     """Returns the state, or the first error; all other calls stay in effect."""
     now_ms = clock.now_ms()
-    chunks = staging.chunks(flow.nodes)
-    stage = staged_calls.stage_flow(ref.home, ref.flow_id, flow, chunks, now_ms)
+    stage = stage_flow(ref.home, ref.flow_id, flow, chunks(flow.nodes), now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
     # waits until every call was accepted: a node with edges in several calls must not start if some of them
@@ -106,13 +322,53 @@ def _starting(ref: FlowRef, flow: CheckedFlow, before: Before | None, now_ms: in
     """The calls that start a flow and release its nodes without dependencies, slice by slice."""
     roots = sum(1 for node in flow.nodes if not node.after)
     slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
-    start = staged_calls.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
+    start = start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
     if before is not None:
         start = begin_generation(ref.home, before, ref.flow_id, flow.digest, now_ms)
-    return [start, *[staged_calls.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
+    return [start, *[advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
 
 
 def _discard(ref: FlowRef, digest: str) -> Op[None]:
     """Remove the staged nodes of a submission, but only of a flow with this digest that never started."""
-    while (yield from ask(staged_calls.discard_flow(ref.home, ref.flow_id, digest))):
+    while (yield from ask(discard_flow(ref.home, ref.flow_id, digest))):
         pass
+
+
+def advance(ref: FlowRef, clock: Clock) -> Op[None]:
+    """Do all open work of the flow in slices, with several slices per trip if much is left."""
+    left = 1
+    while left:
+        slices = min(max(left // SLICE, 1), MAX_SLICES)
+        call = advance_flow(ref.home, ref.flow_id, clock.now_ms())
+        left = (yield from ask_all([call] * slices))[-1] if slices > 1 else (yield from ask(call))
+
+
+def sweep(home: QueueKeys, clock: Clock) -> Op[None]:
+    """Do nothing: a server function sweeps every home, see ``index.sweep``."""
+    del home, clock
+    yield from ()  # no call
+
+
+def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
+    """Rerun every node that did not complete, for an owner. Returns the state afterwards.
+
+    Also reruns completed nodes whose removed results are needed.
+
+    Raises:
+        NodeNotRepeatable: A required job was removed with its data. Nothing was changed.
+    """
+    is_broken = (yield from ask(flow_status(ref.home, ref.flow_id))).state in BROKEN
+    return (yield from retry(ref, clock, owner, (yield from needed_again(ref)) if is_broken else ()))
+
+
+def retry(ref: FlowRef, clock: Clock, owner: Owner | None, also: Sequence[str]) -> Op[FlowState]:
+    state = yield from ask(retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner, also))
+    yield from advance(ref, clock)
+    return state
+
+
+def needed_again(ref: FlowRef) -> Op[list[str]]:
+    """The refs of completed nodes that a retry reruns, since their results were removed."""
+    found = yield from find_removed(ref.home, ref.flow_id)
+    refuse_lost(ref.public_id, found.lost)
+    return found.needed

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.errors import FlowNotFound
-from glidemq_orchestrate.flows import backend, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.index import find_ref
+from glidemq_orchestrate.flows.portable import records
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -109,7 +110,7 @@ class Checker:
         if self.expiry.is_gone:
             return
         try:
-            ref = self.scheduler.run(submission.find(PREFIX, FLOW))
+            ref = self.scheduler.run(find_ref(PREFIX, FLOW))
         except FlowNotFound:
             if self.users.is_submitted or not self.users.is_gone:
                 yield "the flow was submitted, and there is none"

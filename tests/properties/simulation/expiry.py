@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows import backend, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.wire.call import Call
@@ -125,7 +126,7 @@ class Expiry:
         """After the tombstone the id is free, and nothing is left."""
         self.is_gone = True
         try:
-            yield f"the flow is still there: {self.scheduler.run(submission.find(PREFIX, FLOW))}"
+            yield f"the flow is still there: {self.scheduler.run(find_ref(PREFIX, FLOW))}"
         except FlowNotFound:
             yield from self._left(set())
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate.flows.generation import FlowRef, Generation
-from glidemq_orchestrate.flows.portable import advance, rounds, succession
-from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.portable import advance, records, rounds, succession
 from glidemq_orchestrate.flows.portable import succession as calls
-from glidemq_orchestrate.flows.portable.record import Record
-from glidemq_orchestrate.flows.portable.table import Node
+from glidemq_orchestrate.flows.portable.records import Record
+from glidemq_orchestrate.flows.portable.tables import Node
 from glidemq_orchestrate.wire.call import Op, ask, ask_each
 from tests.properties.simulation.plan import Path
 

@@ -18,12 +18,14 @@ from glidemq_orchestrate.errors import (
     Superseded,
     TransportError,
 )
-from glidemq_orchestrate.flows import backend, generations, node_changes, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
+from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Op
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data
@@ -67,7 +69,7 @@ class Users:
         renewals, given = Renewals(), ""
         while self.scheduler.now < START_MS + self.plan.leaves:
             try:
-                ref = yield from submission.find(PREFIX, FLOW)
+                ref = yield from find_ref(PREFIX, FLOW)
                 mine = Ownership(owner, renewals, given)
                 yield from mine.renew_if_due(ref, self.scheduler)
                 given = mine.owned_id
@@ -98,7 +100,7 @@ class Users:
         plan = self.plan
         checked = replace(check_flow(plan.spec), owner=plan.owner)
         while True:
-            submitting = submission.submit(PREFIX, checked, FLOW, "attach", self.scheduler, reach=plan.reach)
+            submitting = submit_flow(PREFIX, checked, FLOW, "attach", self.scheduler, reach=plan.reach)
             try:
                 yield from submitting
             except (TransportError, FlowIncomplete):
@@ -113,7 +115,7 @@ class Users:
                 if what == "attach":
                     yield from self._submission()
                     return
-                ref = yield from submission.find(PREFIX, FLOW)
+                ref = yield from find_ref(PREFIX, FLOW)
                 yield from self._act(ref, what)
             except FlowExpired:
                 self.is_told_expired = True
@@ -134,7 +136,7 @@ class Users:
         elif " " in what:
             yield from self._change(ref, *what.split())
         elif what == "restart":
-            yield from generations.restart(ref, "", clock)
+            yield from restart_flow(ref, "", clock)
         else:
             first = self.plan.spec.nodes[0]
             added = FlowNode(
@@ -156,6 +158,6 @@ class Users:
         text = json.dumps(names) if what == "completed" else BY_HAND
         change = Change(what, self.scheduler.choices.token(), text)
         try:
-            yield from node_changes.change(ref, Chosen(chosen), change, self.scheduler)
+            yield from change_nodes(ref, Selection(chosen), change, self.scheduler)
         except (NodeNotEnded, NodeNotRepeatable, FlowEnded):
             return

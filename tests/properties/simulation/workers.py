@@ -27,9 +27,9 @@ from glidemq_orchestrate.attempts.exchange import (
 )
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import GlideMQError, TransportError
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.node_table import read_results
-from glidemq_orchestrate.flows.staged import growth
+from glidemq_orchestrate.flows.staged.growth import add_nodes
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.wire.call import Op
@@ -228,7 +228,7 @@ class SimulatedWorker:
         if any(outcome.attempt.options.portable for outcome in outcomes):
             yield from self._quietly(carry(keys, outcomes, answer.verdicts, self.scheduler))
         for flow_id in answer.flows:
-            yield from self._quietly(running.advance(keys, flow_id, self.scheduler))
+            yield from self._quietly(backend.advance(keys, flow_id, self.scheduler))
 
     def _quietly(self, op: Op[object]) -> Program:
         with suppress(TransportError):
@@ -259,7 +259,7 @@ class SimulatedWorker:
         if data["grows"] and attempt.flow_id and not attempt.options.portable:
             added = FlowNode(f"{attempt.node}-x", queue=attempt.queue, job=JOB, data=node_data())
             try:
-                yield from growth.add_nodes(PREFIX, attempt, [added], (), self.scheduler)
+                yield from add_nodes(PREFIX, attempt, [added], (), self.scheduler)
             except GlideMQError as exc:
                 error = exc
         if isinstance(error, TransportError):  # "call again": here by another attempt

@@ -31,11 +31,11 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import changes
-from glidemq_orchestrate.flows.portable import wait as portable
+from glidemq_orchestrate.flows.portable.advance import wait
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server import findings
@@ -154,12 +154,12 @@ def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_
     driver, clock = SyncDriver(ConnectionSettings(url)), SystemClock()
     nodes = [FlowNode("a", queue="etl", job="work"), FlowNode("b", queue="etl2", job="work", after=["a"])]
     ref = driver.run(
-        submission.submit(
+        submit_flow(
             "glide", check_flow(FlowSpec("n", nodes)), "f", "attach", clock, reach=Reach(has_functions=False)
         )
     )
     run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)
-    assert driver.run(portable.wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
+    assert driver.run(wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
     assert driver.run(changes.retry_failed(ref, clock)) is FlowState.COMPLETED
     driver.close()
     assert guarded.denied() == []

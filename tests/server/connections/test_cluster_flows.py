@@ -15,8 +15,8 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound, Superseded
-from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows.backend import Reach
+from glidemq_orchestrate.flows.index import sweep
 from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
@@ -169,7 +169,7 @@ def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, u
         client = primaries.owner(flow.home).client
         client.hset(home.flow("f"), "state", "staging")
         client.zadd(home.key("gmo:staging"), {"f": 1})
-        flows._run(index.sweep([home], Later()))
+        flows._run(sweep([home], Later()))
         assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
 
 

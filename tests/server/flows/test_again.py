@@ -24,10 +24,10 @@ from glidemq_orchestrate import (
     Suspend,
     Unrecoverable,
 )
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.job_hash import OF_ONE_RUN
 from glidemq_orchestrate.wire.call import ask, ask_all
@@ -194,7 +194,7 @@ def test_an_approval_of_the_last_run_does_not_count(  # noqa: PLR0917  fixtures
 
     run_worker(["etl"], {"approve": approve})
     spec = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="approve")]))
-    hand.run(submission.submit("glide", spec, "f", "attach", SystemClock(), reach=reach))
+    hand.run(submit_flow("glide", spec, "f", "attach", SystemClock(), reach=reach))
     flow = flows.get("f")
     for _ in range(2):
         (job,) = eventually(lambda: queue.get_jobs(JobState.SUSPENDED))
@@ -218,7 +218,7 @@ def test_a_wait_that_the_last_run_asked_for_does_not_delay_the_next(  # noqa: PL
     runs: list[str] = []
     options = JobOptions(delay=timedelta(milliseconds=delay_ms))
     spec = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="fail", options=options)]))
-    hand.run(submission.submit("glide", spec, "f", "attach", SystemClock(), reach=reach))
+    hand.run(submit_flow("glide", spec, "f", "attach", SystemClock(), reach=reach))
     flow = flows.get("f")
     for _ in range(2):
         running = run_worker(["etl"], {"fail": fail})

@@ -12,9 +12,9 @@ import pytest
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.errors import FlowConflict
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import LONG, REACHES
 
@@ -68,7 +68,7 @@ CHANGES: list[tuple[Change, dict[str, tuple[str, ...]]]] = [
 def submit(hand: Hand, request: pytest.FixtureRequest) -> Callable[..., None]:
     def made(nodes: list[FlowNode], name: str = "n", **kw: Any) -> None:
         spec = check_flow(FlowSpec(name, nodes, **kw))
-        hand.run(submission.submit("glide", spec, "f", "attach", SystemClock(), reach=request.param))
+        hand.run(submit_flow("glide", spec, "f", "attach", SystemClock(), reach=request.param))
 
     return made
 

@@ -30,9 +30,11 @@ from glidemq_orchestrate.errors import (
     NodeNotFound,
     Superseded,
 )
-from glidemq_orchestrate.flows import generations, index, nodes, submission
+from glidemq_orchestrate.flows import index, nodes
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import sweep
+from glidemq_orchestrate.flows.index import find_flow
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.submission import begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -481,8 +483,8 @@ def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
     broken: FlowProducer, work: Work, hand: Hand, on_existing: Any, calls: int
 ) -> None:
     spec = replace(check_flow(diamond(b={"data": 1})), request="r")
-    hand.run_until(submission.submit("glide", spec, "f", on_existing, SystemClock()), calls)
-    hand.run(submission.submit("glide", spec, "f", on_existing, SystemClock()))
+    hand.run_until(submit_flow("glide", spec, "f", on_existing, SystemClock()), calls)
+    hand.run(submit_flow("glide", spec, "f", on_existing, SystemClock()))
     flow = broken.get("f")
     assert flow.wait(timeout=LONG).status.completed == 5
     assert flow.generation == 1
@@ -497,11 +499,11 @@ def test_what_completes_between_a_kill_and_the_repeat_is_kept_too(
     flow = flows.submit(diamond(), flow_id="f")
     eventually(lambda: sorted(work.ran) == ["a", "e"])
     mended = check_flow(diamond(b={"data": 1}))
-    hand.run_until(submission.submit("glide", mended, "f", "retry_failed", SystemClock()), calls)
+    hand.run_until(submit_flow("glide", mended, "f", "retry_failed", SystemClock()), calls)
     if calls < 10:  # the next generation has not begun
         work.held["a"].set()
         eventually(lambda: flow.node("c").state == "completed")
-    hand.run(submission.submit("glide", mended, "f", "retry_failed", SystemClock()))
+    hand.run(submit_flow("glide", mended, "f", "retry_failed", SystemClock()))
     for event in work.held.values():
         event.set()
     outcome = flows.get("f").wait(timeout=LONG)
@@ -522,7 +524,7 @@ def test_a_beginning_that_is_given_up_leaves_nothing(
         return [key for key in redis_client.keys("*") if "f{1." in key or "f@1." in key]
 
     nodes = [*diamond(b={"data": 1}).nodes, *(node(f"n{n}", "a") for n in range(60))]
-    making = submission.submit("glide", check_flow(FlowSpec("n", nodes)), "f", on_existing, SystemClock())
+    making = submit_flow("glide", check_flow(FlowSpec("n", nodes)), "f", on_existing, SystemClock())
     hand.run_until(making, 9 if path == "staged" else 70)
     assert len(of_next()) > 40
     while hand.run(index.sweep([ETL], Later())):
@@ -538,9 +540,9 @@ def test_two_who_mend_differently_begin_one_after_the_other(
     broken: FlowProducer, hand: Hand, work: Work
 ) -> None:
     """Both stage generation 1; the second finds that it is not, and begins generation 2."""
-    place = hand.run(generations.find_place("glide", "f"))
+    place = hand.run(find_flow("glide", "f"))
     specs = [check_flow(diamond(b={"data": number})) for number in range(2)]
-    refs = [hand.run(generations.submit(place, spec, "retry_failed", SystemClock())) for spec in specs]
+    refs = [hand.run(begin_next(place, spec, "retry_failed", SystemClock())) for spec in specs]
     assert [ref.generation for ref in refs] == [1, 2]
     assert broken.get("f").wait(timeout=LONG).status.completed == 5
 
@@ -549,7 +551,7 @@ def test_two_who_mend_differently_begin_one_after_the_other(
 def test_an_extension_that_comes_meanwhile_is_not_lost(flows: FlowProducer, work: Work, hand: Hand) -> None:
     flow = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
     flow.wait(timeout=LONG)
-    beginning = generations.restart(flow._ref, "", SystemClock())
+    beginning = restart_flow(flow._ref, "", SystemClock())
     request = next(beginning)
     while "gmo_stage_flow" not in str(request):
         request = beginning.send(hand.answers(request))
@@ -568,7 +570,7 @@ def test_a_flow_that_is_being_staged_is_mended_too(
 ) -> None:
     half = check_flow(FlowSpec("n", [node(f"n{n}") for n in range(130)]))
     reach, calls = REACHES[path], 8 if path == "staged" else 100
-    hand.run_until(submission.submit("glide", half, "f", "attach", SystemClock(), reach=reach), calls)
+    hand.run_until(submit_flow("glide", half, "f", "attach", SystemClock(), reach=reach), calls)
     assert flows.get("f").status().state == "staging"
     flow = flows.submit(diamond(), flow_id="f", on_existing="restart")
     assert flow.wait(timeout=LONG).status.completed == 5

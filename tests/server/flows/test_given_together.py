@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
 from glidemq_orchestrate.clients import flows as producer
-from glidemq_orchestrate.flows.node_changes import Chosen, change
 from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.profile import sampled
 from tests.server.conftest import REACHES
@@ -93,9 +93,9 @@ def test_whoever_dies_after_any_call_a_repeat_ends_them_and_runs_none(
 ) -> None:
     done.skip_node("b")
     ran(done, work)
-    picked, wanted = Chosen(("a", "b", "d")), Change("skipped", "r1", "no data")
-    hand.run_until(change(done._ref, picked, wanted, SystemClock()), calls)
-    assert hand.run(change(done._ref, picked, wanted, SystemClock())) == ["a", "d"]
+    picked, wanted = Selection(("a", "b", "d")), Change("skipped", "r1", "no data")
+    hand.run_until(change_nodes(done._ref, picked, wanted, SystemClock()), calls)
+    assert hand.run(change_nodes(done._ref, picked, wanted, SystemClock())) == ["a", "d"]
     assert ran(done, work) == ["c"]
     assert states(done) == {"a": "skipped", "b": "skipped", "c": "completed", "d": "skipped"}
     assert (done.status().completed, done.status().skipped) == (1, 3)

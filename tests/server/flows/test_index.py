@@ -17,8 +17,9 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     ProtocolError,
 )
-from glidemq_orchestrate.flows import index, submission
+from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -342,7 +343,7 @@ class TestAbandoned:
     ) -> None:
         before = dump(events=False)
         half = check_flow(spec(nodes=130, labels={"a": "b"}))
-        hand.run_until(submission.submit("glide", half, "f", "attach", clock), calls)
+        hand.run_until(submit_flow("glide", half, "f", "attach", clock), calls)
         assert ids(timed.list(state="staging")) == ["f"]
         clock.now += 15 * 60_000 - 1
         assert sweep(hand, clock) is False
@@ -356,7 +357,7 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
         for name in ("broken", "fine"):
-            half = submission.submit("glide", check_flow(spec(nodes=130)), name, "attach", clock)
+            half = submit_flow("glide", check_flow(spec(nodes=130)), name, "attach", clock)
             hand.run_until(half, CLAIMED + 1)
             clock.now += 1
         redis_client.set("glide:{etl}:gmo:flow:broken", "odd")
@@ -369,10 +370,10 @@ class TestAbandoned:
     def test_a_submitter_that_is_alive_is_left_alone(
         self, hand: Hand, timed: FlowProducer, clock: Hours
     ) -> None:
-        slow = submission.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
+        slow = submit_flow("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         hand.run_until(slow, CLAIMED + 1)
         clock.now += 10 * 60_000
-        other = submission.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
+        other = submit_flow("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         hand.run_until(other, CLAIMED + 2)
         clock.now += 10 * 60_000
         sweep(hand, clock)
@@ -384,10 +385,10 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, calls: int, slices: int
     ) -> None:
         half = check_flow(spec(nodes=130))
-        hand.run_until(submission.submit("glide", half, "f", "attach", clock), calls)
+        hand.run_until(submit_flow("glide", half, "f", "attach", clock), calls)
         clock.now += 15 * 60_000
         hand.run_until(index.sweep([ETL], clock), slices)
-        hand.run(submission.submit("glide", half, "f", "attach", clock))
+        hand.run(submit_flow("glide", half, "f", "attach", clock))
         sweep(hand, clock)
         assert timed.get("f").status().state is FlowState.RUNNING
         assert redis_client.xlen("glide:{etl}:stream") == 130
@@ -396,7 +397,7 @@ class TestAbandoned:
     def test_a_sweep_between_the_chunks_of_a_submission_is_healed(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
-        first = submission.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
+        first = submit_flow("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         claiming: Any = next(first)
         trip = first.send([hand.answer(call) for call in claiming.calls])
         answers = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch

@@ -25,10 +25,10 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     Superseded,
 )
-from glidemq_orchestrate.flows import backend, node_changes
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.node_table import Change
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.portable import changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
@@ -644,7 +644,7 @@ class TestCrashes:
         changed = names[:55]
 
         def changing() -> Any:
-            return node_changes.change(flow._ref, Chosen(changed), change, SystemClock())
+            return change_nodes(flow._ref, Selection(changed), change, SystemClock())
 
         hand.run_until(changing(), calls)
         assert hand.run(changing()) == changed
@@ -658,7 +658,7 @@ class TestCrashes:
     def test_a_supervisor_does_what_a_dead_caller_left(
         self, done: Flow, work: Work, hand: Hand, eventually: Eventually
     ) -> None:
-        changing = node_changes.change(done._ref, Chosen(("a",)), Change("follow", "r"), SystemClock())
+        changing = change_nodes(done._ref, Selection(("a",)), Change("follow", "r"), SystemClock())
         has_noted = False
         for request in hand.steps(changing):
             calls = request.calls if isinstance(request, Batch) else [request]

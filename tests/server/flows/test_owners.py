@@ -15,11 +15,12 @@ from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
-from glidemq_orchestrate.flows import owners, submission
+from glidemq_orchestrate.flows import owners
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.owners import Ownership, Renewals
-from glidemq_orchestrate.flows.portable import sweep
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -394,7 +395,7 @@ def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
     flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, calls: int
 ) -> None:
     flow = replace(check_flow(FLOW), owner=MINUTE)
-    making = submission.submit("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path])
+    making = submit_flow("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path])
     hand.run_until(making, calls)
     supervisor.look(31, 62, 65)
     assert all(one.state in {"staging", "cancelled"} for one in flows.list())
@@ -422,7 +423,7 @@ def test_a_submission_during_which_the_server_loses_all_submits_again(
 ) -> None:
     flow = replace(check_flow(FLOW), owner=MINUTE if is_owned else None)
     owned = Ownership(MINUTE, Renewals()) if is_owned else None
-    op = submission.submit("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path], owned=owned)
+    op = submit_flow("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path], owned=owned)
     has_begun = False
     for number, _ in enumerate(hand.steps(op), 1):
         if number == at:

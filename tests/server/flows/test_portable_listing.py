@@ -8,10 +8,11 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.clients import flows as producer
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.portable import advance, lists, sweep
+from glidemq_orchestrate.flows.portable import advance, records
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -38,13 +39,11 @@ def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(
     hand: Hand, redis_client: Any, calls: int
 ) -> None:
     """It reads after the flow was listed and before it has a record, and delists it after that."""
-    hand.run(ask(lists.enlist(ETL, "f", 0)))
+    hand.run(ask(records.enlist(ETL, "f", 0)))
     sweeping = hand.steps(sweep.sweep(ETL, SystemClock()))
     while getattr(next(sweeping), "words", ("",))[0] != "HGETALL":
         pass
-    making = submission.submit(
-        "glide", check_flow(FLOW), "f", "attach", SystemClock(), reach=REACHES["portable"]
-    )
+    making = submit_flow("glide", check_flow(FLOW), "f", "attach", SystemClock(), reach=REACHES["portable"])
     hand.run_until(making, calls)
     for _ in sweeping:
         pass

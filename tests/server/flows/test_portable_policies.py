@@ -25,9 +25,9 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome, Request, carry, exchange
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.flows import generations, submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.rule_oracle import ENDS, verdicts
@@ -47,7 +47,7 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
     def made(*nodes: FlowNode, **kw: Any) -> Flow:
         checked = check_flow(FlowSpec("n", nodes, **kw))
         bare = Reach(has_functions=False)
-        hand.run(submission.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
+        hand.run(submit_flow("glide", checked, "f", "attach", SystemClock(), reach=bare))
         return flows.get("f")
 
     return made
@@ -158,7 +158,7 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
 ) -> None:
     flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
     flow.wait(timeout=LONG)
-    hand.run_until(generations.restart(flow._ref, "r", SystemClock()), calls)
+    hand.run_until(restart_flow(flow._ref, "r", SystemClock()), calls)
     flow.restart(idempotency_key="r")
     assert flow.generation == 1
     assert flow.wait(timeout=LONG).status.completed == 3
@@ -245,7 +245,7 @@ def test_the_worker_of_a_failed_node_fails_what_follows_it(
     if begins:
         checked = check_flow(FlowSpec("n", [node("a"), node("b", "a")]))
         bare = Reach(has_functions=False)
-        hand.run(submission.submit("glide", checked, "f", "restart", SystemClock(), reach=bare))
+        hand.run(submit_flow("glide", checked, "f", "restart", SystemClock(), reach=bare))
     queue, clock = QueueKeys("glide", "etl"), SystemClock()
     answer = hand.run(exchange(queue, "gmo-worker-1", Request([], 1, "t"), clock))
     failed = [Outcome(attempt, Kind.FAIL, "broken", "", 1, 0) for attempt in answer.begun]

@@ -11,8 +11,8 @@ import pytest
 
 from glidemq_orchestrate import Flow, FlowNode, FlowProducer, FlowSpec, JobState, Queue
 from glidemq_orchestrate.errors import NodeNotRepeatable, ResultRemoved
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
@@ -31,7 +31,7 @@ def submit(request: pytest.FixtureRequest, hand: Hand, flows: FlowProducer) -> S
     def made(*nodes: FlowNode, on_existing: Any = "attach") -> Flow:
         checked = check_flow(FlowSpec("n", nodes))
         reach = REACHES[request.param]
-        hand.run(submission.submit("glide", checked, "f", on_existing, SystemClock(), reach=reach))
+        hand.run(submit_flow("glide", checked, "f", on_existing, SystemClock(), reach=reach))
         return flows.get("f")
 
     return made

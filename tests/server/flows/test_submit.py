@@ -36,10 +36,10 @@ from glidemq_orchestrate.errors import (
     ServerTooOld,
     UnknownDependency,
 )
-from glidemq_orchestrate.flows import staging
-from glidemq_orchestrate.flows import submission as submission_ops
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import submit as staging
+from glidemq_orchestrate.flows.staged.submit import stage_flow, start_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.processes import spawned
@@ -68,7 +68,7 @@ def chain(count: int, queues: tuple[str, ...] = ("etl",)) -> FlowSpec:
 
 
 def submission(spec: FlowSpec, flow_id: str = "f") -> Any:
-    return submission_ops.submit("glide", check_flow(spec), flow_id, "attach", CLOCK)
+    return submit_flow("glide", check_flow(spec), flow_id, "attach", CLOCK)
 
 
 def waiting(redis_client: Any) -> list[str]:
@@ -97,9 +97,7 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
         if any(call.words[1] == "gmo_start_flow" for call in getattr(request, "calls", ())):
             break
     spec = check_flow(chain(130))
-    for stage in staged_calls.stage_flow(
-        QueueKeys("glide", spec.home), "g", spec, staging.chunks(spec.nodes), 0
-    ):
+    for stage in stage_flow(QueueKeys("glide", spec.home), "g", spec, staging.chunks(spec.nodes), 0):
         hand.answer(stage)
     assert {job for job in waiting(redis_client) if job.startswith("g~")} == set()
     assert {state for job, state in states(redis_client).items() if job.startswith("g~")} == {
@@ -166,11 +164,9 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
         *(
             call
             for chunk in chunks
-            for call in staged_calls.stage_flow(
-                QueueKeys("glide", checked.home), "f", checked, staging.chunks(chunk), 1
-            )
+            for call in stage_flow(QueueKeys("glide", checked.home), "f", checked, staging.chunks(chunk), 1)
         ),
-        staged_calls.start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
+        start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
     ]
     for call in calls:
         reply = hand.answer(call)
@@ -268,7 +264,7 @@ def test_a_half_submitted_flow_that_was_cancelled_can_be_repaired(
 ) -> None:
     hand.run_until(submission(chain(130)), CLAIMED + 2)
     flows.get("f").cancel("killed")
-    repair = submission_ops.submit("glide", check_flow(chain(130)), "f", "retry_failed", CLOCK)
+    repair = submit_flow("glide", check_flow(chain(130)), "f", "retry_failed", CLOCK)
     hand.run_until(repair, died_after)  # also when the repair dies after any call
     run_worker(["etl"], {"work": lambda ctx: 1})
     outcome = flows.submit(chain(130), flow_id="f", on_existing="retry_failed").wait(timeout=LONG)

@@ -8,9 +8,9 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete
-from glidemq_orchestrate.flows import submission as submission_ops
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged.submit import start_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -23,7 +23,7 @@ def node(name: str, *after: str) -> FlowNode:
 
 
 def submission(spec: FlowSpec) -> Any:
-    return submission_ops.submit("glide", check_flow(spec), "f", "attach", SystemClock())
+    return submit_flow("glide", check_flow(spec), "f", "attach", SystemClock())
 
 
 def waiting(redis_client: Any) -> list[str]:
@@ -52,9 +52,7 @@ def test_a_wide_node_whose_submission_died_between_its_pieces_waits_for_all(
     hand.run_until(submission(WIDE), calls)
     assert waiting(redis_client) == []
     if calls < 53:  # it becomes a node with its last edge
-        refused = hand.answer(
-            staged_calls.start_flow(QueueKeys("glide", "etl"), "f", check_flow(WIDE).digest, 1)
-        )
+        refused = hand.answer(start_flow(QueueKeys("glide", "etl"), "f", check_flow(WIDE).digest, 1))
         assert isinstance(refused, FlowIncomplete)
     hand.run(submission(WIDE))
     assert redis_client.scard("glide:{etl}:deps:f~all") == 2_500

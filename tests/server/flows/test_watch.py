@@ -25,10 +25,10 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows import watch as flow_watch
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.processes import spawned
 
@@ -432,7 +432,7 @@ def test_a_portable_flow_is_watched_and_moved_on(
 ) -> None:
     spec = flow(node("a"), node("b", "a", queue="bi"), node("c", "b"))
     ref = hand.run(
-        submission.submit(
+        submit_flow(
             "glide", check_flow(spec), "p1", "attach", SystemClock(), reach=Reach(has_functions=False)
         )
     )

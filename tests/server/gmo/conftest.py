@@ -10,9 +10,10 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.flows import staging, submission
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import submit as staging
+from glidemq_orchestrate.flows.staged.submit import stage_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Call, ask, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from glidemq_orchestrate.wire.lifetimes import life_of
@@ -85,14 +86,12 @@ class Bench:
         return answer
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.hand.run(submission.submit("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
+        self.hand.run(submit_flow("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
 
     def stage(self, *nodes: FlowNode) -> Any:
         checked = check_flow(FlowSpec("n", nodes))
         pieces = [piece for node in checked.nodes for piece in staging.pieces(node)]
-        return next(
-            staged_calls.stage_flow(QueueKeys("glide", checked.home), "f", checked, [pieces], self.now)
-        )
+        return next(stage_flow(QueueKeys("glide", checked.home), "f", checked, [pieces], self.now))
 
     def digest(self, *nodes: FlowNode) -> str:
         return check_flow(FlowSpec("n", nodes)).digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.flows.generation import FlowRef, flow_status
-from glidemq_orchestrate.flows.staged import advance as advancing
+from glidemq_orchestrate.flows.staged.submit import advance
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ REF = FlowRef(ETL, "f")
 def finish(bench: Bench, attempt: Attempt) -> None:
     """Hand in a result and do what the flow then needs."""
     bench.finish(attempt, f'"{attempt.node}!"')
-    bench.hand.run(advancing.advance(REF, bench))
+    bench.hand.run(advance(REF, bench))
 
 
 def run_all(bench: Bench, limit: int = 10_000) -> list[str]:

@@ -22,10 +22,11 @@ from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged.changes import cancel_flow
+from glidemq_orchestrate.flows.staged.submit import advance_flow, retry_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import Call, ask, function
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
@@ -143,7 +144,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.spec = {node.name: node for node in spec.nodes}
         self.hand.run(workers.open_queues(QUEUES))
         checked = check_flow(spec)
-        self.ref = self.hand.run(submission.submit("glide", checked, FLOW, "attach", self.world.clock))
+        self.ref = self.hand.run(submit_flow("glide", checked, FLOW, "attach", self.world.clock))
         self.home = self.ref.home
         self.ids = {name: f"{FLOW}~{name}" for name in self.spec}
         self.completed: set[str] = set()
@@ -253,16 +254,16 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def somebody_cancels(self) -> None:
         self.is_steered = True
-        self.world.call(staged_calls.cancel_flow(self.home, self.ref.flow_id, "enough", self.world.clock.now))
+        self.world.call(cancel_flow(self.home, self.ref.flow_id, "enough", self.world.clock.now))
 
     @rule()
     def somebody_retries(self) -> None:
         self.is_steered = True
-        self.world.call(staged_calls.retry_flow(self.home, self.ref.flow_id, self.world.clock.now))
+        self.world.call(retry_flow(self.home, self.ref.flow_id, self.world.clock.now))
 
     @rule()
     def somebody_advances(self) -> None:
-        self.world.call(staged_calls.advance_flow(self.home, self.ref.flow_id, self.world.clock.now))
+        self.world.call(advance_flow(self.home, self.ref.flow_id, self.world.clock.now))
 
     def jobs(self) -> dict[str, dict[str, str]]:
         return {
@@ -333,7 +334,7 @@ class AnyOrder(RuleBasedStateMachine):
         world.held.clear()  # every worker dies; a new one does all there is to do
         for _ in range(60):
             world.clock.now += 2 * LOCK_MS
-            world.call(staged_calls.advance_flow(self.home, self.ref.flow_id, world.clock.now))
+            world.call(advance_flow(self.home, self.ref.flow_id, world.clock.now))
             for queue in QUEUES:
                 world.reclaim(queue)
                 world.exchange(queue, wanted=100)

@@ -18,13 +18,14 @@ from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
-from glidemq_orchestrate.flows import generations, node_changes, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.home import expire_due
-from glidemq_orchestrate.flows.node_changes import Chosen
+from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.node_table import Change, What, read_row
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import changes as changing
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.staged.changes import own
+from glidemq_orchestrate.flows.staged.submit import advance_flow
+from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from tests.profile import IS_LONG
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
 from tests.server.policy_work import node
@@ -65,7 +66,7 @@ class AnyOrderAgain(AnyOrder):
         if by_handle := data.draw(st.booleans()):
             names = data.draw(st.lists(st.sampled_from(list(self.spec)), unique=True, max_size=2))
             kept = self.kept(self.spec, names) if names else kept
-            op = generations.restart(before, request, self.world.clock, again=names or None)
+            op = restart_flow(before, request, self.world.clock, again=names or None)
         is_another = (not by_handle and nodes != self.spec) or (
             known is not None and asked != frozenset(names)
         )
@@ -112,7 +113,7 @@ class AnyOrderAgain(AnyOrder):
         self, nodes: dict[str, FlowNode], how: OnExisting = "retry_failed", request: str = ""
     ) -> Op[FlowRef]:
         flow = check_flow(FlowSpec("any", list(nodes.values()), fail_fast=self.fails_fast))
-        return submission.submit("glide", replace(flow, request=request), FLOW, how, self.world.clock)
+        return submit_flow("glide", replace(flow, request=request), FLOW, how, self.world.clock)
 
     def mended(self, data: st.DataObject) -> tuple[dict[str, FlowNode], set[str]]:
         """The nodes with some of them changed, new or gone; and the names of those that were changed."""
@@ -155,7 +156,7 @@ class AnyOrderAgain(AnyOrder):
 
     def look(self, spec: dict[str, FlowNode], kept: Collection[str]) -> bool:
         """Whether a generation has begun, which has these nodes and keeps the results of some."""
-        now = self.hand.run(submission.find("glide", FLOW))
+        now = self.hand.run(find_ref("glide", FLOW))
         if now == self.ref:
             return False
         assert now.generation == self.ref.generation + 1
@@ -199,7 +200,7 @@ class AnyOrderAgain(AnyOrder):
         self.is_steered = True
         if what == "completed":
             self.given |= {self.ids[name] for name in names}
-        op = node_changes.change(self.ref, Chosen(tuple(names)), wanted, self.world.clock)
+        op = change_nodes(self.ref, Selection(tuple(names)), wanted, self.world.clock)
         with suppress(StateError):  # a node has not ended, or the flow is being cancelled
             self.hand.run(op) if dies is None else self.hand.run_until(op, dies)
 
@@ -216,7 +217,7 @@ class AnyOrderAgain(AnyOrder):
     )
     def an_owner_is_heard_of(self, name: str, lapse: int, on_lapse: OnExpiry) -> None:
         owner = Owner(name, timedelta(seconds=lapse), on_lapse)
-        if self.hand.run(changing.own(self.ref, owner, self.world.clock)) == "running":
+        if self.hand.run(own(self.ref, owner, self.world.clock)) == "running":
             self.owners[name] = owner
             self.heard[name] = self.world.clock.now
 
@@ -245,7 +246,7 @@ class AnyOrderAgain(AnyOrder):
         if hasattr(self, "world"):
             for _ in range(60):  # as a supervisor does
                 for flow_id in self.client.smembers(self.home.key("gmo:todo")):
-                    self.world.call(staged_calls.advance_flow(self.home, flow_id, self.world.clock.now))
+                    self.world.call(advance_flow(self.home, flow_id, self.world.clock.now))
         super().teardown()
         if hasattr(self, "world"):
             every = self.client.xrange(f"{self.home.base}:gmo:generations:{FLOW}")

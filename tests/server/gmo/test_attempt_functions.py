@@ -8,7 +8,8 @@ import pytest
 
 from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged.changes import cancel_flow
+from glidemq_orchestrate.flows.staged.submit import advance_flow, retry_flow
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
@@ -195,7 +196,7 @@ class TestFailing:
         word, unsettled = bench.fail(bench.begin())
         assert word == "failed"
         for flow in unsettled:
-            while bench.call(staged_calls.advance_flow(ETL, flow, bench.now)):
+            while bench.call(advance_flow(ETL, flow, bench.now)):
                 pass
         assert (
             bench.job("f~b")["failedReason"]
@@ -229,12 +230,12 @@ class TestFailing:
     ) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
         bench.finish(bench.begin())
-        bench.call(staged_calls.advance_flow(ETL, "f", bench.now))
-        bench.call(staged_calls.cancel_flow(ETL, "f", "stop", bench.now))
+        bench.call(advance_flow(ETL, "f", bench.now))
+        bench.call(cancel_flow(ETL, "f", "stop", bench.now))
         self.rounds(bench)
         assert (bench.record()["state"], bench.client.xlen(STREAM)) == ("cancelled", 0)
 
-        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
+        bench.call(retry_flow(ETL, "f", bench.now))
         self.rounds(bench)
         assert {bench.job(f"f~n{n}")["state"] for n in range(250)} == {"waiting"}
         assert bench.client.xlen(STREAM) == 250
@@ -242,9 +243,9 @@ class TestFailing:
     def test_a_failure_that_was_undone_blocks_no_dependent_later(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
         bench.fail(bench.begin())
-        bench.call(staged_calls.cancel_flow(ETL, "f", "stop", bench.now))
+        bench.call(cancel_flow(ETL, "f", "stop", bench.now))
         self.rounds(bench)
-        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
+        bench.call(retry_flow(ETL, "f", bench.now))
         self.rounds(bench)
         bench.finish(bench.begin())
         self.rounds(bench)
@@ -254,7 +255,7 @@ class TestFailing:
     def rounds(bench: Bench) -> int:
         """Advance until nothing is left; how many calls that took."""
         count = 1
-        while bench.call(staged_calls.advance_flow(ETL, "f", bench.now)):
+        while bench.call(advance_flow(ETL, "f", bench.now)):
             count += 1
         return count
 

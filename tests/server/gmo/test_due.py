@@ -9,9 +9,9 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.home import expire_due
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.option_values import Ordering, RateLimit, TokenBucket
 
@@ -80,7 +80,7 @@ class TestOnTime:
 
     def test_the_deadline_of_a_flow(self, bench: Bench) -> None:
         checked = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="work")], deadline=SECOND))
-        bench.hand.run(submission.submit("glide", checked, "f", "attach", bench))
+        bench.hand.run(submit_flow("glide", checked, "f", "attach", bench))
         bench.begin()
         start = bench.now
         wake(bench, bench.exchange(wanted=9))

@@ -11,8 +11,8 @@ import redis
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.attempts import exchange
 from glidemq_orchestrate.attempts.exchange import Answer, Held, Kind, Outcome, Request
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.option_values import Ordering
@@ -368,7 +368,7 @@ class TestManyNodesOfAFlow:
     ) -> None:
         nodes = [node(name) for name in ("a", "b", "c")]
         flow = check_flow(FlowSpec("n", nodes, fail_fast=True))
-        bench.hand.run(submission.submit("glide", flow, "f", "attach", bench))
+        bench.hand.run(submit_flow("glide", flow, "f", "attach", bench))
         a, b, c = sorted(worker(wanted=3).begun, key=lambda attempt: str(attempt.node))
         assert worker(done(a), fail(b), done(c)).verdicts[:2] == ["ok", "failed"]
         record = bench.record()

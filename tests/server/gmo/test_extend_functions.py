@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
-from glidemq_orchestrate.flows import index
 from glidemq_orchestrate.flows.generation import FlowRef, flow_status
-from glidemq_orchestrate.flows.staged import advance as advancing
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import growth as calls
+from glidemq_orchestrate.flows.index import sweep
 from glidemq_orchestrate.flows.staged import growth as ops
-from glidemq_orchestrate.flows.staged.growth import check_growth
+from glidemq_orchestrate.flows.staged.changes import cancel_flow
+from glidemq_orchestrate.flows.staged.growth import check_growth, extend_flow
+from glidemq_orchestrate.flows.staged.submit import advance
 from tests.profile import sampled
 from tests.server.gmo.flow_runs import ETL, REF, finish, leftovers, run_all, status
 
@@ -77,9 +76,9 @@ class TestExtending:
         bench.hand.run_until(ops.extend(REF, many, bench), died_after)
         staged = status(bench)[1] == 1
         bench.now += 3_600_000
-        bench.hand.run(index.sweep([ETL], bench))
+        bench.hand.run(sweep([ETL], bench))
         assert len(bench.client.keys("*:job:*")) == (1 if staged else 131)
-        bench.hand.run(advancing.advance(REF, bench))
+        bench.hand.run(advance(REF, bench))
         run_all(bench)
         assert status(bench)[0] == "completed"
         assert leftovers(bench) == []
@@ -95,7 +94,7 @@ class TestExtending:
             with pytest.raises(error):
                 extend(bench, *nodes)
             assert bench.dump(events=False) == before
-        bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(cancel_flow(ETL, "f", "why", bench.now))
         before = bench.dump()
         with pytest.raises(FlowEnded, match="cancelled"):
             extend(bench, node("x"))
@@ -106,6 +105,6 @@ class TestExtending:
     def test_the_last_chunk_alone_adds_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
         growth = check_growth([node(f"x{n}") for n in range(60)])
-        *_, last = calls.extend_flow(ETL, "f", growth, {}, bench.now)
+        *_, last = extend_flow(ETL, "f", growth, {}, bench.now)
         assert bench.hand.answer(last).code == "GMO_FLOW_INCOMPLETE"
         assert status(bench)[1] == 1

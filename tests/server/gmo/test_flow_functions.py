@@ -12,11 +12,19 @@ import pytest
 from glidemq_orchestrate import FlowSpec, Rule
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate.errors import FlowConflict, GlideMQError
-from glidemq_orchestrate.flows import index, staging
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import flow_status
+from glidemq_orchestrate.flows.index import unsettled_flows
 from glidemq_orchestrate.flows.node_table import flow_nodes, flow_results, node_inputs
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged import submit as staging
+from glidemq_orchestrate.flows.staged.changes import cancel_flow
+from glidemq_orchestrate.flows.staged.submit import (
+    advance_flow,
+    discard_flow,
+    retry_flow,
+    stage_flow,
+    start_flow,
+)
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.server import libraries
@@ -106,7 +114,7 @@ class TestStaging:
         fields = {"digest": bench.digest(node("a")), "path": "portable", "state": "staging", "total": 0}
         bench.client.hset("glide:{etl}:gmo:flow:f", mapping=fields)
         assert bench.refused(bench.stage(node("a"))) == "GMO_FLOW_CONFLICT"
-        start = staged_calls.start_flow(ETL, "f", bench.digest(node("a")), bench.now)
+        start = start_flow(ETL, "f", bench.digest(node("a")), bench.now)
         assert bench.refused(start) == "GMO_FLOW_CONFLICT"
 
     def test_edges_that_come_late_still_hold_a_node_back(self, bench: Bench, node: Any) -> None:
@@ -114,9 +122,7 @@ class TestStaging:
         many = [node(f"n{n}") for n in range(1_100)]
         checked = check_flow(FlowSpec("n", [*many, node("all", *(one.name for one in many))]))
         chunks = list(staging.chunks(checked.nodes))
-        calls = list(
-            staged_calls.stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks, bench.now)
-        )
+        calls = list(stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks, bench.now))
         late = next(n for n, chunk in enumerate(chunks) if any(not piece.is_last for piece in chunk))
         for call in (*calls[:late], *calls[late + 1 :], *calls):
             assert bench.call(call) == "staging"
@@ -132,25 +138,23 @@ class TestStarting:
     def test_it_releases_the_roots(self, bench: Bench, node: Any) -> None:
         nodes = node("a"), node("b", "a"), node("c", delay=timedelta(seconds=1)), node("d", queue="spark")
         bench.call(bench.stage(*nodes))
-        assert bench.call(staged_calls.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
+        assert bench.call(start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
         states = {name: bench.job(f"f~{name}")["state"] for name in "abc"}
         assert states == {"a": "waiting", "b": "waiting-children", "c": "delayed"}
         assert bench.job("f~d", "spark")["state"] == "waiting"
         assert bench.client.zscore("glide:{etl}:scheduled", "f~c") == bench.now + 1000
         assert bench.client.exists("glide:{etl}:gmo:todo") == 0
-        assert (
-            bench.unchanged(staged_calls.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
-        )
+        assert bench.unchanged(start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
 
     def test_it_refuses_what_it_does_not_know(self, bench: Bench, node: Any) -> None:
-        assert bench.refused(staged_calls.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_NOT_FOUND"
+        assert bench.refused(start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_NOT_FOUND"
         bench.call(bench.stage(node("a")))
-        assert bench.refused(staged_calls.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_CONFLICT"
+        assert bench.refused(start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_CONFLICT"
 
     def test_it_refuses_a_flow_with_missing_nodes(self, bench: Bench, node: Any) -> None:
         bench.call(bench.stage(node("a"), node("b")))
         bench.client.hdel("glide:{etl}:gmo:flow:f:nodes", "b")
-        call = staged_calls.start_flow(ETL, "f", bench.digest(node("a"), node("b")), bench.now)
+        call = start_flow(ETL, "f", bench.digest(node("a"), node("b")), bench.now)
         assert bench.refused(call) == "GMO_FLOW_INCOMPLETE"
 
 
@@ -159,35 +163,35 @@ class TestDiscarding:
         before = bench.dump(events=False)
         nodes = [node("a"), *(node(f"b{n}", "a", queue="spark") for n in range(120))]
         bench.call(bench.stage(*nodes))
-        call = staged_calls.discard_flow(QueueKeys("glide", "spark"), "f", bench.digest(*nodes))
+        call = discard_flow(QueueKeys("glide", "spark"), "f", bench.digest(*nodes))
         assert [bench.call(call) for _ in range(3)] == [71, 21, 0]
         assert bench.dump(events=False) == before
         assert bench.unchanged(call) == 0
 
     def test_it_leaves_others_alone(self, bench: Bench, node: Any) -> None:
         bench.call(bench.stage(node("a")))
-        assert bench.unchanged(staged_calls.discard_flow(ETL, "f", "x")) == 0
+        assert bench.unchanged(discard_flow(ETL, "f", "x")) == 0
         bench.submit(node("a"))
-        assert bench.unchanged(staged_calls.discard_flow(ETL, "f", bench.digest(node("a")))) == 0
-        assert bench.unchanged(staged_calls.discard_flow(ETL, "g", "x")) == 0
+        assert bench.unchanged(discard_flow(ETL, "f", bench.digest(node("a")))) == 0
+        assert bench.unchanged(discard_flow(ETL, "g", "x")) == 0
 
 
 class TestAdvancing:
     def test_it_works_in_slices(self, bench: Bench, node: Any) -> None:
         bench.call(bench.stage(*(node(f"n{n}") for n in range(250))))
         digest = bench.digest(*(node(f"n{n}") for n in range(250)))
-        bench.call(staged_calls.start_flow(ETL, "f", digest, bench.now))
+        bench.call(start_flow(ETL, "f", digest, bench.now))
         assert bench.client.xlen(STREAM) == 50
-        assert bench.call(index.unsettled_flows(ETL, 10)) == ["f"]
-        lefts = [bench.call(staged_calls.advance_flow(ETL, "f", bench.now)) for _ in range(5)]
+        assert bench.call(unsettled_flows(ETL, 10)) == ["f"]
+        lefts = [bench.call(advance_flow(ETL, "f", bench.now)) for _ in range(5)]
         assert lefts == [150, 100, 50, 0, 0]
         assert bench.client.xlen(STREAM) == 250
-        assert bench.call(index.unsettled_flows(ETL, 10)) == []
-        assert bench.unchanged(staged_calls.advance_flow(ETL, "f", bench.now)) == 0
+        assert bench.call(unsettled_flows(ETL, 10)) == []
+        assert bench.unchanged(advance_flow(ETL, "f", bench.now)) == 0
 
     def test_a_missing_flow_is_taken_off_the_list(self, bench: Bench) -> None:
         bench.client.sadd("glide:{etl}:gmo:todo", "f")
-        answer = bench.hand.answer(staged_calls.advance_flow(ETL, "f", bench.now))
+        answer = bench.hand.answer(advance_flow(ETL, "f", bench.now))
         assert answer.code == "GMO_FLOW_NOT_FOUND"
         assert bench.client.exists("glide:{etl}:gmo:todo") == 0
 
@@ -195,7 +199,7 @@ class TestAdvancing:
 class TestCancellingAndRetrying:
     def test_a_cancel_ends_what_is_open(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", queue="spark"))
-        assert bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now)) == "running"
+        assert bench.call(cancel_flow(ETL, "f", "why", bench.now)) == "running"
         record = bench.record()
         assert (record["state"], record["reason"], record["failed"], record["finished_at"]) == (
             "cancelled", "why", "3", "1000000",
@@ -205,7 +209,7 @@ class TestCancellingAndRetrying:
         assert bench.client.zrange("glide:{etl}:failed", 0, -1) == ["f~a", "f~b"]
         assert bench.events()[-1] == ("flow.cancelled", "f")
         assert (bench.client.xlen(STREAM), bench.client.xlen("glide:{spark}:stream")) == (0, 0)
-        assert bench.unchanged(staged_calls.cancel_flow(ETL, "f", "again", bench.now)) == "cancelled"
+        assert bench.unchanged(cancel_flow(ETL, "f", "again", bench.now)) == "cancelled"
 
     def test_a_retry_resets_what_failed_and_nothing_else(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", "b"))
@@ -213,8 +217,8 @@ class TestCancellingAndRetrying:
         bench.fail(bench.begin())
         assert bench.record()["state"] == "failed"
         a = bench.job("f~a")
-        assert bench.call(staged_calls.retry_flow(ETL, "f", bench.now)) == "running"
-        bench.call(staged_calls.advance_flow(ETL, "f", bench.now))
+        assert bench.call(retry_flow(ETL, "f", bench.now)) == "running"
+        bench.call(advance_flow(ETL, "f", bench.now))
         assert bench.job("f~a") == a
         b, c = bench.job("f~b"), bench.job("f~c")
         assert (b["state"], b["attemptsMade"], b["failedReason"]) == ("waiting", "0", "")
@@ -226,10 +230,10 @@ class TestCancellingAndRetrying:
 
     def test_a_retry_leaves_alone_what_did_not_fail(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
-        assert bench.unchanged(staged_calls.retry_flow(ETL, "f", bench.now)) == "running"
+        assert bench.unchanged(retry_flow(ETL, "f", bench.now)) == "running"
         bench.finish(bench.begin())
-        assert bench.unchanged(staged_calls.retry_flow(ETL, "f", bench.now)) == "completed"
-        assert bench.unchanged(staged_calls.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
+        assert bench.unchanged(retry_flow(ETL, "f", bench.now)) == "completed"
+        assert bench.unchanged(cancel_flow(ETL, "f", "x", bench.now)) == "completed"
 
     def test_a_retry_that_finds_nothing_to_run_ends_the_flow(self, bench: Bench, node: Any) -> None:
         """As where a cancel cut off a retry that had reset nothing yet."""
@@ -237,7 +241,7 @@ class TestCancellingAndRetrying:
         bench.finish(bench.begin())
         bench.client.hset("glide:{etl}:gmo:flow:f", mapping={"state": "cancelled", "cancel": "cancelled"})
         bench.now += 5
-        assert bench.call(staged_calls.retry_flow(ETL, "f", bench.now)) == "completed"
+        assert bench.call(retry_flow(ETL, "f", bench.now)) == "completed"
         record = bench.record()
         assert (record["state"], record["finished_at"], "retry" in record) == ("completed", "1000005", False)
         assert bench.events()[-1] == ("flow.completed", "f")
@@ -245,8 +249,8 @@ class TestCancellingAndRetrying:
 
     def test_unknown_flows_are_reported(self, bench: Bench) -> None:
         for call in (
-            staged_calls.cancel_flow(ETL, "f", "x", bench.now),
-            staged_calls.retry_flow(ETL, "f", bench.now),
+            cancel_flow(ETL, "f", "x", bench.now),
+            retry_flow(ETL, "f", bench.now),
             flow_status(ETL, "f"),
             flow_nodes(ETL, "f", "0"),
         ):
@@ -255,10 +259,10 @@ class TestCancellingAndRetrying:
     def test_a_cancel_interrupts_a_retry(self, bench: Bench, node: Any) -> None:
         bench.submit(*(node(f"n{n}") for n in range(150)))
         for _ in range(3):
-            bench.call(staged_calls.cancel_flow(ETL, "f", "first", bench.now))
-        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
+            bench.call(cancel_flow(ETL, "f", "first", bench.now))
+        bench.call(retry_flow(ETL, "f", bench.now))
         assert bench.client.scard("glide:{etl}:gmo:flow:f:open") == 50
-        bench.call(staged_calls.cancel_flow(ETL, "f", "second", bench.now))
+        bench.call(cancel_flow(ETL, "f", "second", bench.now))
         record = bench.record()
         assert (record["state"], record["failed"], record["reason"]) == ("cancelled", "150", "second")
 

@@ -18,16 +18,15 @@ from glidemq_orchestrate.errors import (
     NodeExists,
     UnknownDependency,
 )
-from glidemq_orchestrate.flows import index as flow_index
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.index import sweep
 from glidemq_orchestrate.flows.node_table import node_inputs
-from glidemq_orchestrate.flows.staged import advance as advancing
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import changes as changing
-from glidemq_orchestrate.flows.staged import growth as ops
 from glidemq_orchestrate.flows.staged import reading
+from glidemq_orchestrate.flows.staged.changes import cancel, cancel_flow
+from glidemq_orchestrate.flows.staged.growth import add_nodes, extend
+from glidemq_orchestrate.flows.staged.submit import advance, retry_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def grow(bench: Bench, attempt: Attempt, *nodes: FlowNode, before: tuple[str, ...] = ()) -> None:
-    bench.hand.run(ops.add_nodes("glide", attempt, nodes, before, bench))
+    bench.hand.run(add_nodes("glide", attempt, nodes, before, bench))
 
 
 class TestStaged:
@@ -152,7 +151,7 @@ class TestRefused:
         finish(bench, attempt)
         assert set(bench.client.keys("*:job:*")) == jobs
         assert sorted(run_all(bench)) == ["join", "other"]
-        bench.hand.run(flow_index.sweep([ETL], bench))
+        bench.hand.run(sweep([ETL], bench))
         assert leftovers(bench) == []
 
     def test_a_refused_call_adds_nothing_and_the_others_do(self, bench: Bench, node: Any) -> None:
@@ -170,7 +169,7 @@ class TestRefused:
     def test_a_lost_attempt_adds_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"))
         attempt = bench.begin()
-        bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(cancel_flow(ETL, "f", "why", bench.now))
         with pytest.raises(LeaseLost):
             grow(bench, attempt, node("a"))
 
@@ -188,7 +187,7 @@ class TestLost:
         grow(bench, attempt, *(node(f"a{n}") for n in range(120)))
         bench.fail(attempt)
         assert status(bench) == ("failed", 1, 0, 1)
-        assert bench.hand.run(flow_index.sweep([ETL], bench)) is False
+        assert bench.hand.run(sweep([ETL], bench)) is False
         assert leftovers(bench) == []
         assert bench.client.keys("*:job:*") == ["glide:{etl}:job:f~split"]
 
@@ -217,7 +216,7 @@ class TestLost:
         bench.raw("glidemq_promote", [ETL.key("scheduled"), ETL.key("stream"), ETL.key("events")], bench.now)
         finish(bench, bench.begin())
         assert status(bench) == ("completed", 1, 1, 0)
-        bench.hand.run(flow_index.sweep([ETL], bench))
+        bench.hand.run(sweep([ETL], bench))
         assert leftovers(bench) == []
         assert bench.client.keys("*:job:*") == ["glide:{etl}:job:f~split"]
 
@@ -226,7 +225,7 @@ class TestLost:
         attempt = bench.begin()
         grow(bench, attempt, node("a"))
         bench.now += 3_600_000
-        assert bench.hand.run(flow_index.sweep([ETL], bench)) is False
+        assert bench.hand.run(sweep([ETL], bench)) is False
         finish(bench, attempt)
         assert run_all(bench) == ["a"]
 
@@ -241,9 +240,9 @@ class TestMany:
         many = [node(f"a{n}", queue="spark" if n % 2 else "etl") for n in range(130)]
         grow(bench, attempt, *many, before=("join",))
         bench.finish(attempt)
-        bench.hand.run_until(advancing.advance(REF, bench), died_after)
+        bench.hand.run_until(advance(REF, bench), died_after)
         assert status(bench)[0] == "running"
-        bench.hand.run(advancing.advance(REF, bench))
+        bench.hand.run(advance(REF, bench))
         ran = run_all(bench)
         assert len(ran) == 131
         assert ran[-1] == "join"
@@ -255,7 +254,7 @@ class TestMany:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()
         many = [node(f"a{n}") for n in range(130)]
-        bench.hand.run_until(ops.add_nodes("glide", attempt, many, ("join",), bench), died_after)
+        bench.hand.run_until(add_nodes("glide", attempt, many, ("join",), bench), died_after)
         grow(bench, attempt, *many, before=("join",))
         finish(bench, attempt)
         assert run_all(bench)[-1] == "join"
@@ -266,12 +265,12 @@ class TestMany:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()
         many = [node(f"a{n}") for n in range(130)]
-        bench.hand.run_until(ops.add_nodes("glide", attempt, many, ("join",), bench), died_after)
+        bench.hand.run_until(add_nodes("glide", attempt, many, ("join",), bench), died_after)
         finish(bench, attempt)
         total = 132 if died_after >= 12 else 2  # the lookups are six calls, the chunks too
         run_all(bench)
         assert status(bench) == ("completed", total, total, 0)
-        bench.hand.run(flow_index.sweep([ETL], bench))
+        bench.hand.run(sweep([ETL], bench))
         assert leftovers(bench) == []
         assert len(bench.client.keys("*:job:*")) == total
 
@@ -280,7 +279,7 @@ class TestMany:
         attempt = bench.begin()
         grow(bench, attempt, *(node(f"a{n}") for n in range(130)))
         bench.finish(attempt)
-        bench.hand.run(changing.cancel(REF, "why", bench))
+        bench.hand.run(cancel(REF, "why", bench))
         assert status(bench) == ("cancelled", 131, 1, 130)
         assert leftovers(bench) == []
         assert bench.client.xlen(ETL.key("stream")) == 0
@@ -293,8 +292,8 @@ class TestMany:
         bench.fail(bench.begin())
         finish(bench, bench.begin())
         assert status(bench) == ("failed", 4, 2, 2)
-        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
-        bench.hand.run(advancing.advance(REF, bench))
+        bench.call(retry_flow(ETL, "f", bench.now))
+        bench.hand.run(advance(REF, bench))
         assert "leaving" not in bench.record()
         assert run_all(bench) == ["a", "join"]
         assert status(bench) == ("completed", 4, 4, 0)
@@ -315,10 +314,10 @@ def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, qu
     clock = SystemClock()
     place, ref = QueueKeys("glide", queue), FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue=queue, job="work")], retention=timedelta(0))
-    hand.run(submission.submit("glide", check_flow(spec), "f", "attach", clock))
-    hand.run(ops.extend(ref, [FlowNode("b", queue=queue, job="work", after=["a"])], clock))
+    hand.run(submit_flow("glide", check_flow(spec), "f", "attach", clock))
+    hand.run(extend(ref, [FlowNode("b", queue=queue, job="work", after=["a"])], clock))
     assert [node.name for node in hand.run(reading.nodes(ref))] == ["a", "b"]
-    hand.run(changing.cancel(ref, "why", clock))
+    hand.run(cancel(ref, "why", clock))
     assert hand.run(reading.status(ref)).failed == 2
-    hand.run(flow_index.sweep([place], clock))
+    hand.run(sweep([place], clock))
     assert redis_client.keys("*:job:*") == []

@@ -9,7 +9,8 @@ import pytest
 
 from glidemq_orchestrate.attempts.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.flows.generation import flow_status
-from glidemq_orchestrate.flows.portable import gates, node_jobs
+from glidemq_orchestrate.flows.portable import node_jobs
+from glidemq_orchestrate.flows.portable.node_jobs import gate, open_gate
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -25,7 +26,7 @@ JOB = "glide:{etl}:job:j"
 def blocked(bench: Bench) -> Bench:
     """A job that a gate holds back."""
     keys = [ETL.key(name) for name in ("id", "stream", "scheduled", "events")]
-    bench.raw("glidemq_addFlow", keys, "work", "1", "{}", bench.now, 0, 0, 0, 0, "j", 1, gates.gate(ETL, 0))
+    bench.raw("glidemq_addFlow", keys, "work", "1", "{}", bench.now, 0, 0, 0, 0, "j", 1, gate(ETL, 0))
     return bench
 
 
@@ -53,18 +54,18 @@ class TestEnding:
 
     @pytest.mark.parametrize("how", ["failed", "skipped"])
     def test_one_that_was_released_meanwhile_is_left_alone(self, blocked: Bench, how: str) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         assert blocked.job("j")["state"] == "waiting"
         assert unchanged(blocked, how)
 
     def test_a_cancelled_one_is_taken_out_of_where_it_could_start_from(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         assert end(blocked, "cancelled") == 1
         assert (blocked.job("j")["state"], blocked.job("j")["revoked"]) == ("failed", "1")
         assert blocked.exchange(wanted=1).begun == []
 
     def test_a_cancelled_one_that_runs_loses_its_lease(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         attempt = blocked.begin()
         assert end(blocked, "cancelled") == 1
         assert blocked.job("j")["state"] == "failed"
@@ -73,7 +74,7 @@ class TestEnding:
 
     def test_only_one_that_no_worker_has_begun_is_ended_as_unstarted(self, blocked: Bench) -> None:
         assert unchanged(blocked, "unstarted")
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         attempt = blocked.begin()
         assert unchanged(blocked, "unstarted")
         blocked.exchange(Outcome(attempt, Kind.LATER, first=blocked.now + 1_000, second=UNBEGUN))
@@ -83,7 +84,7 @@ class TestEnding:
         assert blocked.job("j")["failedReason"] == "why"
 
     def test_one_that_was_begun_stays_so_when_another_worker_gives_it_back(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         blocked.exchange(Outcome(blocked.begin(), Kind.LATER, first=blocked.now + 1_000))
         assert unchanged(blocked, "unstarted")
         blocked.now += 1_000
@@ -97,7 +98,7 @@ class TestEnding:
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 
     def test_one_that_runs_may_be_left_alone(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         attempt = blocked.begin()
         assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5, only="idle")) == 0
         blocked.client.hset("glide:{etl}:job:j", "gmo:token", f"{attempt.token}+")  # fetched ahead
@@ -109,14 +110,14 @@ class TestEnding:
 
 class TestRunningAgain:
     def test_it_waits_behind_the_gate_of_the_round(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         blocked.finish(blocked.begin())
         assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5)) == 1
         assert (blocked.job("j")["state"], blocked.job("j")["gmo:round"]) == ("waiting-children", "1")
         assert "returnvalue" not in blocked.job("j")
         assert blocked.client.exists("glide:{etl}:completed") == 0
         assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 1
-        blocked.call(gates.open_gate(ETL, "j", 1))
+        blocked.call(open_gate(ETL, "j", 1))
         assert blocked.job("j")["state"] == "waiting"
 
     @pytest.mark.parametrize("how", ["failed", "skipped", "cancelled"])
@@ -128,7 +129,7 @@ class TestRunningAgain:
         assert end(blocked, how, 2) == 1
 
     def test_one_that_runs_is_taken_from_its_worker(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         attempt = blocked.begin()
         assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5, request="r", only="open")) == 1
         assert (blocked.job("j")["state"], blocked.job("j")["gmo:requests"]) == ("waiting-children", "r")
@@ -139,7 +140,7 @@ class TestRunningAgain:
         assert blocked.unchanged(node_jobs.run_again(ETL, "j", 2, 7, only="open")) == 0
 
     def test_one_that_runs_may_be_left_alone(self, blocked: Bench) -> None:
-        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.call(open_gate(ETL, "j", 0))
         attempt = blocked.begin()
         assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5, only="idle")) == 0
         blocked.client.hset("glide:{etl}:job:j", "gmo:token", f"{attempt.token}+")  # fetched ahead

@@ -26,8 +26,9 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.broadcasts import ops as broadcast
 from glidemq_orchestrate.broadcasts.calls import Result
 from glidemq_orchestrate.broadcasts.ops import Subscription
-from glidemq_orchestrate.flows import backend, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs import changes, output, usage
 from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.option_values import TokenBucket
@@ -114,7 +115,7 @@ class Week:
             FlowNode("b", queue="etl", job="fails" if "12" in flow_id else "work", after=["a"]),
         ]
         spec = FlowSpec("n", nodes, labels={"day": flow_id}, retention=timedelta(hours=2))
-        submitting = submission.submit(
+        submitting = submit_flow(
             "glide", check_flow(spec), flow_id, "attach", self.bench, reach=REACHES[path]
         )
         ref = self.run(submitting)

@@ -12,9 +12,9 @@ from glidemq_orchestrate.attempts.exchange import Kind, Outcome
 from glidemq_orchestrate.attempts.supervision import Supervision
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.portable import start
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import stalled
+from glidemq_orchestrate.flows.portable.submit import submit
+from glidemq_orchestrate.flows.staged.lost_jobs import check_open
+from glidemq_orchestrate.flows.staged.submit import advance_flow, start_flow
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_a_node_that_was_notified_of_all_and_not_released_runs(bench: Bench, nod
 def test_a_root_that_was_forgotten_runs(bench: Bench, node: Any) -> None:
     nodes = [node(f"n{n}") for n in range(MANY)]
     bench.call(bench.stage(*nodes))
-    bench.call(staged_calls.start_flow(ETL, "f", bench.digest(*nodes), bench.now))
+    bench.call(start_flow(ETL, "f", bench.digest(*nodes), bench.now))
     lose(bench, "ready")
     lap(bench)
     assert bench.client.xlen(STREAM) == MANY
@@ -164,16 +164,16 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
     bench.finish(bench.begin())
     bench.client.srem("glide:{etl}:gmo:todo", "f")
     lap(bench)
-    while bench.call(staged_calls.advance_flow(ETL, "f", bench.now)):
+    while bench.call(advance_flow(ETL, "f", bench.now)):
         pass
     assert bench.client.xlen(STREAM) == MANY
 
 
 def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
     checked = check_flow(FlowSpec("n", [FlowNode("a", queue="etl", job="work")]))
-    bench.hand.run(start.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
+    bench.hand.run(submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
-    bench.unchanged(stalled.check_open(ETL, "f", 0, 60_000, bench.now))
+    bench.unchanged(check_open(ETL, "f", 0, 60_000, bench.now))
 
 
 @pytest.mark.parametrize("option", [{"lifo": True}, {"priority": 1}])

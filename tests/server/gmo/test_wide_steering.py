@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged.changes import cancel_flow
+from glidemq_orchestrate.flows.staged.submit import advance_flow, retry_flow
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ def steer(bench: Bench, chance: random.Random) -> None:
     step = chance.choice(["advance"] * 4 + ["work", "work", "fail", "cancel", "retry"])
     bench.now += 1
     if step == "advance":
-        bench.call(staged_calls.advance_flow(ETL, "f", bench.now))
+        bench.call(advance_flow(ETL, "f", bench.now))
     elif step == "cancel":
-        bench.call(staged_calls.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(cancel_flow(ETL, "f", "why", bench.now))
     elif step == "retry":
-        bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
+        bench.call(retry_flow(ETL, "f", bench.now))
     else:
         kind = Kind.DONE if step == "work" else Kind.FAIL
         work(bench, kind)
@@ -45,14 +46,14 @@ def steer(bench: Bench, chance: random.Random) -> None:
 def finish(bench: Bench) -> None:
     """All that is left is done, without a failure."""
     for _ in range(200):
-        while bench.call(staged_calls.advance_flow(ETL, "f", bench.now)):
+        while bench.call(advance_flow(ETL, "f", bench.now)):
             pass
         work(bench, Kind.DONE)
         state = bench.record()["state"]
         if state == "completed":
             return
         if state != "running":
-            bench.call(staged_calls.retry_flow(ETL, "f", bench.now))
+            bench.call(retry_flow(ETL, "f", bench.now))
     raise AssertionError(bench.record())
 
 

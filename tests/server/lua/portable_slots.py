@@ -10,11 +10,12 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
+from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.portable import advance, reading
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from glidemq_orchestrate.wire.replies import error_from
 from tests.profile import IS_LONG
@@ -138,10 +139,10 @@ class Slots:
     def submission(
         self, spec: FlowSpec = FLOW, flow_id: str = "f", on_existing: OnExisting = "attach"
     ) -> Op[FlowRef]:
-        return submission.submit("glide", check_flow(spec), flow_id, on_existing, self, reach=self.reach)
+        return submit_flow("glide", check_flow(spec), flow_id, on_existing, self, reach=self.reach)
 
     def ref(self) -> FlowRef:
-        ref, _ = self.run(submission.find("glide", "f"))
+        ref, _ = self.run(find_ref("glide", "f"))
         assert isinstance(ref, FlowRef)
         assert ref.path == "portable"
         return ref

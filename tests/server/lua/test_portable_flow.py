@@ -6,9 +6,11 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
-from glidemq_orchestrate.flows import backend, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows import watch as flow_watch
-from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
+from glidemq_orchestrate.flows.index import find_ref
+from glidemq_orchestrate.flows.portable import advance, changes, reading
+from glidemq_orchestrate.flows.portable import upkeep as sweep
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places
@@ -127,7 +129,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
         slots.submit()
     assert slots.stored() == before
     with pytest.raises(FlowNotFound):
-        slots.run(submission.find("glide", "f"))
+        slots.run(find_ref("glide", "f"))
     slots.client("{q}").delete("glide:{q}:job:f~n")
     slots.submit()
     with pytest.raises(FlowConflict):

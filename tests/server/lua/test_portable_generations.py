@@ -14,10 +14,12 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
-from glidemq_orchestrate.flows import generations, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
-from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
+from glidemq_orchestrate.flows.index import find_flow, flow_history
+from glidemq_orchestrate.flows.portable import advance, changes, reading
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.submission import MAX_TRIES, begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places
@@ -39,7 +41,7 @@ def begin(
     slots: Slots, spec: FlowSpec = MENDED, how: OnExisting = "restart", request: str = "r"
 ) -> Op[FlowRef]:
     checked = replace(check_flow(spec), request=request)
-    return submission.submit("glide", checked, "f", how, slots, reach=slots.reach)
+    return submit_flow("glide", checked, "f", how, slots, reach=slots.reach)
 
 
 def failed(slots: Slots) -> None:
@@ -69,7 +71,7 @@ def supervised(slots: Slots) -> list[str]:
 
 
 def history(slots: Slots) -> list[tuple[int, str]]:
-    found = slots.run(generations.history(slots.ref()))[0]
+    found = slots.run(flow_history(slots.ref()))[0]
     return [(one.generation, str(one.state)) for one in found]
 
 
@@ -80,7 +82,7 @@ def of_others(slots: Slots) -> list[str]:
     job = f"f@{stored.partition('{')[2].rstrip('}')}~" if number else "f~"
     jobs = [key for key in slots.stored() if ":job:" in key or ":deps:" in key or ":parents:" in key]
     records = [key for key in slots.stored() if ":gmo:flow:f" in key or ":gmo:portable:" in key]
-    kept = {HOME.flow(one.stored_as) for one in slots.run(generations.history(slots.ref()))[0]}
+    kept = {HOME.flow(one.stored_as) for one in slots.run(flow_history(slots.ref()))[0]}
     own = (f":{stored}", f":{stored}:nodes")
     left = [key for key in jobs if f":{job}" not in key]
     left += [key for key in records if not key.endswith(own) and key not in kept]
@@ -170,7 +172,7 @@ def test_two_who_begin_at_once_begin_one_after_the_other(
         assert slots.status() == ("completed", 3, 0), place
         assert [number for number, _ in history(slots)] == [0, 1, 2], place
         assert of_others(slots) == [], place
-        requests = [one.idempotency_key for one in slots.run(generations.history(slots.ref()))[0]]
+        requests = [one.idempotency_key for one in slots.run(flow_history(slots.ref()))[0]]
         assert set(requests) == {"", "one", "two"}, place
     assert place > 40
 
@@ -303,7 +305,7 @@ KEPT = FlowSpec("n", OLD.nodes, retention=timedelta(0))
 
 def assert_kept(slots: Slots) -> None:
     """Nothing that is kept of the flow expires."""
-    records = [HOME.flow(one.stored_as) for one in slots.run(generations.history(slots.ref()))[0]]
+    records = [HOME.flow(one.stored_as) for one in slots.run(flow_history(slots.ref()))[0]]
     for key in ("glide:gmo:home:{f}", HOME.generations("f"), *records):
         assert slots.client(key).ttl(key) == -1, key
 
@@ -416,13 +418,13 @@ def test_a_flow_that_is_gone_cannot_be_begun_anew_by_its_handle(slots: Slots) ->
     ref = slots.ref()
     clear(slots)
     with pytest.raises(FlowNotFound):
-        slots.run(generations.restart(ref, "", slots))
+        slots.run(restart_flow(ref, "", slots))
 
 
 def test_a_hundred_generations_are_kept(slots: Slots) -> None:
     slots.submit(FlowSpec("n", [node("a"), FlowNode("m", queue="c", job="work")]))
     for number in range(103):
-        slots.run(generations.restart(slots.ref(), str(number), slots))
+        slots.run(restart_flow(slots.ref(), str(number), slots))
         slots.now += 1
         slots.run(sweep.sweep(HOME, slots))
     found = [number for number, _ in history(slots)]
@@ -434,8 +436,8 @@ def test_a_hundred_generations_are_kept(slots: Slots) -> None:
 
 def test_who_keeps_losing_is_told(slots: Slots) -> None:
     failed(slots)
-    place = slots.run(generations.find_place("glide", "f"))[0]
-    making = generations.submit(place, replace(check_flow(MENDED), request="slow"), "restart", slots)
+    place = slots.run(find_flow("glide", "f"))[0]
+    making = begin_next(place, replace(check_flow(MENDED), request="slow"), "restart", slots)
     faster = itertools.count()
 
     def overtaken() -> Op[FlowRef]:
@@ -451,7 +453,7 @@ def test_who_keeps_losing_is_told(slots: Slots) -> None:
 
     with pytest.raises(GenerationTaken):
         slots.run(overtaken())
-    assert next(faster) == generations.MAX_TRIES
+    assert next(faster) == MAX_TRIES
     supervised(slots)
     assert slots.status() == ("completed", 3, 0)
     assert of_others(slots) == []

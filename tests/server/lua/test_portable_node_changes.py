@@ -13,11 +13,12 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
-from glidemq_orchestrate.flows import generations, node_changes
-from glidemq_orchestrate.flows.node_changes import Chosen
 from glidemq_orchestrate.flows.node_table import Change, What
-from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
-from glidemq_orchestrate.flows.portable.record import Record
+from glidemq_orchestrate.flows.nodes import Selection, change_nodes
+from glidemq_orchestrate.flows.portable import advance, changes, reading
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable.records import Record
+from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -35,7 +36,7 @@ def clear(slots: Slots) -> None:
 
 
 def change(slots: Slots, what: What, *names: str, request: str = "r") -> Op[list[str]]:
-    return node_changes.change(slots.ref(), Chosen(names), Change(what, request, GIVEN), slots)
+    return change_nodes(slots.ref(), Selection(names), Change(what, request, GIVEN), slots)
 
 
 def supervised(slots: Slots) -> list[str]:
@@ -263,7 +264,7 @@ def test_a_generation_that_begins_at_any_place_of_a_change_is_the_one(slots: Slo
         slots.submit()
         slots.run_jobs()
         slow, is_over = slots.begun(change(slots, "follow", "a"), place)
-        ref, _ = slots.run(generations.restart(slots.ref(), "", slots))
+        ref, _ = slots.run(restart_flow(slots.ref(), "", slots))
         with suppress(Exception):
             for _ in slow:
                 pass
@@ -293,7 +294,7 @@ def test_a_submission_that_another_generation_overtakes_joins_it(slots: Slots) -
         clear(slots)
         slow, is_over = slots.begun(slots.submission(), place)
         slots.submit()
-        restarted, _ = slots.run(generations.restart(slots.ref(), "", slots))
+        restarted, _ = slots.run(restart_flow(slots.ref(), "", slots))
         try:
             while True:
                 next(slow)

@@ -12,11 +12,13 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
-from glidemq_orchestrate.flows import backend, generations, submission
-from glidemq_orchestrate.flows import nodes as single
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import advance, changes, reading, sweep
-from glidemq_orchestrate.flows.portable import record as records
+from glidemq_orchestrate.flows.index import find_ref
+from glidemq_orchestrate.flows.nodes import leaves
+from glidemq_orchestrate.flows.portable import advance, changes, reading, records
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -146,7 +148,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
             worker.run_all()
         slots.now += 1000
         slots.run(sweep.sweep(HOME, slots))
-    ref, _ = slots.run(submission.find("glide", "late"))
+    ref, _ = slots.run(find_ref("glide", "late"))
     assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED
 
 
@@ -162,7 +164,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
             worker.run_all()
         slots.run(sweep.sweep(QueueKeys("glide", check_flow(rules).home), slots))
     for flow_id in ids:
-        ref, _ = slots.run(submission.find("glide", flow_id))
+        ref, _ = slots.run(find_ref("glide", flow_id))
         assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED, flow_id
 
 
@@ -220,7 +222,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     slots.now += 24 * 3_600_000 - 1
     slots.run(sweep.sweep(HOME, slots))
     assert set(slots.run(reading.results(slots.ref()))[0]) == set(ALL)
-    assert set(slots.run(single.leaves(slots.ref()))[0]) < set(ALL)
+    assert set(slots.run(leaves(slots.ref()))[0]) < set(ALL)
     slots.now += 2
     slots.run(sweep.sweep(HOME, slots))
     left = {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed", ":stream"))}
@@ -229,10 +231,10 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
         "glide:{b}:gmo:flow:f",
     }
     assert slots.status() == ("completed", 5, 0)
-    for read in (reading.results, reading.nodes, single.leaves):
+    for read in (reading.results, reading.nodes, leaves):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
-    for again in (generations.restart(slots.ref(), "", slots), changes.retry_failed(slots.ref(), slots)):
+    for again in (restart_flow(slots.ref(), "", slots), changes.retry_failed(slots.ref(), slots)):
         assert_unchanged(slots, again)
     for key in ("glide:gmo:home:{f}", "glide:{b}:gmo:flow:f"):
         assert 29 * 86400 < slots.client(key).ttl(key) <= 30 * 86400
@@ -288,7 +290,7 @@ def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
 def test_a_claim_without_a_flow_is_taken_over_by_the_next_submitter(slots: Slots) -> None:
     slots.submit(calls=1)
     with pytest.raises(FlowNotFound):
-        slots.run(submission.find("glide", "f"))
+        slots.run(find_ref("glide", "f"))
     slots.submit(FlowSpec("n", [node("a", queue="c"), node("m", "a", queue="q"), node("x", queue="c")]))
     assert slots.ref().home.queue == "c"
     with pytest.raises(FlowConflict):

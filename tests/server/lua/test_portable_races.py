@@ -11,9 +11,11 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import FlowExpired
-from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import advance, changes, reading, submit, sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading
+from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable.staging import relist
+from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.profile import sampled
@@ -77,7 +79,7 @@ def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_i
         clear(slots)
         slots.submit(TWO)
         slots.client(home.base).hdel(home.flow("f"), "listed")
-        slow = slots.trips(submit.relist(slots.ref()))
+        slow = slots.trips(relist(slots.ref()))
         for _ in range(before):
             next(slow, None)
         slots.run(changes.cancel(slots.ref(), "enough", slots))
@@ -98,7 +100,7 @@ def test_clients_that_list_a_flow_at_the_same_moment_leave_it_under_its_end(slot
         clear(slots)
         slots.submit(TWO)
         slots.client(home.base).hdel(home.flow("f"), "listed")
-        slow = slots.steps(submit.relist(slots.ref()))
+        slow = slots.steps(relist(slots.ref()))
         other = slots.steps(changes.cancel(slots.ref(), "enough", slots))
         for _ in range(place):
             next(slow, None)
@@ -127,7 +129,7 @@ def test_a_flow_is_removed_or_runs_again_wherever_the_two_meet(slots: Slots) -> 
         slots.now += 1
         slow, is_over = slots.begun(sweep.sweep(home, slots), place)
         with suppress(FlowExpired):
-            slots.run(generations.restart(slots.ref(), "", slots))
+            slots.run(restart_flow(slots.ref(), "", slots))
         for _ in range(more):
             next(slow, None)
         slow.close()

@@ -12,8 +12,8 @@ import redis
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
 from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.libraries import ensure_libraries, with_libraries
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -74,7 +74,7 @@ class Keeper:
         return self.run(ask(call))
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.run(submission.submit("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
+        self.run(submit_flow("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
 
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1

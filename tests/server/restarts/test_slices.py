@@ -9,12 +9,14 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Kind
-from glidemq_orchestrate.flows import generations
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.index import find_flow
 from glidemq_orchestrate.flows.node_table import flow_results, node_inputs
-from glidemq_orchestrate.flows.staged import calls as staged_calls
 from glidemq_orchestrate.flows.staged import reading
+from glidemq_orchestrate.flows.staged.reading import results
+from glidemq_orchestrate.flows.staged.submit import advance_flow
+from glidemq_orchestrate.flows.submission import begin_next, restart_flow
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -39,7 +41,7 @@ def fan_out() -> list[FlowNode]:
 def advance(keeper: Keeper, *, kill: bool, every: int = 12) -> None:
     """Do all that the flow needs; every so many slices another server process begins."""
     slices = 0
-    while keeper.call(staged_calls.advance_flow(ETL, "f", keeper.now)):
+    while keeper.call(advance_flow(ETL, "f", keeper.now)):
         slices += 1
         if slices % every == 0:
             keeper.again(kill=kill)
@@ -51,7 +53,7 @@ def run_all(keeper: Keeper, result: str, flow_id: str = "f", *, kill: bool = Fal
     while begun := keeper.begin():
         assert set(keeper.hand_in(Kind.DONE, result, begun)) <= {"ok"}
         ran += len(begun)
-        while keeper.call(staged_calls.advance_flow(ETL, flow_id, keeper.now)):
+        while keeper.call(advance_flow(ETL, flow_id, keeper.now)):
             slices += 1
             if kill and slices % 12 == 0:
                 keeper.again(kill=True)
@@ -79,13 +81,13 @@ def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
 def test_a_generation_begins_once_whatever_servers_die(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     assert run_all(keeper, '"old"') == WIDE + 1
-    new = keeper.run(generations.restart(FlowRef(ETL, "f"), "again", keeper))
+    new = keeper.run(restart_flow(FlowRef(ETL, "f"), "again", keeper))
     keeper.again(kill=True)
-    assert keeper.run(generations.restart(new, "again", keeper)) == new
+    assert keeper.run(restart_flow(new, "again", keeper)) == new
     assert run_all(keeper, '"new"', new.flow_id, kill=True) == WIDE + 1
     status = keeper.run(reading.status(new))
     assert (status.state, status.completed, status.generation) == ("completed", WIDE + 1, 1)
-    assert set(keeper.run(reading.results(new)).values()) == {"new"}
+    assert set(keeper.run(results(new)).values()) == {"new"}
 
 
 def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) -> None:
@@ -97,8 +99,8 @@ def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) ->
     keeper.submit(*first)
     assert run_all(keeper, '"old"') == WIDE + 2
     spec = check_flow(FlowSpec("n", [*first[:-1], replace(first[-1], data="new")]))
-    place = keeper.run(generations.find_place("glide", "f"))
-    beginning = generations.submit(place, spec, "retry_failed", keeper)
+    place = keeper.run(find_flow("glide", "f"))
+    beginning = begin_next(place, spec, "retry_failed", keeper)
     slices = 0
     for call in in_turn(keeper, beginning):
         slices += call == "gmo_advance_flow"
@@ -108,9 +110,9 @@ def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) ->
     (left,) = keeper.begin()
     assert (left.node, left.generation) == ("end", 1)
     keeper.hand_in(Kind.DONE, '"new"', [left])
-    new = keeper.run(generations.find_place("glide", "f")).ref
+    new = keeper.run(find_flow("glide", "f")).ref
     assert keeper.run(reading.status(new)).completed == WIDE + 2
-    assert keeper.run(reading.results(new)) == {one.name: "old" for one in first[:-1]} | {"end": "new"}
+    assert keeper.run(results(new)) == {one.name: "old" for one in first[:-1]} | {"end": "new"}
 
 
 def in_turn(keeper: Keeper, op: Op[Any]) -> Iterator[str]:
@@ -147,7 +149,7 @@ def every_page(keeper: Keeper, page: Callable[[str], Call[Any]]) -> dict[str, An
 
 def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     keeper.submit(*wide_join())
-    keeper.call(staged_calls.advance_flow(ETL, "f", keeper.now))
+    keeper.call(advance_flow(ETL, "f", keeper.now))
     assert run_all(keeper, '"1"') == WIDE + 1
     assert len(every_page(keeper, lambda at: flow_results(ETL, "f", at))) == WIDE + 1
     assert len(every_page(keeper, lambda at: node_inputs(ETL, "f~end", at))) == WIDE

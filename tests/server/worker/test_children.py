@@ -22,9 +22,9 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ChildrenFailed
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.portable.advance import advance
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.option_values import JobRef
 from tests.server.conftest import REACHES
@@ -44,7 +44,7 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
 
     def made(path: str, *nodes: FlowNode) -> Flow:
         checked = check_flow(FlowSpec("n", nodes))
-        hand.run(submission.submit("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
+        hand.run(submit_flow("glide", checked, "f", "attach", SystemClock(), reach=REACHES[path]))
         return flows.get("f")
 
     return made

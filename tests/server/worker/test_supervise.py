@@ -12,9 +12,8 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Job
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.supervision import Supervision, Tick
-from glidemq_orchestrate.flows import staging
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.staged import calls as staged_calls
+from glidemq_orchestrate.flows.staged.submit import chunks, stage_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.server.node_worker import NodeWorker
@@ -407,9 +406,7 @@ def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> Non
 def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
     checked = check_flow(DIAMOND)
     scene.client.set("glide:gmo:home:{f}", checked.home)
-    (stage,) = staged_calls.stage_flow(
-        QueueKeys("glide", checked.home), "f", checked, staging.chunks(checked.nodes), scene.now
-    )
+    (stage,) = stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks(checked.nodes), scene.now)
     scene.hand.answer(stage)
     scene.lap()
     assert scene.flows.get("f").status().state is FlowState.STAGING

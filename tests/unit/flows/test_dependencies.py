@@ -25,7 +25,7 @@ from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import CheckedNode, check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure, verdict
 from glidemq_orchestrate.flows.staged.growth import check_growth
-from glidemq_orchestrate.flows.staging import JobNames, more_fields
+from glidemq_orchestrate.flows.staged.submit import JobNames, more_fields
 from glidemq_orchestrate.jobs.option_values import JobRef
 from tests.rule_oracle import ENDS, verdicts
 

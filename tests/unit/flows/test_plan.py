@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.plan import Done, reasons, settled
+from glidemq_orchestrate.flows.plan import Done, reasons, settled_nodes
 
 NODES = check_flow(
     FlowSpec(
@@ -51,4 +51,4 @@ SETTLED: list[tuple[str, dict[str, tuple[str, ...]], str]] = [
 def test_settled(subtests: pytest.Subtests) -> None:
     for kept, before, expected in SETTLED:
         with subtests.test(kept=kept):
-            assert settled(NODES, kept, before) == set(expected)
+            assert settled_nodes(NODES, kept, before) == set(expected)

@@ -20,15 +20,15 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     WaitTimeout,
 )
-from glidemq_orchestrate.flows import submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import STATUS_FIELDS
-from glidemq_orchestrate.flows.staged import changes as changing
 from glidemq_orchestrate.flows.staged import reading
 from glidemq_orchestrate.flows.staged import submit as submitting
-from glidemq_orchestrate.flows.staged import wait as waiting
+from glidemq_orchestrate.flows.staged.changes import cancel
+from glidemq_orchestrate.flows.staged.reading import REREAD_MS, find, outcome, wait
 from glidemq_orchestrate.flows.status import raise_unless_completed
+from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Batch, Call, Op, command
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -166,7 +166,7 @@ class TestSubmitting:
     ) -> None:
         wish: Any = "replace"
         with pytest.raises(ConfigurationError, match="on_existing"):
-            scripted(submission.submit("glide", check_flow(spec(1)), "f", wish, clock), [])
+            scripted(submit_flow("glide", check_flow(spec(1)), "f", wish, clock), [])
 
 
 NOTHING: list[Any] = ["0", [], []]
@@ -189,7 +189,7 @@ class TestWatching:
     def test_a_wait_ends_with_the_event_of_the_flow(self, scripted: Scripted, clock: ManualClock) -> None:
         entry = [["glide:{etl}:events", [["2-1", ["event", "flow.completed", "jobId", "", "flowId", "f"]]]]]
         transcript = scripted(
-            waiting.wait(REF, None, clock),
+            wait(REF, None, clock),
             [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"], []]],
         )
         assert transcript.value.results == {"a": 1}
@@ -208,17 +208,17 @@ class TestWatching:
     def test_the_position_is_taken_before_the_state_is_read(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        transcript = scripted(waiting.wait(REF, None, clock), [[["1-1", []]], record("completed"), NOTHING])
+        transcript = scripted(wait(REF, None, clock), [[["1-1", []]], record("completed"), NOTHING])
         assert transcript.names == ["XREVRANGE", "gmo_flow_status", "gmo_flow_results"]
 
     def test_a_wait_reads_the_state_again_though_no_event_comes(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         def late(_: object) -> None:
-            clock.now += waiting.REREAD_MS
+            clock.now += REREAD_MS
 
         transcript = scripted(
-            waiting.wait(REF, None, clock),
+            wait(REF, None, clock),
             [[], record("running"), IDLE, late, record("completed"), NOTHING],
         )
         assert transcript.value.status.state is FlowState.COMPLETED
@@ -238,10 +238,10 @@ class TestWatching:
         ]
 
         def late(_: object) -> None:
-            clock.now += waiting.REREAD_MS
+            clock.now += REREAD_MS
 
         transcript = scripted(
-            waiting.wait(REF, None, clock),
+            wait(REF, None, clock),
             [[], record("running"), IDLE, others, late, record("completed"), NOTHING],
         )
         reads = [
@@ -258,11 +258,11 @@ class TestWatching:
             clock.now += 250
 
         with pytest.raises(WaitTimeout, match="still running: 1 of 3"):
-            scripted(waiting.wait(REF, 250, clock), [[], record("running"), IDLE, late])
+            scripted(wait(REF, 250, clock), [[], record("running"), IDLE, late])
 
     def test_a_wait_of_no_time_asks_once(self, scripted: Scripted, clock: ManualClock) -> None:
         with pytest.raises(WaitTimeout):
-            scripted(waiting.wait(REF, 0, clock), [[], record("running"), IDLE])
+            scripted(wait(REF, 0, clock), [[], record("running"), IDLE])
 
     def test_pages_are_put_together_in_order_and_each_node_once(self, scripted: Scripted) -> None:
         pages = [
@@ -284,7 +284,7 @@ class TestWatching:
             *row("c", 2, "failed", "ValueError: x"),
         ]
         status = scripted(reading.status(REF), [record("failed", failed=2)]).value
-        ended = scripted(reading.outcome(REF, status), [["0", ["b", "[1]"], []], page]).value
+        ended = scripted(outcome(REF, status), [["0", ["b", "[1]"], []], page]).value
         assert [(node.name, node.reason) for node in ended.failed] == [
             ("c", "ValueError: x"),
             ("a", "upstream failed: z"),
@@ -295,20 +295,20 @@ class TestWatching:
 
     def test_a_cancelled_flow_raises_what_it_is(self, scripted: Scripted) -> None:
         status = scripted(reading.status(REF), [record("cancelled", reason="too late")]).value
-        ended = scripted(reading.outcome(REF, status), [NOTHING]).value
+        ended = scripted(outcome(REF, status), [NOTHING]).value
         with pytest.raises(FlowCancelled, match="too late"):
             raise_unless_completed(ended)
 
     def test_an_unknown_flow_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(FlowNotFound, match="no flow f"):
-            scripted(reading.find("glide", "f"), [None])
-        assert scripted(reading.find("glide", "f"), ["etl"]).value == REF
+            scripted(find("glide", "f"), [None])
+        assert scripted(find("glide", "f"), ["etl"]).value == REF
 
     def test_a_cancelled_flow_is_worked_off_and_an_ended_one_left_alone(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        assert scripted(changing.cancel(REF, "x", clock), ["running", 5, 0]).value is FlowState.RUNNING
-        assert scripted(changing.cancel(REF, "x", clock), ["completed"]).value is FlowState.COMPLETED
+        assert scripted(cancel(REF, "x", clock), ["running", 5, 0]).value is FlowState.RUNNING
+        assert scripted(cancel(REF, "x", clock), ["completed"]).value is FlowState.COMPLETED
 
     def test_events_are_read_with_their_fields(self, scripted: Scripted) -> None:
         reply = [["e", [["1700000000000-1", ["event", "failed", "jobId", "7", "failedReason", "x"]]]]]

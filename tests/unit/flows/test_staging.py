@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staging import CHUNK_EDGES, CHUNK_NODES, chunks
+from glidemq_orchestrate.flows.staged.submit import CHUNK_EDGES, CHUNK_NODES, chunks, stage_flow
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 
@@ -63,7 +62,7 @@ def test_a_node_with_more_edges_than_a_call_carries_is_cut_and_complete_at_last(
 
 def test_the_calls_of_a_large_flow_are_made_one_by_one() -> None:
     flow = layers(20, 50)
-    calls = staged_calls.stage_flow(QueueKeys("glide", flow.home), "f", flow, chunks(flow.nodes), 0)
+    calls = stage_flow(QueueKeys("glide", flow.home), "f", flow, chunks(flow.nodes), 0)
     first = next(calls)
     assert first.words[1] == "gmo_stage_flow"
     assert sum(1 for _ in calls) > 20

@@ -15,8 +15,8 @@ from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
 from glidemq_orchestrate.flows.generation import flow_status
 from glidemq_orchestrate.flows.home import expire_due
 from glidemq_orchestrate.flows.node_table import flow_nodes
-from glidemq_orchestrate.flows.staged import calls as staged_calls
-from glidemq_orchestrate.flows.staged import stalled
+from glidemq_orchestrate.flows.staged.lost_jobs import check_open, delivered, stream_page
+from glidemq_orchestrate.flows.staged.submit import advance_flow, retry_flow
 from glidemq_orchestrate.jobs import pages
 from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.attempt import from_outside
@@ -121,10 +121,10 @@ def test_a_place_says_what_was_called_for_which_queue(subtests: pytest.Subtests)
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
     assert job_fields(ETL, "1").repeatable
     assert flow_status(ETL, "f").repeatable
-    assert staged_calls.advance_flow(ETL, "f", 1).repeatable
+    assert advance_flow(ETL, "f", 1).repeatable
     assert not append_log(ETL, from_outside("1"), "line").repeatable
     assert not server.server_time().repeatable
-    assert not staged_calls.retry_flow(ETL, "f", 1).repeatable
+    assert not retry_flow(ETL, "f", 1).repeatable
     assert not record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
 
 
@@ -135,9 +135,9 @@ def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
         flow_status(ETL, "f"),
         flow_nodes(ETL, "f", "0"),
         expire_due(ETL, 1),
-        stalled.check_open(ETL, "f", 0, 1, 1),
-        stalled.delivered(ETL),
-        stalled.stream_page(ETL, ""),
+        check_open(ETL, "f", 0, 1, 1),
+        delivered(ETL),
+        stream_page(ETL, ""),
         pages.pending_page(ETL, "-", 1, "workers"),
         pages.score(ETL, "scheduled", "y"),
         pages.stream_page(ETL, "-", 1),

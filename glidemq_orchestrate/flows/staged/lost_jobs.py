@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.events import entry_order
+from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import TABLE_PAGE, Row, rows_page
+from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.jobs import job_hash
+from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
-from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
+from glidemq_orchestrate.wire.commands import members
+from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_ref
 
 PAGE: Final = 100
 
@@ -126,12 +131,6 @@ def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[st
         PAGE,
         decode=lambda reply: [(entry_id, replies.pairs(fields or [])) for entry_id, fields in reply],
     )
-
-
-def retried(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
-    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would rerun."""
-    key = f"{home.flow(flow_id)}:failed"
-    return command("SSCAN", key, cursor, "COUNT", TABLE_PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
 
 def settle_missing(  # noqa: PLR0913  the arguments of one server call
@@ -270,3 +269,60 @@ def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
             break
         position = page[-1][0]
     return {job_id: result for job_id, result in results.items() if result is not None}
+
+
+_REMOVAL_FIELDS: Final[tuple[JobField, ...]] = ("state", "gmo:removed", "gmo:gone")
+
+
+def retried_page(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
+    """The next cursor (``0`` at the end), and a page of the nodes that ``retry_flow`` would rerun."""
+    key = f"{home.flow(flow_id)}:failed"
+    return command("SSCAN", key, cursor, "COUNT", TABLE_PAGE, decode=lambda reply: (reply[0], list(reply[1])))
+
+
+@dataclass(slots=True)
+class Removed:
+    """The removed jobs among those that a retry must run, and among their dependencies.
+
+    Attributes:
+        needed: Refs of completed nodes that must rerun, since their results were removed.
+        lost: Ids of jobs removed with their data.
+    """
+
+    needed: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def find_removed(home: QueueKeys, flow_id: str) -> Op[Removed]:
+    """Find the removed jobs in an ended staged flow. Reads the nodes to rerun, with their edges."""
+    found, seen, cursor = Removed(), set[str](), "0"
+    while True:
+        cursor, failed = yield from ask(retried_page(home, flow_id, cursor))
+        again: Sequence[str] = failed
+        while again:  # the dependencies of a removed node may have been removed too
+            known = len(found.needed)
+            for part in parts(again):
+                places = [read_ref(home.prefix, one) for one in part]
+                every = yield from ask_all([members(queue.deps(job_id)) for queue, job_id in places])
+                refs = {one for some in (part, *every) for one in some} - seen
+                seen |= refs
+                yield from _sort(home, sorted(refs), found)
+            again = found.needed[known:]
+        if cursor == "0":
+            return found
+
+
+def _sort(home: QueueKeys, refs: Sequence[str], found: Removed) -> Op[None]:
+    for part in parts(refs):
+        places = [read_ref(home.prefix, one) for one in part]
+        rows = yield from ask_all([job_hash.get_some(*place, _REMOVAL_FIELDS, list) for place in places])
+        for ref, (_, job_id), (state, stub, is_lost) in zip(part, places, rows, strict=True):
+            if is_lost or not (state or stub):
+                found.lost.append(job_id)
+            elif not state and end_of_stub(stub) == "completed":
+                found.needed.append(ref)
+
+
+def lost(ref: FlowRef) -> Op[list[str]]:
+    """The jobs that a retry must run but that were removed with their data."""
+    return (yield from find_removed(ref.home, ref.flow_id)).lost
