@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.errors import LeaseLost, ProtocolError
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -234,11 +234,11 @@ def exchange(
     early: list[Attempt] = []
     for attempt in answer.begun:
         if attempt.inputs is None:
-            found = yield from running.inputs(queue, attempt)
+            found = yield from backend.inputs(queue, attempt)
             attempt.inputs = found.texts
             if found.removed:
                 attempt.unreadable = attempt.unreadable or _incomplete(found.removed)
-            elif found.has_open and (yield from running.hold(queue, attempt)):
+            elif found.has_open and (yield from backend.hold(queue, attempt)):
                 early.append(attempt)
     if early:
         waiting = Request([Outcome(one, Kind.CHILDREN, second=UNBEGUN) for one in early], 0, "")
@@ -271,7 +271,7 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
         for attempt, _, verdict in ended
         if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
     }
-    yield from running.carry(queue, done, moved, clock)
+    yield from backend.carry(queue, done, moved, clock)
 
 
 def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glidemq_orchestrate.errors import DecodeError
-from glidemq_orchestrate.flows import running
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.node_table import read_results
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.foundation.clock import Clock
@@ -163,4 +163,4 @@ class RunningFlow(FlowOfNode):
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """Add nodes from an async handler; otherwise as ``add_nodes``."""
-        await self._run(running.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+        await self._run(backend.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))

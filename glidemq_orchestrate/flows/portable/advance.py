@@ -41,8 +41,8 @@ from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
 from glidemq_orchestrate.flows.trips import parts, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
-from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 
 CANCELLED: Final = "cancelled: "
 

@@ -23,8 +23,7 @@ from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import keys
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
-from glidemq_orchestrate.wire.commands import members
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, members
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 ABANDONED_MS: Final = 15 * 60_000

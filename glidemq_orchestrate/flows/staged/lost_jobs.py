@@ -17,8 +17,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function
-from glidemq_orchestrate.wire.commands import members
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, members
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_ref
 
 PAGE: Final = 100

@@ -50,9 +50,9 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempts
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
+from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
