@@ -299,7 +299,7 @@ def test_rows_lost_by_the_join_fail_the_quality_check(
     )
 
 
-def test_duplicated_rows_fail_the_quality_check_even_where_the_count_is_right(
+def test_duplicated_rows_fail_the_check_even_where_the_count_fits(
     one_month: tuple[FlowSpec, Results], make_run: MakeRun
 ) -> None:
     spec, results = one_month
@@ -311,7 +311,7 @@ def test_duplicated_rows_fail_the_quality_check_even_where_the_count_is_right(
 
 
 @pytest.mark.long
-def test_duplicates_and_broken_rows_of_the_source_are_set_aside_with_their_reason(
+def test_duplicates_and_broken_rows_are_set_aside_with_the_reason(
     one_month: tuple[FlowSpec, Results], tmp_path: Path, make_run: MakeRun
 ) -> None:
     spec, _ = one_month

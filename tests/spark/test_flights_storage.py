@@ -28,7 +28,7 @@ def test_a_scratch_directory_is_removed_afterwards_also_after_an_error(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scratch_directory_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not(
+def test_only_scratch_directories_of_killed_processes_are_swept(
     tmp_path: Path, make_run: MakeRun, eventually: Eventually
 ) -> None:
     program = (

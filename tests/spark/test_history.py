@@ -150,9 +150,7 @@ class TestTables:
         pd.testing.assert_frame_equal(shown.sort_index(), counted.sort_index(), check_dtype=False)
         assert list(found["nodes"]) == sorted(found["nodes"], reverse=True)
 
-    def test_nodes_that_failed_before_they_began_count_as_failed_with_their_wait(
-        self, spark: SparkSession
-    ) -> None:
+    def test_nodes_that_failed_before_they_began_count_with_their_wait(self, spark: SparkSession) -> None:
         late, after = QUEUE_TIMEOUT.replace("N", "2"), START + timedelta(seconds=9)
         rows = [
             node("f", "a", 0, 1, 4),
@@ -216,9 +214,7 @@ class TestTables:
         assert by_flow["g"] == [("alone", 0, 3, 4, 7200)]
         assert [one[0] for one in by_flow["h"]] == ["loop", "pool"]
 
-    def test_a_node_without_a_time_in_the_queue_was_ready_when_the_last_before_it_ended(
-        self, spark: SparkSession
-    ) -> None:
+    def test_a_node_without_a_time_was_ready_when_the_last_before_it_ended(self, spark: SparkSession) -> None:
         rows = [
             node("f", "a", 0, 1, 4, queued_at=None),
             node("f", "b", 0, 0, 7),

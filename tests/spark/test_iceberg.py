@@ -330,7 +330,7 @@ class TestCommits:
         assert rows() == [(5, "c")]
 
     @pytest.mark.parametrize("what", ["expired", "clock ahead", "both"])
-    def test_an_accepted_attempt_is_committed_whatever_others_do_to_the_table_meanwhile(
+    def test_an_accepted_attempt_is_committed_whatever_others_do(
         self, spark: SparkSession, what: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Snapshots are expired while it runs, or those of others have times of a clock that is ahead."""
@@ -405,9 +405,7 @@ class TestCommits:
             with pytest.raises(TableChanged, match=r"iceberg:lake\.sales\.orders were changed while"):
                 wrote(spark, 2_000, "select 2L as n, 'b' as p", replace="nothing")
 
-    def test_files_that_were_removed_before_the_commit_are_told_and_replace_nothing(
-        self, spark: SparkSession
-    ) -> None:
+    def test_files_that_went_before_the_commit_are_told(self, spark: SparkSession) -> None:
         published(spark, 1_000, "select 1 as n")
         late = wrote(spark, 2_000, "select 2 as n")
         for file in Path(late["published"]["path"]).glob("*.parquet"):

@@ -373,7 +373,7 @@ class TestWorkers:
         assert {row.day: row["count"] for row in found} == {f"d{number}": number + 1 for number in range(6)}
 
     @pytest.mark.long
-    def test_an_attempt_that_timed_out_has_ended_before_the_next_overwrites_the_same_path(
+    def test_an_attempt_that_timed_out_ends_before_the_next_overwrites(
         self, spark: SparkSession, queue: Queue, run_worker: RunWorker, tmp_path: Path
     ) -> None:
         run_worker(["spark"], handlers, allow_import=["published_steps"], concurrency=2)
@@ -400,7 +400,7 @@ class TestWorkers:
         eventually(lambda: versions(tmp_path), timeout=20)
 
     @pytest.mark.parametrize("gone", ["with its job", "its job removed", "its flow run again"])
-    def test_a_version_is_made_though_its_job_is_gone_and_then_nothing_is_noted_any_more(  # noqa: PLR0917
+    def test_a_version_is_made_though_its_job_is_gone(  # noqa: PLR0917
         self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, redis_client: Any, warm_handlers: Handlers, gone: str,
     ) -> None:  # fmt: skip

@@ -53,7 +53,7 @@ def test_settings_come_from_the_environment_and_win_over_the_defaults() -> None:
     assert conf["spark.scheduler.mode"] == "FAIR"
 
 
-def test_without_settings_the_master_is_all_cores_with_utc_and_a_ui_on_any_port() -> None:
+def test_the_default_is_all_cores_with_utc_and_a_ui_on_any_port() -> None:
     conf = SparkSettings.from_environment({"GLIDEMQ_SPARK_MASTER": ""}).spark_conf()
     assert conf["spark.master"] == "local[*]"
     assert conf["spark.sql.session.timeZone"] == "UTC"
@@ -236,7 +236,7 @@ def test_nothing_of_a_process_that_is_killed_as_it_starts_is_left(eventually: Ev
 
 
 @pytest.mark.usefixtures("_spark_environment")
-def test_no_secret_of_the_settings_is_shown_and_nothing_of_a_process_that_is_killed_at_work_is_left(
+def test_no_secret_is_shown_and_nothing_of_a_killed_process_is_left(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = {**SECRETS, "spark.task.cpus": "1", "spark.odd": "a 'b' \"c\" \\ ü $HOME"}

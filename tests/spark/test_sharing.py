@@ -275,7 +275,7 @@ def test_global_views_are_those_of_a_step_and_of_the_program(
     assert result == [1]
 
 
-def test_a_release_of_spark_that_is_not_known_lets_steps_share_the_cache_and_says_so(
+def test_an_unknown_release_of_spark_shares_the_cache_and_says_so(
     step: Step, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(isolation, "_PLACE", "elsewhere")

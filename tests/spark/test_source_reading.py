@@ -170,7 +170,7 @@ def test_a_large_read_is_split_over_tasks_and_has_each_job_once(
     frame.unpersist()
 
 
-def test_filters_give_the_same_rows_with_fewer_calls_when_they_are_pushed_down(
+def test_pushed_filters_give_the_same_rows_with_fewer_calls(
     read: Read, queue: Queue, redis_client: Any, pushing: Callable[[str], None]
 ) -> None:
     queue.add_many(NewJob("a", {"n": number}) for number in range(2_000))

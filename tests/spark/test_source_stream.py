@@ -45,7 +45,7 @@ def run(spark: SparkSession, url: str, tmp_path: Path) -> Run:
     return running
 
 
-def test_each_event_comes_once_also_after_a_restart_and_what_is_lost_is_told(
+def test_each_event_comes_once_and_what_is_lost_is_told(
     run: Run, queue: Queue, url: str, tmp_path: Path, redis_client: Any
 ) -> None:
     queue.add_many(NewJob("a") for _ in range(3))
@@ -66,9 +66,7 @@ def test_each_event_comes_once_also_after_a_restart_and_what_is_lost_is_told(
 
 
 @pytest.mark.long
-def test_a_queue_of_the_checkpoint_that_is_named_no_more_is_refused_so_that_it_is_not_read_again(
-    run: Run, queue: Queue, url: str
-) -> None:
+def test_a_queue_of_the_checkpoint_that_is_named_no_more_is_refused(run: Run, queue: Queue, url: str) -> None:
     queue.add("a")
     with Queue("bi", url=url) as other:
         other.add("a")
@@ -91,9 +89,7 @@ def test_a_stream_of_all_queues_goes_on_without_one_that_is_gone(url: str) -> No
         EventStreamReader.of(named).partitions({"b": "1-0 1", "c": "1-0 1", "d": "1-0 1", **start}, end)
 
 
-def test_events_that_are_gone_of_a_queue_that_is_new_to_the_checkpoint_are_told_as_such(
-    url: str, queue: Queue, redis_client: Any
-) -> None:
+def test_events_of_a_new_queue_that_are_gone_are_told(url: str, queue: Queue, redis_client: Any) -> None:
     queue.add_many(NewJob("a") for _ in range(10))
     redis_client.xtrim("glide:{etl}:events", maxlen=4, approximate=False)
     given = {"url": url, "table": "events", "queue": '["bi", "etl"]'}
@@ -113,9 +109,7 @@ def test_events_that_are_gone_of_a_queue_that_is_new_to_the_checkpoint_are_told_
 
 
 @pytest.mark.parametrize("new", [0, 5, 13, 20, 27, 40])
-def test_a_queue_that_began_anew_is_told_as_such_however_many_events_it_has_now(
-    url: str, queue: Queue, new: int
-) -> None:
+def test_a_queue_that_began_anew_is_told_however_many_events_it_has(url: str, queue: Queue, new: int) -> None:
     given = {"url": url, "table": "events", "queue": "etl"}
     queue.add_many(NewJob("a") for _ in range(20))
     reader = EventStreamReader.of(given)
@@ -133,7 +127,7 @@ def test_a_queue_that_began_anew_is_told_as_such_however_many_events_it_has_now(
     reader.stop()
 
 
-def test_a_queue_that_began_anew_on_a_server_whose_clock_is_behind_is_read_from_its_beginning(
+def test_a_queue_that_began_anew_with_a_clock_behind_is_read_whole(
     url: str, queue: Queue, redis_client: Any
 ) -> None:
     given = {"url": url, "table": "events", "queue": "etl", "failOnDataLoss": "false"}

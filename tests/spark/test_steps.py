@@ -308,7 +308,7 @@ def test_cancelling_ends_the_spark_jobs_of_the_step_and_of_no_other(
     _eventually(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
-def test_a_cancel_while_a_python_worker_starts_takes_none_from_another_step(
+def test_a_cancel_takes_no_python_worker_from_another_step(
     spark: SparkSession, module: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment: Any = spark.sparkContext.environment

@@ -72,9 +72,7 @@ def test_a_retry_repairs_and_a_clear_runs_anew(airflow: Airflow, flows: FlowProd
 
 
 @pytest.mark.long
-def test_a_cleared_task_that_waits_runs_anew_and_a_failed_one_cancels_its_flow(
-    airflow: Airflow, flows: FlowProducer
-) -> None:
+def test_a_clear_while_waiting_runs_anew_and_a_failure_cancels(airflow: Airflow, flows: FlowProducer) -> None:
     run_id = airflow.trigger_dag("hangs")
     airflow.wait_for_task("hangs", run_id, "flow", ["deferred"])
     flow = flows.get(flow_id_for("hangs", "flow", run_id))

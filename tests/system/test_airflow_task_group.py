@@ -94,7 +94,7 @@ def worker_starts(airflow: Airflow, dag_id: str, run_id: str) -> dict[str, int]:
     return found
 
 
-def test_a_diamond_with_an_expanded_task_is_seven_tasks_and_three_worker_starts(
+def test_a_diamond_with_an_expanded_task_starts_three_workers(
     airflow: Airflow, flows: FlowProducer, place: Path
 ) -> None:
     run_id = airflow.begin("diamond", "first")
@@ -122,9 +122,7 @@ def test_a_diamond_with_an_expanded_task_is_seven_tasks_and_three_worker_starts(
     assert starts == {"before": 1, "etl.launch": 1, "after": 1} | (monitors if others else {})
 
 
-def test_over_a_result_of_the_group_a_task_is_expanded_in_the_flow_and_shown_eagerly(
-    airflow: Airflow, flows: FlowProducer
-) -> None:
+def test_a_task_is_expanded_over_a_result_and_shown_eagerly(airflow: Airflow, flows: FlowProducer) -> None:
     run_id = airflow.begin("grown", "first")
     assert airflow.wait_for_run("grown", run_id) == "success"
     assert airflow.xcom("grown", run_id, "after")[:3] == [31, 5, 9]
@@ -141,9 +139,7 @@ def test_over_a_result_of_the_group_a_task_is_expanded_in_the_flow_and_shown_eag
     assert generation == 1, "what had added nodes runs again as a new generation, once"
 
 
-def test_a_clear_runs_the_node_and_what_follows_and_one_of_launch_all_of_it(
-    airflow: Airflow, flows: FlowProducer
-) -> None:
+def test_a_clear_runs_what_follows_and_one_of_launch_all(airflow: Airflow, flows: FlowProducer) -> None:
     run_id = airflow.begin("line", "cleared")
     first = ended(airflow, run_id)
     assert states(airflow, "line", run_id)["skips"] == "skipped"
@@ -216,7 +212,7 @@ def test_a_mark_of_a_waiting_task_ends_its_node(
     assert str(ended(airflow, run_id)["second"]).startswith("second "), "the clear runs what was marked"
 
 
-def test_a_waiting_task_that_is_cleared_runs_anew_though_the_triggerer_is_killed(
+def test_a_clear_while_waiting_survives_a_kill_of_the_triggerer(
     airflow: Airflow, flows: FlowProducer, gate: Callable[[str], Path]
 ) -> None:
     waits = gate("wait second")

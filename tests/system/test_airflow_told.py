@@ -147,7 +147,7 @@ def test_a_flow_that_ends_while_the_triggerer_is_silent_ends_its_task_once(
 
 
 @pytest.mark.parametrize("when", ["while it is silent", "after it is back"])
-def test_a_triggerer_that_was_given_up_and_comes_back_leaves_the_flow_to_the_other(
+def test_a_triggerer_that_comes_back_leaves_the_flow_to_the_other(
     airflow: Airflow, flows: FlowProducer, gates: Path, *, environment: Mapping[str, str], when: str
 ) -> None:
     """Airflow tells it, wrongly, that a user has ended the task."""

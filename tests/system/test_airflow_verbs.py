@@ -68,9 +68,7 @@ def reason_of(flow: Flow) -> str:
     return status.reason
 
 
-def test_a_clear_of_the_run_and_a_deleted_run_begin_anew_a_clear_of_what_follows_does_not(
-    airflow: Airflow, flows: FlowProducer
-) -> None:
+def test_a_clear_or_a_deletion_of_the_run_begins_anew(airflow: Airflow, flows: FlowProducer) -> None:
     run_id, stamps = airflow.begin("stamps", "again"), list[int]()
 
     def ended() -> None:

@@ -423,7 +423,7 @@ def paused(worker: subprocess.Popen[bytes]) -> Iterator[None]:
             one.resume()
 
 
-def test_a_step_whose_machine_was_paused_writes_nothing_beside_its_next_attempt(steps: Steps) -> None:
+def test_a_paused_step_writes_nothing_beside_its_next_attempt(steps: Steps) -> None:
     def pause() -> None:
         (pid,) = wait_for(lambda: steps.noted("held_with_retry"), 60)
         with paused(first), steps.worker():

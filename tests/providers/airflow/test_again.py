@@ -140,7 +140,7 @@ class TestClear:
         assert generations(flows) == ["completed", "completed"]
 
     @pytest.mark.parametrize("on_existing", [None, "retry_failed"])
-    def test_of_a_failure_runs_what_failed_and_then_one_of_the_success_all_of_it(
+    def test_of_a_failure_runs_what_failed_and_of_a_success_all(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, on_existing: Any
     ) -> None:
         made = operator(load("fail"), on_existing=on_existing)
@@ -234,7 +234,7 @@ class TestClear:
             list(pool.map(lambda one: deferred(operator(load("wait")), one), contexts))
         assert generations(flows) == ["cancelled", "running"]
 
-    def test_of_one_that_was_killed_and_cancelled_its_flow_runs_anew_though_max_tries_stay(
+    def test_of_one_that_was_killed_runs_the_flow_anew(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         first = operator(load("wait"))

@@ -118,7 +118,7 @@ FOUND_FLOWS: list[tuple[str, TaskAttempt, Decision]] = [
 ]
 
 
-def test_a_retry_repairs_and_a_clear_of_what_runs_or_has_succeeded_runs_anew(
+def test_a_retry_repairs_and_a_clear_runs_anew(
     subtests: pytest.Subtests,
 ) -> None:
     for case, now, expected in FOUND_FLOWS:
@@ -178,7 +178,7 @@ def test_a_clear_runs_what_the_task_shows_as_not_done(subtests: pytest.Subtests)
             assert decide(CLEAR, [generation(FIRST, state=state, **more)]) is expected
 
 
-def test_nothing_is_kept_of_another_run_nor_where_a_task_before_has_run_again() -> None:
+def test_nothing_is_kept_of_another_run_or_an_older_input() -> None:
     failed = [generation(replace(FIRST, before="abc"))]
     assert decide(replace(CLEAR, before="abc"), failed) is Decision.REPAIR
     assert decide(replace(CLEAR, before="def"), failed) is Decision.RESTART
@@ -188,7 +188,7 @@ def test_nothing_is_kept_of_another_run_nor_where_a_task_before_has_run_again() 
     assert decide(replace(attempt(2), before="def"), failed) is Decision.REPAIR, "a retry"
 
 
-def test_a_task_that_does_not_show_the_end_runs_all_of_it_when_it_is_cleared() -> None:
+def test_a_clear_of_a_task_that_shows_no_end_runs_all() -> None:
     clear = replace(CLEAR, shows_end=False)
     for state in ("failed", "running", "completed", "cancelled"):
         found = [generation(FIRST, state=state, runs=1)]

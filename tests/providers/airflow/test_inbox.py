@@ -78,7 +78,7 @@ async def test_what_was_stored_is_completed() -> None:
     assert [one.outcome.result() for one in made] == [None, None]
 
 
-async def test_a_message_that_is_never_stored_takes_no_other_with_it_and_fails_in_the_end() -> None:
+async def test_a_message_that_is_never_stored_fails_alone() -> None:
     inbox = Inbox("q", 100, 0)
     bad_ends: list[BaseException | None] = []
     good_ends: list[BaseException | None] = []

@@ -109,7 +109,7 @@ async def test_the_alert_of_a_deadline_has_the_names_of_all_callbacks(queue: Que
     ]
 
 
-def test_a_name_that_is_empty_when_it_is_rendered_makes_no_two_notifications_one(queue: Queue) -> None:
+def test_an_empty_rendered_name_makes_no_two_notifications_one(queue: Queue) -> None:
     for _ in range(2):
         GlideMQNotifier(queue_name=QUEUE, job="alert", once="{{ nobody_knows }}")(failed())
     assert len(jobs(queue)) == 2

@@ -402,7 +402,7 @@ def test_a_kill_cancels_the_flow(valkey: Valkey, worker: Worker, context: Contex
     assert (status.state, status.reason) == (FlowState.CANCELLED, "the Airflow task was killed")
 
 
-def test_a_kill_before_submitting_or_of_one_that_may_not_cancel_does_nothing(
+def test_a_kill_before_submitting_or_without_leave_does_nothing(
     valkey: Valkey, worker: Worker, context: Contexts
 ) -> None:
     operator().on_kill()

@@ -88,7 +88,7 @@ class TestAVanishedTask:
         )
 
     @pytest.mark.parametrize("deferrable", [True, False])
-    def test_one_whose_process_dies_while_it_waits_itself_is_missed_after_five_minutes(
+    def test_one_whose_process_dies_while_it_waits_is_missed(
         self,
         flows: FlowProducer,
         context: Contexts,
@@ -232,7 +232,7 @@ class TestTheTrigger:
         valkey.gate.set()
         assert (await watching)["status"] == "completed"
 
-    async def test_one_that_airflow_stops_without_a_word_leaves_the_flow_to_its_lease(
+    async def test_one_that_airflow_stops_silently_leaves_the_flow_to_its_lease(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
     ) -> None:
         """It has moved to another triggerer, or Airflow is older than 3.3 and a user has ended the task."""

@@ -135,7 +135,7 @@ async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
     await looking
 
 
-async def test_when_the_server_cannot_be_asked_all_watchers_are_told_and_nobody_else_joins(
+async def test_all_watchers_are_told_that_the_server_cannot_be_asked(
     valkey: Valkey, producer: AsyncFlowProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = QueueEvents(ConnectionSettings(valkey.url, prefix=valkey.prefix), QUEUE, producer)

@@ -207,7 +207,7 @@ async def test_one_about_which_airflow_cannot_be_asked_keeps_no_other(
     assert await states(refused, *flows) == ["running", *["cancelled"] * 8]
 
 
-async def test_without_an_answer_of_airflow_nothing_is_cancelled_and_the_look_is_repeated(
+async def test_without_an_answer_of_airflow_nothing_is_cancelled(
     producer: AsyncFlowProducer, airflow: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, ended, asked = await begun(producer, "r1"), asyncio.Event(), list[float]()

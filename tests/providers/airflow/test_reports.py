@@ -342,7 +342,7 @@ async def test_a_trigger_whose_deadline_has_passed_looks_once_more(
     assert reports(lines) == ["[a] after"]
 
 
-def test_a_time_out_of_a_task_that_waits_itself_is_the_same_as_of_one_that_is_deferred(
+def test_a_time_out_is_the_same_whether_deferred_or_not(
     valkey: Valkey,
     talking: Worker,
     context: Contexts,

@@ -129,7 +129,7 @@ def test_large_results_are_returned_where_nothing_is_pushed(
         ("mine.Backend", None, True),
     ],
 )
-def test_large_results_are_handed_over_where_an_xcom_backend_stores_them_elsewhere(  # noqa: PLR0917
+def test_large_results_go_to_an_xcom_backend_that_stores_elsewhere(  # noqa: PLR0917
     valkey: Valkey,
     worker: Worker,
     context: Contexts,

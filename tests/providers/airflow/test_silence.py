@@ -48,7 +48,7 @@ def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> No
     assert quiet.is_due(4, now + 1 + FIRST), "after a node has ended it looks soon again"
 
 
-def test_a_line_names_some_is_said_once_and_shows_nothing_of_a_flow_with_secrets() -> None:
+def test_a_line_is_said_once_and_shows_nothing_of_secret_flows() -> None:
     until = datetime(2126, 1, 2, 3, 4, 5, tzinfo=UTC)
     waits = {f"n{number}": Wait("for a free worker of queue q") for number in range(SHOWN + 2)}
     waits["n0"] = Wait("for its next attempt (attempt 1 of 3 failed: forged\nline)", until)

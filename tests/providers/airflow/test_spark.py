@@ -64,7 +64,7 @@ def test_it_sends_a_step_with_its_arguments() -> None:
     assert bare.data == {"callable": "mypackage.steps:clean", "arguments": {}}
 
 
-def test_the_application_may_be_a_template_and_all_may_come_from_other_tasks() -> None:
+def test_the_application_may_be_a_template_or_come_from_a_task() -> None:
     with DAG("d", schedule=None):
         first = step(task_id="first")
         output: Any = first.output

@@ -36,7 +36,7 @@ def test_definitions_are_loadable(flights_job: ModuleType) -> None:
     assert [node.name for node in job.graph.nodes] == ["flights"]
 
 
-def test_the_report_depends_on_the_aggregates_and_they_on_the_checked_flights(
+def test_the_report_follows_the_aggregates_of_checked_flights(
     flights_job: ModuleType,
 ) -> None:
     specs = {spec.key.path[-1]: spec for spec in flights_job.flights.specs}
@@ -83,7 +83,7 @@ def test_the_examples_of_the_readme_load() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Function `JobDefinition.run_request_for_partition`:DeprecationWarning")
-def test_the_example_of_orders_loads_and_its_schedule_asks_for_the_day_that_has_ended() -> None:
+def test_the_schedule_of_the_orders_asks_for_the_day_that_ended() -> None:
     dg.Definitions.validate_loadable(orders.defs)
     job = orders.defs.resolve_job_def("orders_job")
     context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 5, tzinfo=UTC))

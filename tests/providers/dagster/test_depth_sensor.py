@@ -36,7 +36,7 @@ def keys(result: dg.SensorResult) -> list[str | None]:
     return [run.run_key for run in result.run_requests or []]
 
 
-def test_a_run_is_requested_whenever_the_queue_fills_up_and_not_while_it_stays_full(
+def test_a_run_is_requested_when_the_queue_fills_up_not_while_full(
     url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     ticks = Ticks(sensor(at_least=3), glidemq, instance)
@@ -71,7 +71,7 @@ def test_a_tick_that_was_not_stored_asks_for_the_same_run(
     assert keys(ticks.tick()) != first
 
 
-def test_the_run_is_requested_again_while_the_queue_stays_full_if_that_is_wanted(
+def test_the_run_is_requested_again_while_full_if_wanted(
     url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     ticks = Ticks(sensor(at_least=1, repeat=3_600), glidemq, instance)

@@ -45,7 +45,7 @@ def working(run_worker: RunWorker) -> None:
 
 
 @pytest.mark.usefixtures("working")
-def test_the_first_tick_stores_the_tip_and_later_ones_hand_over_what_is_new(
+def test_the_first_tick_stores_the_tip_and_later_ones_what_is_new(
     url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     finish(url, 2)
@@ -75,7 +75,7 @@ def test_a_tick_that_was_not_stored_is_repeated_with_the_same_run_keys(
 
 
 @pytest.mark.usefixtures("working")
-def test_from_the_earliest_all_that_are_kept_are_handed_over_in_order_in_several_ticks(
+def test_from_the_earliest_all_that_are_kept_come_in_order(
     url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     finish(url, 7)
@@ -109,7 +109,7 @@ def test_only_the_chosen_kinds_are_handed_over(
 
 
 @pytest.mark.usefixtures("working")
-def test_a_request_function_answers_with_requests_events_reasons_or_nothing(
+def test_a_request_function_answers_in_any_of_the_ways_of_dagster(
     url: str, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     finish(url, 4)

@@ -365,7 +365,7 @@ def test_a_flow_that_somebody_else_began_is_not_cancelled(
     assert not gate.is_set()
 
 
-def test_a_generation_that_a_person_has_begun_is_followed_and_not_cancelled(
+def test_a_generation_of_a_person_is_followed_and_not_cancelled(
     url: str, instance: dg.DagsterInstance, gate: threading.Event, waits: threading.Event
 ) -> None:
     with FlowProducer(url) as producer:

@@ -75,7 +75,7 @@ def working(run_worker: RunWorker) -> set[str]:
 
 
 @pytest.mark.usefixtures("working")
-def test_flows_are_handed_over_in_the_order_of_their_ends_not_of_their_submission(
+def test_flows_are_handed_over_in_the_order_of_their_ends(
     flows: FlowProducer, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     ticks = Ticks(sensor(), glidemq, instance)
@@ -137,7 +137,7 @@ def test_a_tick_that_was_not_stored_is_repeated_with_the_same_run_keys(
     assert len(set(keys[0])) == 3
 
 
-def test_a_repaired_flow_and_each_generation_come_again_with_keys_of_their_own(
+def test_repaired_flows_and_generations_have_keys_of_their_own(
     flows: FlowProducer, glidemq: GlideMQResource, instance: dg.DagsterInstance, working: set[str]
 ) -> None:
     ticks = Ticks(sensor(start="earliest"), glidemq, instance)
@@ -202,7 +202,7 @@ def test_states_labels_and_name_choose_flows(
 
 
 @pytest.mark.usefixtures("working")
-def test_after_a_gap_all_flows_that_ended_in_it_are_handed_over_page_by_page(
+def test_all_flows_that_ended_in_a_gap_are_handed_over_by_pages(
     flows: FlowProducer,
     glidemq: GlideMQResource,
     instance: dg.DagsterInstance,
@@ -272,7 +272,7 @@ def test_no_queue_starves_and_a_new_one_begins_where_it_is(
 
 
 @pytest.mark.usefixtures("working")
-def test_a_flow_that_was_removed_before_it_was_read_is_told_and_passed_over(
+def test_a_flow_that_was_removed_unread_is_told_and_passed_over(
     flows: FlowProducer,
     glidemq: GlideMQResource,
     instance: dg.DagsterInstance,
@@ -324,7 +324,7 @@ def test_the_partition_of_a_flow_is_its_id_as_far_as_dagster_takes_it(
 
 
 @pytest.mark.usefixtures("working")
-def test_a_request_function_gets_the_flow_and_may_record_its_end_as_an_asset(
+def test_a_request_function_may_record_the_end_as_an_asset(
     flows: FlowProducer, glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:
     def ask(flow: FlowStatus) -> dg.AssetMaterialization:

@@ -110,9 +110,7 @@ def test_with_the_end_of_a_step_all_is_read_that_it_wrote(reading: Reading) -> N
     assert reading.read() == ["output of a", "end of a"]
 
 
-def test_many_events_are_read_once_and_what_is_long_known_is_not_read_again(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_events_are_read_once(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading.executor, "_pop_events_limit", 3)
     for number in range(10):
         reading.write(str(number))

@@ -45,7 +45,7 @@ def written(url: str) -> list[str]:
         return [one.text for job_id in jobs for one in queue.messages(job_id)]
 
 
-def test_only_the_second_attempt_counts_when_the_worker_of_the_first_is_killed(
+def test_only_the_second_attempt_counts_after_a_kill_of_the_first(
     url: str, stored: dg.DagsterInstance, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     code = f"from tests.providers.dagster.pipes_work import serve; serve({url!r})"

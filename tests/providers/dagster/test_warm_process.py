@@ -28,7 +28,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmProcess]:
     process.close()
 
 
-def test_what_waits_for_an_import_that_does_not_end_goes_elsewhere_when_that_is_given_up(
+def test_what_waits_for_an_endless_import_goes_elsewhere(
     hung: WarmProcess,
 ) -> None:
     raised: list[BaseException] = []

@@ -36,7 +36,7 @@ for number in range(int(sys.argv[2])):
 
 @pytest.mark.long
 @pytest.mark.parametrize("most", [pytest.param(60, id="goes on"), pytest.param(30, id="ends meanwhile")])
-def test_lines_that_come_while_the_server_is_away_are_logged_when_it_is_back(
+def test_lines_of_an_outage_are_logged_when_the_server_is_back(
     folder: Path, eventually: Eventually, most: int
 ) -> None:
     (folder / "program.py").write_text(WRITES)

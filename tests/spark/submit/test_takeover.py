@@ -205,7 +205,7 @@ Worker(""",
 ).replace("**seconds", "middleware=[Dies()], **seconds")
 
 
-def test_a_result_that_the_server_does_not_have_yet_is_not_lost_with_its_worker(taken: Taken) -> None:
+def test_a_result_on_its_way_is_not_lost_with_its_worker(taken: Taken) -> None:
     (taken.folder / "go").touch()
     with Queue("spark", taken.url) as queue:
         job = taken.add(queue)

@@ -85,7 +85,7 @@ def test_tries_are_shown_where_there_were_several() -> None:
     assert "≤ 2" in rows(months(5, attempts=2))[0]
 
 
-def test_nodes_of_another_queue_or_with_other_dependencies_are_not_folded_in() -> None:
+def test_nodes_with_another_queue_or_other_dependencies_stay_apart() -> None:
     assert len(rows([*months(5), node("month-06", queue="spark")])) == 2
     assert len(rows([node("x"), *months(5), node("month-06", after=("x",))])) == 3
     assert len(rows([*months(5), node("report")])) == 2
@@ -112,7 +112,7 @@ def blocked(name: str, *after: str) -> NodeStatus:
     return node(name, JobState.WAITING_CHILDREN, after=after)
 
 
-def test_branches_are_indented_and_what_joins_them_goes_on_where_they_began() -> None:
+def test_branches_are_indented_and_what_joins_them_is_not() -> None:
     nodes = [
         blocked("a"),
         blocked("b", "a"),

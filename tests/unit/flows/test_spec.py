@@ -300,7 +300,7 @@ def test_a_bad_field_is_named_with_its_place(subtests: pytest.Subtests) -> None:
             FlowSpec.from_dict(wire)
 
 
-def test_data_that_is_not_json_is_reported_by_the_check_which_names_the_node() -> None:
+def test_the_check_reports_data_that_is_not_json_with_its_node() -> None:
     with pytest.raises(EncodeError, match="data of node b"):
         check_flow(FlowSpec.from_dict(broken(data={"when": timedelta(1)})))
 

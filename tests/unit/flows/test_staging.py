@@ -45,7 +45,7 @@ def test_every_edge_travels_once_in_each_direction(count: int, width: int) -> No
     assert edges == members == expected
 
 
-def test_a_node_with_more_edges_than_a_call_carries_is_cut_and_complete_at_last() -> None:
+def test_a_node_with_more_edges_than_a_call_carries_is_cut() -> None:
     flow = check_flow(
         FlowSpec(
             "n",

@@ -53,7 +53,7 @@ def test_a_position_made_after_going_on_holds_what_came_before() -> None:
     assert (again.state(0, "a"), again.state(1, "b")) == ("active", "completed")
 
 
-def test_a_node_that_ends_again_or_tries_again_is_not_the_one_that_was_reported() -> None:
+def test_a_node_that_ends_or_tries_again_is_reported_again() -> None:
     seen = Reported("f")
     for rank in (0, 0.5):
         for state in (JobState.COMPLETED, JobState.FAILED, JobState.ACTIVE, JobState.WAITING):

@@ -61,7 +61,7 @@ def test_other_refusals_are_the_callers(subtests: pytest.Subtests) -> None:
             assert Delivered([refusal]).again([WRITE], is_known=True) == []
 
 
-def test_what_is_behind_a_call_that_found_a_loading_server_may_have_been_done() -> None:
+def test_calls_behind_one_that_found_the_server_loading_may_be_done() -> None:
     first, *others = loading(3, BusyLoadingError("the dataset is in memory"))
     assert (type(first), first.code) == (ServerBusy, "LOADING")
     assert [type(other) for other in others] == [OutcomeUnknown] * 2

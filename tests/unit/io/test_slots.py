@@ -150,7 +150,7 @@ def test_a_lost_node_costs_its_own_calls_only_and_nothing_is_sent_twice() -> Non
     assert wire.sent[0] == ("b", ["CLUSTER SLOTS"])
 
 
-def test_what_could_not_be_sent_goes_to_the_new_owner_of_the_slot_and_only_that() -> None:
+def test_only_what_was_not_sent_goes_to_the_new_owner_of_the_slot() -> None:
     maps = [SLOTS_REPLY, [[0, 5000, ["b", 1]], [5001, 16383, ["c", 1]]]]
 
     def answer(parcel: Parcel) -> Any:
@@ -180,7 +180,7 @@ def test_a_slot_without_an_owner_is_reported_as_retryable() -> None:
     assert (type(answers[0]), answers[0].retryable, answers[1]) == (ServerBusy, True, "b{b}")
 
 
-def test_what_has_no_key_goes_to_every_primary_and_a_refusal_of_one_is_reported() -> None:
+def test_what_has_no_key_goes_to_every_primary_and_tells_a_refusal() -> None:
     load = command("FUNCTION", "LOAD", "x", decode=str)
     wire = Wire(serve({("b", "x"): error_from("ERR Function not found")}))
     (answer,) = wire.deliver(cluster(), load)
@@ -220,7 +220,7 @@ def sentinel() -> Sentinel:
     return Sentinel(ConnectionSettings("valkey+sentinel://s1,s2/main"))
 
 
-def test_the_first_sentinel_that_knows_is_believed_until_the_primary_is_lost() -> None:
+def test_the_first_sentinel_that_knows_counts_until_the_primary_is_lost() -> None:
     primary = ["a", "1"]
 
     def answer(parcel: Parcel) -> Any:
@@ -260,7 +260,7 @@ def test_a_primary_that_became_a_replica_is_looked_up_again() -> None:
     assert [place for place, _ in wire.sent] == ["s1", "a", "s2", "a"]
 
 
-def test_without_a_sentinel_nothing_was_sent_and_an_unknown_service_is_reported() -> None:
+def test_a_missing_sentinel_and_an_unknown_service_are_told_apart() -> None:
     with pytest.raises(ConnectionFailed):
         Wire(lambda _: OutcomeUnknown("down")).deliver(sentinel(), get("x"))
     with pytest.raises(ConfigurationError, match="do not know the service 'main'"):

@@ -83,7 +83,7 @@ LEASES: list[tuple[dict[str, str], str | None, int | None]] = [
 ]
 
 
-def test_options_on_the_wire_are_what_a_node_worker_reads_and_absent_ones_are_left_out(
+def test_a_node_worker_reads_the_options_and_absent_ones_are_left_out(
     subtests: pytest.Subtests,
 ) -> None:
     for options, wire in OPTIONS_ON_THE_WIRE:

@@ -112,7 +112,7 @@ def test_the_words_of_a_plain_job_are_the_defaults_of_the_wire() -> None:
     assert words == ("n", '"d"', "{}", 5, 0, 0, "", 1, "", 0, 0, 0, 0, 0, 0, 0, "", 0, "")
 
 
-def test_the_words_of_a_job_with_every_option_stand_in_the_order_of_the_wire() -> None:
+def test_the_words_of_a_job_stand_in_the_order_of_the_wire() -> None:
     options = JobOptions(
         attempts=4,
         delay=1.5 * SECOND,

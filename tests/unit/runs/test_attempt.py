@@ -72,7 +72,7 @@ def test_a_beginning_repairs_restarts_or_attaches() -> None:
     assert how(attempt(), generation(""), on_existing="attach") == ("attach", "toy:t/0")
 
 
-def test_a_request_that_has_begun_a_generation_before_begins_no_second_one_of_its_name() -> None:
+def test_a_request_begins_no_second_generation_of_its_name() -> None:
     again = [generation("toy:t/1"), generation("toy:t/0")]
     assert beginning(attempt(1), again).request == "toy:t/1/2"
 

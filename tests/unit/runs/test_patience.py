@@ -92,7 +92,7 @@ def test_a_server_that_has_never_replied_is_waited_for_as_long_as_is_said(clock:
     assert clock.now == pytest.approx(1105.0)
 
 
-def test_what_is_no_answer_is_passing_for_a_time_and_a_server_that_is_away_without_end(clock: Clock) -> None:
+def test_no_answer_is_borne_for_a_time_an_absent_server_without_end(clock: Clock) -> None:
     assert Patience(None, log=clock).pause(ConnectionFailed("away")) > 0
     with pytest.raises(ConfigurationError):
         Patience(None, log=clock).pause(ConfigurationError("wrong"))

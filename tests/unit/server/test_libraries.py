@@ -201,9 +201,7 @@ class TestLibraries:
         batch = [[LibraryMissing("x")], INFO, *VERSIONS]
         assert scripted(with_libraries(ask_all([call("GET", "x")])), [*batch, *batch, ["v"]]).value == ["v"]
 
-    def test_a_replica_that_has_no_functions_yet_is_busy_and_no_matter_of_rights(
-        self, scripted: Scripted
-    ) -> None:
+    def test_a_replica_without_functions_is_busy_not_forbidden(self, scripted: Scripted) -> None:
         lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), ConfigurationError("may not load")]
         for role, error in (("slave", ServerBusy), ("master", ConfigurationError)):
             with pytest.raises(error):

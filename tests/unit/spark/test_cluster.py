@@ -51,7 +51,7 @@ def test_the_file_of_spark_is_read_as_spark_reads_it(conf: dict[str, str]) -> No
     assert settings_of_file({"SPARK_CONF_DIR": conf["SPARK_HOME"]}) == {}
 
 
-def test_what_the_file_sets_is_left_to_it_unless_the_worker_is_told_otherwise(conf: dict[str, str]) -> None:
+def test_the_file_decides_unless_the_worker_is_told_otherwise(conf: dict[str, str]) -> None:
     settings = SparkSettings.from_environment(conf)
     given = settings.spark_conf()
     assert given["spark.master"] == "spark://m:7077"

@@ -43,7 +43,7 @@ def test_others_know_it_by_the_name_and_the_identity(subtests: pytest.Subtests) 
             assert (found["spark.glidemq.queue"], found["spark.glidemq.user"]) == ("etl", "ana")
 
 
-def test_a_driver_runs_beside_its_worker_whatever_the_defaults_of_a_cluster_are() -> None:
+def test_a_driver_runs_beside_its_worker_whatever_a_cluster_prefers() -> None:
     found = settings("yarn", {"spark.submit.deployMode": "cluster"})
     assert found["spark.submit.deployMode"] == "client"
 

@@ -213,7 +213,7 @@ def test_the_innermost_cause_comes_first_and_no_stack(subtests: pytest.Subtests)
             assert "\n" not in found
 
 
-def test_a_message_ends_with_one_full_stop_and_advises_nothing_that_the_remedy_says() -> None:
+def test_a_message_has_one_full_stop_and_repeats_no_remedy() -> None:
     assert cause_of(DOTS).endswith("at the same column of the first table.")
     assert cause_of(DOTS)[-2] != "."
     assert cause_of(TWICE).endswith("1795681676056-c3565b1d0a1c already exists.")

@@ -226,7 +226,7 @@ def test_a_worn_one_takes_steps_until_the_next_is_there(
         eventually(lambda: old.has_ended, 5)
 
 
-def test_one_that_does_not_reply_gets_no_more_steps_and_is_ended_in_the_end(
+def test_one_that_does_not_reply_gets_no_more_steps_and_is_ended(
     hosts: Hosts, begin: Any, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(pool, "MEASURE_SECONDS", 0.05)
@@ -298,7 +298,7 @@ def test_an_unused_one_ends_but_the_shared(
     assert not shared.has_ended
 
 
-def test_settings_that_no_session_can_have_fail_the_step_that_asks_and_no_other(hosts: Hosts) -> None:
+def test_impossible_settings_fail_only_the_step_that_asks(hosts: Hosts) -> None:
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="no such memory"):
             run(hosts, SessionRequest((("spark.driver.memory", "none"),)))

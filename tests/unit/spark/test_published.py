@@ -178,7 +178,7 @@ class TestAcceptance:
         with pytest.raises(NotPublished):
             published_path(str(tmp_path))
 
-    def test_a_reader_of_the_result_makes_the_version_that_its_worker_could_not(self, tmp_path: Path) -> None:
+    def test_a_reader_makes_the_version_that_the_worker_could_not(self, tmp_path: Path) -> None:
         result = publish_files(context(), str(tmp_path), write("accepted"))
         assert shown({"more": [result]}) == "accepted"
         assert shown(tmp_path) == "accepted"
@@ -323,7 +323,7 @@ class TestFiles:
 
 
 class TestTidying:
-    def test_attempts_that_never_counted_go_after_a_grace_by_the_server_s_clock(
+    def test_attempts_that_never_counted_go_after_a_grace_of_the_server(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = time.time_ns() // 1_000_000
@@ -342,9 +342,7 @@ class TestTidying:
         assert tidy(str(tmp_path), grace=timedelta(0)) == 1
         assert shown(tmp_path) == "kept"
 
-    def test_files_of_versions_that_a_kill_has_left_half_written_go_after_the_grace(
-        self, tmp_path: Path
-    ) -> None:
+    def test_half_written_versions_of_a_kill_go_after_the_grace(self, tmp_path: Path) -> None:
         now = time.time_ns() // 1_000_000
         published(tmp_path, "x", context(now))
         halves = [

@@ -50,7 +50,7 @@ def test_settings_of_a_session_choose_one_whatever_their_order() -> None:
     assert SessionRequest.of({"session": "own"}, {}) == SessionRequest(is_own=True)
 
 
-def test_a_setting_that_may_run_code_is_refused_unless_the_worker_allows_it(
+def test_a_setting_that_may_run_code_needs_leave_of_the_worker(
     subtests: pytest.Subtests,
 ) -> None:
     for name in SETTINGS_THAT_RUN_CODE:

@@ -157,7 +157,7 @@ def test_a_value_that_no_job_can_have_is_told_with_its_column_and_row(subtests: 
             )
 
 
-def test_an_ordering_key_that_no_job_can_have_is_told_with_its_column_and_row() -> None:
+def test_a_wrong_ordering_key_is_told_with_its_column_and_row() -> None:
     why = r"ordering\.key '' is not valid.*, in column text of the row of job row-"
     with pytest.raises(InvalidJob, match=why):
         list(rows_of(key="id", ordering_key="text").jobs("w", [(1, 0.5, "")]))

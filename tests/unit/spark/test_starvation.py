@@ -52,7 +52,7 @@ def test_a_step_without_a_job_waits_for_nothing() -> None:
         assert (starvation.read(), starvation.has_given_up) == (0, False)
 
 
-def test_progress_stays_when_spark_has_forgotten_the_jobs_of_a_step_beside_those_of_others() -> None:
+def test_progress_stays_when_spark_has_forgotten_the_jobs() -> None:
     class Tracker:
         known = (1, 2)
 

@@ -170,7 +170,7 @@ def test_a_node_that_only_follows_from_another_is_not_accused() -> None:
     ]
 
 
-def test_an_effect_with_another_key_in_each_attempt_is_found_and_one_that_resumes_is_not(
+def test_an_effect_with_a_key_for_each_attempt_is_found(
     subtests: pytest.Subtests,
 ) -> None:
     for last, found in (("3", []), ("4", [(FindingKind.KEY_CHANGES, "step", "charge")])):
@@ -242,7 +242,7 @@ def test_a_function_that_no_attempt_called_is_missing() -> None:
     assert story.played() == [(FindingKind.EFFECT_MISSING, "step", "send")]
 
 
-def test_two_accepted_results_and_an_attempt_that_ran_twice_break_a_promise() -> None:
+def test_two_results_or_an_attempt_that_ran_twice_break_a_promise() -> None:
     story = Story()
     story.end(story.begin())
     for _ in range(2):
@@ -261,7 +261,7 @@ def test_a_flow_that_does_not_end_and_a_check_that_fails_are_findings() -> None:
     ]
 
 
-def test_the_calm_run_tells_how_long_a_node_takes_and_how_many_effects_it_has() -> None:
+def test_the_calm_run_tells_the_time_and_the_effects_of_a_node() -> None:
     story = Story()
     run = story.begin("calm")
     story.add("call", flow="calm", node="a", name="send")

@@ -71,7 +71,7 @@ def end(op: Any, reply: Any) -> Any:
     return stop.value.value
 
 
-def test_whatever_a_decoder_raises_is_reported_with_its_place_and_without_what_was_read(
+def test_what_a_decoder_raises_is_told_with_its_place_not_its_input(
     subtests: pytest.Subtests,
 ) -> None:
     for error in RAW:
@@ -99,7 +99,7 @@ def test_one_reply_that_cannot_be_read_leaves_the_others() -> None:
         op.send(["1", "x", "3"])
 
 
-def test_an_unknown_refusal_names_the_call_once_and_others_stay_as_they_are() -> None:
+def test_an_unknown_refusal_names_the_call_once() -> None:
     call = command("GET", ETL.key("id"), decode=int)
     wrong = ProtocolError("WRONGTYPE of some kind")
     for _ in range(2):

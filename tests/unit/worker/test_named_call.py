@@ -133,7 +133,7 @@ def test_a_parameter_ctx_gets_the_job(work: str) -> None:
     assert run(work, "about", {"ctx": {"node": "forged"}}) == "hello node"
 
 
-def test_what_airflow_decorates_is_the_function_itself_other_objects_are_called(work: str) -> None:
+def test_airflow_decorates_the_function_and_calls_other_objects(work: str) -> None:
     assert run(work, "task", {"month": 4}) == 8
     assert run(work, "guarded", {"month": 4}) == "guarded"
     with pytest.raises(InvalidCall, match="may not import posix"):

@@ -91,7 +91,7 @@ def test_a_rule_of_default_args_is_that_of_launch() -> None:
     assert [one["rule"] for one in nodes.tasks] == ["all_success", "all_done", "all_success"]
 
 
-def test_mails_and_callbacks_of_failures_make_only_failures_end_in_a_worker() -> None:
+def test_mails_and_callbacks_of_failures_need_a_worker_for_failures() -> None:
     for given, tells in (
         ({"email": "a@example.com"}, True),
         ({"on_failure_callback": told}, True),

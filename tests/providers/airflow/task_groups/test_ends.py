@@ -98,7 +98,7 @@ NODES_AND_MARKS: list[tuple[NodeStatus, bool]] = [
 ]
 
 
-def test_marks_are_looked_for_only_where_a_node_does_not_run_because_of_others(
+def test_marks_are_looked_for_only_where_others_keep_a_node_waiting(
     subtests: pytest.Subtests,
 ) -> None:
     for one, may_be in NODES_AND_MARKS:

@@ -55,7 +55,7 @@ def test_a_task_becomes_a_node_with_its_dependencies_rule_and_options() -> None:
     assert (found["b"].rule, found["b"].options.attempts, found["b"].data) == ("all_done", 3, {"n": 1})
 
 
-def test_an_expanded_task_becomes_a_node_for_each_item_and_who_waits_for_it_waits_for_all() -> None:
+def test_an_expanded_task_becomes_a_node_for_each_item() -> None:
     found = nodes(task("a"), call("b", "a", expand=over({"month": [7, 8]})), task("c", "b", "a"))
     assert list(found) == ["a", "b[0]", "b[1]", "c"]
     assert found["b[1]"].data == {"callable": "m:f", "arguments": {"rows": 1, "month": 8}}
@@ -110,7 +110,7 @@ def test_a_group_in_which_all_is_skipped_is_refused() -> None:
         flow_of("etl", [call("b", expand=over({"month": []}))])
 
 
-def test_over_a_result_of_the_group_a_node_adds_the_others_when_it_is_there() -> None:
+def test_a_node_adds_the_others_once_the_result_is_there() -> None:
     found = nodes(
         task("a"),
         call("b", "a", expand=OVER_RESULT),
@@ -127,7 +127,7 @@ def test_over_a_result_of_the_group_a_node_adds_the_others_when_it_is_there() ->
     assert found["c"].after == ["b"]
 
 
-def test_more_than_a_hundred_nodes_cannot_wait_for_what_a_running_node_adds() -> None:
+def test_at_most_a_hundred_nodes_wait_for_what_a_node_adds() -> None:
     with pytest.raises(InvalidFlow, match="b: 101 nodes wait for it"):
         nodes(task("a"), call("b", "a", expand=OVER_RESULT), call("c", "b", expand=over({"x": range(101)})))
 

@@ -203,7 +203,7 @@ async def test_what_airflow_refuses_is_not_asked_again(submit: Submit, airflow: 
 
 
 @pytest.mark.parametrize(("is_needed", "state"), [(True, "failed"), (False, "success")])
-async def test_a_result_that_is_too_large_fails_only_a_task_that_others_outside_wait_for(
+async def test_a_large_result_fails_only_a_task_that_others_wait_for(
     submit: Submit, airflow: AirflowSays, is_needed: object, state: str
 ) -> None:
     submit(job("a", data="x" * MAX_RESULT_BYTES))
@@ -301,7 +301,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("calls", [0, 1, 99])
-async def test_a_clear_of_an_expanded_task_runs_what_failed_also_when_the_triggerer_is_killed_meanwhile(
+async def test_a_clear_of_an_expanded_task_survives_a_kill_of_the_triggerer(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, *, calls: int
 ) -> None:
     failing = {3, 7}
@@ -356,7 +356,7 @@ async def test_lines_of_nodes_are_shown_while_they_run_and_why_they_wait(  # noq
     assert "a[1] waits until" in told
 
 
-async def test_a_cleared_task_is_ended_by_a_worker_which_sets_the_time_of_its_end(
+async def test_a_worker_ends_a_cleared_task_and_sets_the_time_of_its_end(
     submit: Submit, airflow: AirflowSays
 ) -> None:
     submit(job("a", data="it"))
@@ -378,7 +378,7 @@ async def test_a_cleared_task_is_ended_by_a_worker_which_sets_the_time_of_its_en
 @pytest.mark.parametrize(
     ("is_running", "calls"), [(True, 0), (True, 1), (True, 2), (True, 3), (False, 0), (False, 1)]
 )
-async def test_a_clear_is_carried_out_though_the_triggerer_is_killed_between_its_calls(
+async def test_a_clear_survives_a_kill_of_the_triggerer_between_its_calls(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, *, is_running: bool, calls: int
 ) -> None:
     flow = submit(job("a", "wait"), job("b", "count", None, "a"))
@@ -505,7 +505,7 @@ async def test_when_all_of_the_group_has_ended_the_flow_is_cancelled(
 
 
 @pytest.mark.parametrize("state", ["success", "failed", "skipped"])
-async def test_a_task_that_was_marked_while_it_waited_runs_again_when_it_is_cleared(
+async def test_a_task_that_was_marked_while_it_waited_can_be_cleared(
     submit: Submit, airflow: AirflowSays, valkey: Valkey, state: str
 ) -> None:
     """It showed what the mark had made of its node."""
@@ -534,7 +534,7 @@ async def test_a_task_that_ended_unwatched_runs_again_when_it_is_cleared(
     assert await fired(trigger(attempt=2)) == "success"
 
 
-async def test_a_failed_task_that_was_marked_successful_runs_again_when_it_is_cleared(
+async def test_a_failed_task_that_was_marked_successful_can_be_cleared(
     submit: Submit, airflow: AirflowSays, valkey: Valkey
 ) -> None:
     submit(job("a", "fail"), job("b", "count", None, "a"))

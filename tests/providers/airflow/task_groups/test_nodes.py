@@ -92,7 +92,7 @@ async def test_one_that_runs_is_stopped_and_started_over(valkey: Valkey, worker:
         assert (await nodes.flow.status()).state == "completed"
 
 
-async def test_the_nodes_of_an_expanded_task_are_one_and_only_open_ones_are_read_again(
+async def test_only_open_nodes_of_an_expanded_task_are_read_again(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [node("a[0]", "echo"), node("a[1]", "wait"), node("ab", "echo")]
@@ -131,7 +131,7 @@ async def test_nodes_that_a_running_one_adds_are_those_of_the_task(valkey: Valke
         await over(nodes)
 
 
-async def test_where_one_that_follows_has_added_nodes_the_flow_is_begun_anew_and_keeps_the_others(
+async def test_where_a_later_node_has_added_nodes_the_flow_begins_anew(
     valkey: Valkey, worker: Worker
 ) -> None:
     """Those that it keeps are not taken for cleared ones that have started over."""

@@ -135,7 +135,7 @@ def test_a_circle_through_a_task_outside_is_refused() -> None:
     assert "task etl.job waits for x, which waits for etl.load of the same group" in why
 
 
-def test_a_trigger_rule_cannot_decide_about_what_all_of_the_group_waits_for() -> None:
+def test_a_trigger_rule_cannot_decide_about_what_the_group_waits_for() -> None:
     assert "launch_args={'trigger_rule'" in refusal(lambda: outside("x") >> job(trigger_rule="all_done"))
 
 
@@ -145,7 +145,7 @@ def test_launch_takes_arguments_of_its_own() -> None:
     assert (launch.trigger_rule, launch.retries, launch.pool) == ("all_done", 2, "db")
 
 
-def test_a_second_task_of_the_name_of_launch_and_an_eager_group_that_fails_fast_are_refused() -> None:
+def test_a_second_launch_and_an_eager_group_that_fails_fast_are_refused() -> None:
     assert "adds a task etl.launch, and there is one already" in refusal(lambda: job("launch"))
     with DAG("d", schedule=None):
         with GlideMQTaskGroup("one", prefix_group_id=False, queue_name="etl"):
