@@ -41,6 +41,13 @@ Results = dict[str, Any]
 Measures = dict[tuple[str, str], Mapping[str, float]]
 
 
+WRONG_LOCATIONS: list[tuple[str, str]] = [
+    ("", "needs a location"),
+    ("s3a://bucket/x", "needs a directory or a file: URI"),
+    ("/tmp/{x}", "as a pattern"),
+]
+
+
 def run_nodes(spec: FlowSpec, make_run: MakeRun, results: Results, *, until: str | None = None) -> Results:
     """Run the nodes without a result in topological order; values pass through JSON, as on the wire."""
     nodes = {node.name: node for node in spec.nodes}
@@ -155,25 +162,29 @@ def test_the_flow_has_twenty_nodes_in_the_order_of_the_pipeline() -> None:
     assert {(node.queue, node.job) for node in spec.nodes} == {("jvm", "spark.python")}
 
 
-@pytest.mark.parametrize("months", [[], [0], [13], [1, 1]])
-def test_months_must_be_months(months: list[int]) -> None:
-    with pytest.raises(InvalidFlow, match="months must be"):
-        build("/data", months=months)
+def test_months_must_be_months(subtests: pytest.Subtests) -> None:
+    for months in ([], [0], [13], [1, 1]):
+        with subtests.test(months=months), pytest.raises(InvalidFlow, match="months must be"):
+            build("/data", months=months)
 
 
-@pytest.mark.parametrize("text", ["0", "1,13", "2,2", "1,", "January", "1;2"])
-def test_months_of_the_environment_must_be_months(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MONTHS_VARIABLE, text)
-    with pytest.raises(InvalidFlow, match="months must be"):
-        chosen_months()
-
-
-@pytest.mark.parametrize(("text", "expected"), [("", list(range(1, 13))), ("7", [7]), ("3, 1", [3, 1])])
-def test_the_environment_chooses_the_months(
-    text: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+def test_months_of_the_environment_must_be_months(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setenv(MONTHS_VARIABLE, text)
-    assert chosen_months() == expected
+    for text in ("0", "1,13", "2,2", "1,", "January", "1;2"):
+        with subtests.test(text=text):
+            monkeypatch.setenv(MONTHS_VARIABLE, text)
+            with pytest.raises(InvalidFlow, match="months must be"):
+                chosen_months()
+
+
+def test_the_environment_chooses_the_months(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for text, expected in (("", list(range(1, 13))), ("7", [7]), ("3, 1", [3, 1])):
+        with subtests.test(text=text):
+            monkeypatch.setenv(MONTHS_VARIABLE, text)
+            assert chosen_months() == expected
 
 
 def test_every_flight_of_the_months_is_in_the_report(results: Results) -> None:
@@ -347,14 +358,7 @@ def test_a_section_that_does_not_add_up_fails_the_report() -> None:
 
 
 @pytest.mark.usefixtures("_spark_environment")
-@pytest.mark.parametrize(
-    ("location", "expected"),
-    [
-        ("", "needs a location"),
-        ("s3a://bucket/x", "needs a directory or a file: URI"),
-        ("/tmp/{x}", "as a pattern"),
-    ],
-)
-def test_a_location_that_cannot_work_is_named(location: str, expected: str, make_run: MakeRun) -> None:
-    with pytest.raises(Unrecoverable, match=expected):
-        run_nodes(build(location), make_run, {})
+def test_a_location_that_cannot_work_is_named(make_run: MakeRun, subtests: pytest.Subtests) -> None:
+    for location, expected in WRONG_LOCATIONS:
+        with subtests.test(location=location), pytest.raises(Unrecoverable, match=expected):
+            run_nodes(build(location), make_run, {})

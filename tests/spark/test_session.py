@@ -61,10 +61,10 @@ def test_the_default_is_all_cores_with_utc_and_a_ui_on_any_port() -> None:
     assert conf["spark.ui.port"] == "0"
 
 
-@pytest.mark.parametrize("conf", ["{", "[1]", '"text"', '{"spark.a": {"b": 1}}', '{"spark.a": null}'])
-def test_a_conf_that_is_not_an_object_of_plain_values_is_refused(conf: str) -> None:
-    with pytest.raises(ConfigurationError, match="GLIDEMQ_SPARK_CONF"):
-        SparkSettings.from_environment({"GLIDEMQ_SPARK_CONF": conf})
+def test_a_conf_that_is_not_an_object_of_plain_values_is_refused(subtests: pytest.Subtests) -> None:
+    for conf in ("{", "[1]", '"text"', '{"spark.a": {"b": 1}}', '{"spark.a": null}'):
+        with subtests.test(conf=conf), pytest.raises(ConfigurationError, match="GLIDEMQ_SPARK_CONF"):
+            SparkSettings.from_environment({"GLIDEMQ_SPARK_CONF": conf})
 
 
 def test_java_is_found_in_this_environment() -> None:
@@ -81,13 +81,14 @@ def test_java_home_without_java_is_named(tmp_path: Path) -> None:
         require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
-@pytest.mark.parametrize(("printed", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("unheard of", 0)])
-def test_a_java_that_is_too_old_is_refused(tmp_path: Path, printed: str, version: int) -> None:
-    java = tmp_path / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed}\" 2018-10-16' >&2\n")
-    java.chmod(0o755)
-    with pytest.raises(JavaMissing, match=f"is version {version}"):
-        require_java({"PATH": str(tmp_path)})
+def test_a_java_that_is_too_old_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for printed, version in (("1.8.0_402", 8), ("11.0.2", 11), ("unheard of", 0)):
+        with subtests.test(printed=printed):
+            java = tmp_path / "java"
+            java.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed}\" 2018-10-16' >&2\n")
+            java.chmod(0o755)
+            with pytest.raises(JavaMissing, match=f"is version {version}"):
+                require_java({"PATH": str(tmp_path)})
 
 
 @pytest.mark.usefixtures("spark")

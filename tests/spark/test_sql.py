@@ -24,6 +24,50 @@ pytestmark = pytest.mark.usefixtures("spark")
 Sql = Callable[..., Any]
 
 
+LISTS_OF_NUMBERS: list[tuple[Any, str]] = [
+    ([1, 2.5], "array<double>"),
+    ([1, -(2**63), 2**63 - 1], "array<bigint>"),
+    ([1, 2], "array<int>"),
+    (["a"], "array<string>"),
+    ([None], "array<void>"),
+    ([], "array<void>"),
+    (2**63 - 1, "bigint"),
+]
+
+NO_STATEMENTS: list[tuple[Any, str]] = [
+    (None, "needs an object"),
+    ({}, "needs either file or sql"),
+    ({"file": "sql_package:queries/half.sql", "sql": "select 1"}, "needs either file or sql"),
+    ({"file": "queries.half.sql"}, "must be written package:path"),
+    ({"file": "sql_package:../secret.sql"}, "must be written package:path"),
+    ({"file": "sql_package:/etc/passwd"}, "must be written package:path"),
+    ({"file": "sql_package:__init__.py"}, "must be written package:path"),
+    ({"file": "sql_package:a\0b.sql"}, "cannot be read: ValueError"),
+    (
+        {"sql": "select 1", "publish": {"location": "/x", "partition_by": "day"}},
+        "publish must be an object of",
+    ),
+    ({"sql": "select 1", "publish": {"location": "/x", "format": "jdbc"}}, "format must be one of avro"),
+    ({"file": "os:x.sql"}, "may not import os"),
+    ({"file": "sql_package:queries/none.sql"}, "cannot be read: FileNotFoundError"),
+    ({"sql": "select 1", "arguments": {}}, "no field arguments; parameters go under args"),
+    ({"sql": "select 1", "args": [1]}, "args must be an object"),
+    ({"sql": "select 1", "args": {"a": {"b": 1}}}, "args must be an object"),
+    (
+        {"sql": "select :a", "args": {"a": [None, 1]}},
+        r"the list a of args has int and null: .* without null; .* array\(:a, :b\)",
+    ),
+    ({"sql": "select :a", "args": {"a": ["x", 1]}}, "the list a of args has int and str"),
+    ({"sql": "select :a", "args": {"a": [True, 1]}}, "the list a of args has bool and int"),
+    ({"sql": "select :a", "args": {"a": 2**63}}, "a number of more than 64 bits: pass it as"),
+    ({"sql": "select :a", "args": {"a": [1, -(10**30)]}}, "a number of more than 64 bits"),
+    ({"sql": "select 1", "args": {"a b": 1}}, "args must be an object"),
+    ({"sql": "select 1", "tables": {"a": {"node": "no"}}}, "table a must be a location"),
+    ({"sql": "select 1", "tables": ["a"]}, "tables must be an object"),
+    ({"sql": "select 1", "publish": {"mode": "x"}}, "publish must be an object of"),
+]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("package")
@@ -65,21 +109,11 @@ def test_parameters_are_values_and_never_text(sql: Sql) -> None:
     assert found["rows"] == [[7]]
 
 
-@pytest.mark.parametrize(
-    ("given", "kind"),
-    [
-        ([1, 2.5], "array<double>"),
-        ([1, -(2**63), 2**63 - 1], "array<bigint>"),
-        ([1, 2], "array<int>"),
-        (["a"], "array<string>"),
-        ([None], "array<void>"),
-        ([], "array<void>"),
-        (2**63 - 1, "bigint"),
-    ],
-)
-def test_numbers_of_a_list_are_of_one_type(sql: Sql, given: Any, kind: str) -> None:
-    found = sql({"sql": "select :a as a, typeof(:a) as kind", "args": {"a": given}})["rows"]
-    assert found == [[given, kind]]
+def test_numbers_of_a_list_are_of_one_type(sql: Sql, subtests: pytest.Subtests) -> None:
+    for given, kind in LISTS_OF_NUMBERS:
+        with subtests.test(given=given):
+            found = sql({"sql": "select :a as a, typeof(:a) as kind", "args": {"a": given}})["rows"]
+            assert found == [[given, kind]]
 
 
 def test_the_mark_at_the_beginning_of_a_file_is_no_part_of_the_statement(sql: Sql) -> None:
@@ -97,44 +131,10 @@ def test_values_are_told_as_json_and_no_more_than_a_hundred_rows(sql: Sql) -> No
     assert (len(many["rows"]), many["more"]) == (100, True)
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (None, "needs an object"),
-        ({}, "needs either file or sql"),
-        ({"file": "sql_package:queries/half.sql", "sql": "select 1"}, "needs either file or sql"),
-        ({"file": "queries.half.sql"}, "must be written package:path"),
-        ({"file": "sql_package:../secret.sql"}, "must be written package:path"),
-        ({"file": "sql_package:/etc/passwd"}, "must be written package:path"),
-        ({"file": "sql_package:__init__.py"}, "must be written package:path"),
-        ({"file": "sql_package:a\0b.sql"}, "cannot be read: ValueError"),
-        (
-            {"sql": "select 1", "publish": {"location": "/x", "partition_by": "day"}},
-            "publish must be an object of",
-        ),
-        ({"sql": "select 1", "publish": {"location": "/x", "format": "jdbc"}}, "format must be one of avro"),
-        ({"file": "os:x.sql"}, "may not import os"),
-        ({"file": "sql_package:queries/none.sql"}, "cannot be read: FileNotFoundError"),
-        ({"sql": "select 1", "arguments": {}}, "no field arguments; parameters go under args"),
-        ({"sql": "select 1", "args": [1]}, "args must be an object"),
-        ({"sql": "select 1", "args": {"a": {"b": 1}}}, "args must be an object"),
-        (
-            {"sql": "select :a", "args": {"a": [None, 1]}},
-            r"the list a of args has int and null: .* without null; .* array\(:a, :b\)",
-        ),
-        ({"sql": "select :a", "args": {"a": ["x", 1]}}, "the list a of args has int and str"),
-        ({"sql": "select :a", "args": {"a": [True, 1]}}, "the list a of args has bool and int"),
-        ({"sql": "select :a", "args": {"a": 2**63}}, "a number of more than 64 bits: pass it as"),
-        ({"sql": "select :a", "args": {"a": [1, -(10**30)]}}, "a number of more than 64 bits"),
-        ({"sql": "select 1", "args": {"a b": 1}}, "args must be an object"),
-        ({"sql": "select 1", "tables": {"a": {"node": "no"}}}, "table a must be a location"),
-        ({"sql": "select 1", "tables": ["a"]}, "tables must be an object"),
-        ({"sql": "select 1", "publish": {"mode": "x"}}, "publish must be an object of"),
-    ],
-)
-def test_a_payload_that_is_no_statement_fails_for_good(sql: Sql, data: Any, expected: str) -> None:
-    with pytest.raises(Unrecoverable, match=expected):
-        sql(data)
+def test_a_payload_that_is_no_statement_fails_for_good(sql: Sql, subtests: pytest.Subtests) -> None:
+    for data, expected in NO_STATEMENTS:
+        with subtests.test(data=data), pytest.raises(Unrecoverable, match=expected):
+            sql(data)
 
 
 def test_lists_need_spark_4(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,27 @@ STEPS = """
 """
 
 
+NO_STEPS: list[tuple[Any, str]] = [
+    (None, "needs an object"),
+    ([1], "needs an object"),
+    ({}, "needs a callable"),
+    ({"callable": 3}, "needs a callable"),
+    ({"callable": "json.dumps"}, "step json.dumps: .* package.module:function"),
+    ({"callable": "json:"}, "step json:: "),
+    ({"callable": "no_such_module:f"}, "step no_such_module:f: importing no_such_module failed"),
+    ({"callable": "json:no.such"}, r"step json:no.such: module json \(.*json.*\) has no no.such"),
+    ({"callable": "json:dumps", "arguments": [1]}, "step json:dumps: arguments must be an object"),
+    ({"callable": "json:dumps", "location": 1}, "step json:dumps: location must be"),
+    (
+        {"callable": "json:dumps", "lineage": {"inputs": ["x"]}},
+        "step json:dumps: lineage: each of inputs",
+    ),
+    ({"callable": "json:dumps", "conf": [1]}, "step json:dumps: conf must be"),
+    ({"callable": "json:dumps", "conf": {"a": {}}}, "step json:dumps: conf must be"),
+    ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),
+]
+
+
 def run_python_step(ctx: Context) -> Any:
     """In this process."""
     return run_step(engine_for(), ctx)
@@ -136,32 +157,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (None, "needs an object"),
-        ([1], "needs an object"),
-        ({}, "needs a callable"),
-        ({"callable": 3}, "needs a callable"),
-        ({"callable": "json.dumps"}, "step json.dumps: .* package.module:function"),
-        ({"callable": "json:"}, "step json:: "),
-        ({"callable": "no_such_module:f"}, "step no_such_module:f: importing no_such_module failed"),
-        ({"callable": "json:no.such"}, r"step json:no.such: module json \(.*json.*\) has no no.such"),
-        ({"callable": "json:dumps", "arguments": [1]}, "step json:dumps: arguments must be an object"),
-        ({"callable": "json:dumps", "location": 1}, "step json:dumps: location must be"),
-        (
-            {"callable": "json:dumps", "lineage": {"inputs": ["x"]}},
-            "step json:dumps: lineage: each of inputs",
-        ),
-        ({"callable": "json:dumps", "conf": [1]}, "step json:dumps: conf must be"),
-        ({"callable": "json:dumps", "conf": {"a": {}}}, "step json:dumps: conf must be"),
-        ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),
-    ],
-)
-def test_a_payload_that_names_no_step_fails_for_good(data: Any, expected: str, make_run: MakeRun) -> None:
-    with pytest.raises(InvalidCall, match=expected) as caught:
-        run_python_step(make_run(data).ctx)
-    assert isinstance(caught.value, Unrecoverable)
+def test_a_payload_that_names_no_step_fails_for_good(make_run: MakeRun, subtests: pytest.Subtests) -> None:
+    for data, expected in NO_STEPS:
+        with subtests.test(data=data):
+            with pytest.raises(InvalidCall, match=expected) as caught:
+                run_python_step(make_run(data).ctx)
+            assert isinstance(caught.value, Unrecoverable)
 
 
 def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: MakeRun) -> None:

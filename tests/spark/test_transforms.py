@@ -19,6 +19,23 @@ GOOD = {
 }  # fmt: skip
 
 
+UNUSABLE_ROWS: list[tuple[dict[str, str | None], str]] = [
+    ({"carrier": "NA"}, "absent or unreadable: carrier"),
+    ({"flight": "x", "dest": ""}, "absent or unreadable: dest, flight"),
+    ({"dep_delay": "1.5"}, "absent or unreadable: dep_delay"),
+    ({"day": "31", "month": "2"}, "absent or unreadable: date"),
+    ({"time_hour": "yesterday"}, "absent or unreadable: time_hour"),
+    ({"time_hour": "2013-01-02T11:00:00Z"}, "time_hour is not the hour of sched_dep_time"),
+]
+
+FACTORS: list[tuple[float, float | None, float | None, set[str]]] = [
+    (10.0, 0.0, 9.9, {"visibility/0 10 miles", "precipitation/0 none", "wind/0 under 10 mph"}),
+    (9.9, 0.01, 10.0, {"visibility/1 5 to 10 miles", "precipitation/1 light", "wind/1 10 to 20 mph"}),
+    (1.0, 0.05, 20.0, {"visibility/2 1 to 5 miles", "precipitation/2 heavy", "wind/2 20 mph and more"}),
+    (0.0, None, None, {"visibility/3 under 1 mile", "precipitation/9 no record", "wind/9 no record"}),
+]
+
+
 def raw_flights(spark: SparkSession, *changes: dict[str, str | None]) -> DataFrame:
     rows = [tuple({**GOOD, **change}[name] for name in schemas.RAW_FLIGHTS.names) for change in changes]
     return spark.createDataFrame(rows, schemas.RAW_FLIGHTS)
@@ -83,25 +100,14 @@ def test_a_cancelled_flight_is_kept_with_null_delays(spark: SparkSession) -> Non
         assert row[name] is None
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"carrier": "NA"}, "absent or unreadable: carrier"),
-        ({"flight": "x", "dest": ""}, "absent or unreadable: dest, flight"),
-        ({"dep_delay": "1.5"}, "absent or unreadable: dep_delay"),
-        ({"day": "31", "month": "2"}, "absent or unreadable: date"),
-        ({"time_hour": "yesterday"}, "absent or unreadable: time_hour"),
-        ({"time_hour": "2013-01-02T11:00:00Z"}, "time_hour is not the hour of sched_dep_time"),
-    ],
-)
-def test_a_row_that_cannot_be_used_says_why(
-    spark: SparkSession, change: dict[str, str | None], reason: str
-) -> None:
-    typed = transforms.typed_flights(raw_flights(spark, change, {"flight": "16"}))
-    assert [row["reject_reason"] for row in transforms.rejected_flights(typed).collect()] == [reason]
-    assert [row["flight_key"] for row in transforms.usable_flights(typed).collect()] == [
-        "2013-01-02 EWR UA 16"
-    ]
+def test_a_row_that_cannot_be_used_says_why(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    for change, reason in UNUSABLE_ROWS:
+        with subtests.test(change=change):
+            typed = transforms.typed_flights(raw_flights(spark, change, {"flight": "16"}))
+            assert [row["reject_reason"] for row in transforms.rejected_flights(typed).collect()] == [reason]
+            assert [row["flight_key"] for row in transforms.usable_flights(typed).collect()] == [
+                "2013-01-02 EWR UA 16"
+            ]
 
 
 def test_of_rows_with_one_key_one_stays_and_none_disappears(spark: SparkSession) -> None:
@@ -214,23 +220,16 @@ def test_keys_and_labels_of_carriers_and_routes(spark: SparkSession) -> None:
     assert routes == {"EWR-ORD": "EWR → O'Hare", "JFK-SJU": "JFK → SJU"}
 
 
-@pytest.mark.parametrize(
-    ("visibility", "rain", "wind", "keys"),
-    [
-        (10.0, 0.0, 9.9, {"visibility/0 10 miles", "precipitation/0 none", "wind/0 under 10 mph"}),
-        (9.9, 0.01, 10.0, {"visibility/1 5 to 10 miles", "precipitation/1 light", "wind/1 10 to 20 mph"}),
-        (1.0, 0.05, 20.0, {"visibility/2 1 to 5 miles", "precipitation/2 heavy", "wind/2 20 mph and more"}),
-        (0.0, None, None, {"visibility/3 under 1 mile", "precipitation/9 no record", "wind/9 no record"}),
-    ],
-)
-def test_each_flight_counts_once_per_weather_factor(
-    spark: SparkSession, visibility: float, rain: float | None, wind: float | None, keys: set[str]
-) -> None:
-    flights = measured(spark, (False, 1, 1, "UA", None, "EWR", "ORD", None, 5, visibility, rain, wind))
-    rows = transforms.delays_by_weather(flights).collect()
-    assert {row["key"] for row in rows} == keys
-    assert {row["flights"] for row in rows} == {1}
-    assert all(row["label"].startswith(row["key"].split("/")[0] + ": ") for row in rows)
+def test_each_flight_counts_once_per_weather_factor(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    for visibility, rain, wind, keys in FACTORS:
+        with subtests.test(visibility=visibility):
+            flights = measured(
+                spark, (False, 1, 1, "UA", None, "EWR", "ORD", None, 5, visibility, rain, wind)
+            )
+            rows = transforms.delays_by_weather(flights).collect()
+            assert {row["key"] for row in rows} == keys
+            assert {row["flights"] for row in rows} == {1}
+            assert all(row["label"].startswith(row["key"].split("/")[0] + ": ") for row in rows)
 
 
 def assert_same_rows(got: DataFrame, expected: DataFrame) -> None:

@@ -14,7 +14,8 @@ from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDe
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from glidemq_orchestrate.errors import FlowNotFound
 from tests.providers.airflow.conftest import QUEUE, Valkey, run_mapped
-from tests.providers.airflow.test_templates import YAML, flow_of, one
+from tests.providers.airflow.test_refused_templates import flow_of
+from tests.providers.airflow.test_templates import YAML, one
 
 Contexts = Callable[..., Any]
 

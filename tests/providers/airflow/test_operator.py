@@ -38,6 +38,14 @@ FLOW_ID = flow_id_for("d", "t", "r1")
 OWNER = owner_of(name_of(FakeTask(run_id="r1")), 3600.0)  # type: ignore[arg-type]
 
 
+WRONG_IMPORT_STRINGS: list[str] = [
+    "no.such.module:build",
+    f"{__name__}:absent",
+    "neither",
+    "json:__doc__",
+]
+
+
 def operator(flow: Any = None, **kwargs: Any) -> GlideMQFlowOperator:
     kwargs.setdefault("defer_after", 0.0)
     return GlideMQFlowOperator(task_id="t", flow=flow or chain(), **kwargs)
@@ -263,10 +271,10 @@ def test_a_flow_may_be_a_dict_a_file_or_an_import_string(
         assert list((values or {}).values()) == [5 if run != "import" else 0]
 
 
-@pytest.mark.parametrize("flow", ["no.such.module:build", f"{__name__}:absent", "neither", "json:__doc__"])
-def test_a_wrong_import_string_is_explained(flow: str, context: Contexts) -> None:
-    with pytest.raises(AirflowFailException, match="flow "):
-        operator(flow).execute(context())
+def test_a_wrong_import_string_is_explained(context: Contexts, subtests: pytest.Subtests) -> None:
+    for flow in WRONG_IMPORT_STRINGS:
+        with subtests.test(flow=flow), pytest.raises(AirflowFailException, match="flow "):
+            operator(flow).execute(context())
 
 
 # -- resuming ------------------------------------------------------------------------------------------------
@@ -332,10 +340,10 @@ def test_a_failed_trigger_costs_the_flow_only_without_a_retry_left(
     valkey.gate.set()
 
 
-@pytest.mark.parametrize("wrong", [None, {}, {"status": "completed"}])
-def test_an_unusable_event_is_an_error(wrong: Any, context: Contexts) -> None:
-    with pytest.raises(GlideMQException, match="no usable event"):
-        operator().execute_complete(context(), wrong)
+def test_an_unusable_event_is_an_error(context: Contexts, subtests: pytest.Subtests) -> None:
+    for wrong in (None, {}, {"status": "completed"}):
+        with subtests.test(wrong=wrong), pytest.raises(GlideMQException, match="no usable event"):
+            operator().execute_complete(context(), wrong)
 
 
 def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:

@@ -64,35 +64,39 @@ W1, W2 = "gmo-worker-1-a", "gmo-worker-2-b"
 NODE = "node-consumer"
 
 
+SERVED: list[Fleet] = [
+    Fleet({W1: ["a", "b"]}, [(W1, 5)]),
+    Fleet({W1: ["a"], W2: ["b"]}, []),
+    Fleet({}, [(NODE, 9_999)]),
+    Fleet({W1: []}, [(NODE, 0)]),
+]
+
+
+UNSERVED: list[Fleet] = [
+    Fleet({}, []),
+    Fleet({}, [(NODE, 10_000)]),
+    Fleet({}, [(W1, 0)]),
+    Fleet({W1: None}, [(W1, 0)]),
+]
+
+
 class TestRequiringWorkers:
     def require(self, scripted: Scripted, fleet: Fleet, *jobs: str) -> None:
         scripted(workers.require("glide", {"etl": jobs}, 0), fleet.script())
 
-    @pytest.mark.parametrize(
-        "fleet",
-        [
-            Fleet({W1: ["a", "b"]}, [(W1, 5)]),
-            Fleet({W1: ["a"], W2: ["b"]}, []),
-            Fleet({}, [(NODE, 9_999)]),
-            Fleet({W1: []}, [(NODE, 0)]),
-        ],
-    )
-    def test_a_served_queue_is_fine(self, scripted: Scripted, fleet: Fleet) -> None:
-        self.require(scripted, fleet, "a", "b")
+    def test_a_served_queue_is_fine(self, scripted: Scripted, subtests: pytest.Subtests) -> None:
+        for fleet in SERVED:
+            with subtests.test(fleet=fleet):
+                self.require(scripted, fleet, "a", "b")
 
-    @pytest.mark.parametrize(
-        "fleet",
-        [
-            Fleet({}, []),
-            Fleet({}, [(NODE, 10_000)]),
-            Fleet({}, [(W1, 0)]),
-            Fleet({W1: None}, [(W1, 0)]),
-        ],
-    )
-    def test_a_queue_without_a_live_worker_is_refused(self, scripted: Scripted, fleet: Fleet) -> None:
-        with pytest.raises(QueueNotServed, match="queue etl") as refused:
-            self.require(scripted, fleet, "a")
-        assert refused.value.queues == ["etl"]
+    def test_a_queue_without_a_live_worker_is_refused(
+        self, scripted: Scripted, subtests: pytest.Subtests
+    ) -> None:
+        for fleet in UNSERVED:
+            with subtests.test(fleet=fleet):
+                with pytest.raises(QueueNotServed, match="queue etl") as refused:
+                    self.require(scripted, fleet, "a")
+                assert refused.value.queues == ["etl"]
 
     @pytest.mark.parametrize(
         "fleet", [Fleet({W1: ["a"]}, [(NODE, 10_000)]), Fleet({W1: ["a"], W2: None}, [(W2, 1)])]

@@ -49,6 +49,9 @@ RUN_TIMES: list[tuple[str, str, float | None]] = [
 ]
 
 
+NO_FLOWS: list[bytes] = [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just text"]
+
+
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
     return FlowNode(name, queue=kw.pop("queue", "etl"), job=kw.pop("job", "work"), after=list(after), **kw)
 
@@ -317,12 +320,13 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         FlowSpec.from_file(tmp_path / "flow.yaml")
 
 
-@pytest.mark.parametrize("content", [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just text"])
-def test_a_file_that_is_not_a_flow_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "flow.yaml"
-    path.write_bytes(content)
-    with pytest.raises(InvalidFlow, match=r"flow\.yaml"):
-        FlowSpec.from_file(path)
+def test_a_file_that_is_not_a_flow_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for content in NO_FLOWS:
+        with subtests.test(content=content):
+            path = tmp_path / "flow.yaml"
+            path.write_bytes(content)
+            with pytest.raises(InvalidFlow, match=r"flow\.yaml"):
+                FlowSpec.from_file(path)
 
 
 def test_a_status_counts_what_is_open_and_knows_when_it_has_ended() -> None:

@@ -139,11 +139,12 @@ class TestSubmitting:
         with pytest.raises(OutcomeUnknown):
             scripted(self.submit(clock), [OutcomeUnknown("gone")])
 
-    @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
     def test_attaching_to_an_ended_flow_changes_nothing(
-        self, scripted: Scripted, clock: ManualClock, state: str
+        self, scripted: Scripted, clock: ManualClock, subtests: pytest.Subtests
     ) -> None:
-        assert len(scripted(self.submit(clock), [[1, 1, 1, state, state, 0]]).requests) == 1
+        for state in ("completed", "failed", "cancelled"):
+            with subtests.test(state=state):
+                assert len(scripted(self.submit(clock), [[1, 1, 1, state, state, 0]]).requests) == 1
 
     @pytest.mark.parametrize("state", ["failed", "cancelled"])
     def test_a_failed_flow_is_retried_on_request(
@@ -321,10 +322,11 @@ class TestWatching:
         )
         assert event.at.year == 2023
 
-    @pytest.mark.parametrize(("block", "words"), [(None, 0), (0, 1), (5, 5)])
-    def test_a_read_never_waits_for_ever(self, scripted: Scripted, block: int | None, words: int) -> None:
-        (request,) = scripted(events.read(HOME, "0-0", block), [None]).requests
-        assert isinstance(request, Call)
-        assert ("BLOCK" in request.words) == bool(words)
-        if words:
-            assert request.words[request.words.index("BLOCK") + 1] == words
+    def test_a_read_never_waits_for_ever(self, scripted: Scripted, subtests: pytest.Subtests) -> None:
+        for block, words in ((None, 0), (0, 1), (5, 5)):
+            with subtests.test(block=block):
+                (request,) = scripted(events.read(HOME, "0-0", block), [None]).requests
+                assert isinstance(request, Call)
+                assert ("BLOCK" in request.words) == bool(words)
+                if words:
+                    assert request.words[request.words.index("BLOCK") + 1] == words

@@ -57,6 +57,19 @@ STREAM_REPLIES: list[Any] = [
 ]
 
 
+NEW_SERVERS: list[tuple[Any, tuple[str, str]]] = [
+    (INFO, ("valkey", "9.1.0")),
+    ("# Server\r\nredis_version:7.0.0\r\n", ("redis", "7.0.0")),
+    ({"redis_version": "8.2.1"}, ("redis", "8.2.1")),
+]
+
+OLD_SERVERS: list[tuple[str, str]] = [
+    ("redis_version:6.2.9\r\n", "redis 6.2.9"),
+    ("valkey_version:7.1\r\n", "valkey 7.1"),
+    ("", "redis 0"),
+]
+
+
 def call(*words: str) -> Call[str]:
     return command(*words, decode=replies.text)
 
@@ -109,28 +122,15 @@ class TestTheVocabulary:
 
 
 class TestTheServer:
-    @pytest.mark.parametrize(
-        ("info", "found"),
-        [
-            (INFO, ("valkey", "9.1.0")),
-            ("# Server\r\nredis_version:7.0.0\r\n", ("redis", "7.0.0")),
-            ({"redis_version": "8.2.1"}, ("redis", "8.2.1")),
-        ],
-    )
-    def test_a_new_server_is_fine(self, scripted: Scripted, info: Any, found: tuple[str, str]) -> None:
-        assert scripted(ask(server_info()), [info]).value == found
+    def test_a_new_server_is_fine(self, scripted: Scripted, subtests: pytest.Subtests) -> None:
+        for info, found in NEW_SERVERS:
+            with subtests.test(info=info):
+                assert scripted(ask(server_info()), [info]).value == found
 
-    @pytest.mark.parametrize(
-        ("info", "product"),
-        [
-            ("redis_version:6.2.9\r\n", "redis 6.2.9"),
-            ("valkey_version:7.1\r\n", "valkey 7.1"),
-            ("", "redis 0"),
-        ],
-    )
-    def test_an_old_server_is_refused(self, scripted: Scripted, info: str, product: str) -> None:
-        with pytest.raises(ServerTooOld, match=product):
-            scripted(ensure_libraries(), [info])
+    def test_an_old_server_is_refused(self, scripted: Scripted, subtests: pytest.Subtests) -> None:
+        for info, product in OLD_SERVERS:
+            with subtests.test(info=info), pytest.raises(ServerTooOld, match=product):
+                scripted(ensure_libraries(), [info])
 
 
 class TestLibraries:
@@ -164,19 +164,22 @@ class TestLibraries:
             scripted(ensure_libraries(), [INFO, "94"])
         assert (refused.value.loaded, refused.value.required) == ("94", "93")
 
-    @pytest.mark.parametrize("found", [["0.0.9", "x"], [OURS.version, "x"], ["0.0.9", OURS.sha256]])
     def test_an_older_or_changed_library_of_ours_is_replaced(
-        self, scripted: Scripted, found: list[str]
+        self, scripted: Scripted, subtests: pytest.Subtests
     ) -> None:
-        transcript = scripted(ensure_libraries(), [INFO, "93", found, "OK"])
-        last = transcript.requests[-1]
-        assert isinstance(last, Call)
-        assert last.words == ("FUNCTION", "LOAD", "REPLACE", OURS.source)
+        for found in (["0.0.9", "x"], [OURS.version, "x"], ["0.0.9", OURS.sha256]):
+            with subtests.test(found=found):
+                transcript = scripted(ensure_libraries(), [INFO, "93", found, "OK"])
+                last = transcript.requests[-1]
+                assert isinstance(last, Call)
+                assert last.words == ("FUNCTION", "LOAD", "REPLACE", OURS.source)
 
-    @pytest.mark.parametrize("version", ["0.1.1", "0.2.0", "0.10.0", "1.0.0"])
-    def test_a_newer_library_of_ours_is_left_alone(self, scripted: Scripted, version: str) -> None:
-        with pytest.raises(LibraryVersionMismatch, match=ORCHESTRATE):
-            scripted(ensure_libraries(), [INFO, "93", [version, "x"]])
+    def test_a_newer_library_of_ours_is_left_alone(
+        self, scripted: Scripted, subtests: pytest.Subtests
+    ) -> None:
+        for version in ("0.1.1", "0.2.0", "0.10.0", "1.0.0"):
+            with subtests.test(version=version), pytest.raises(LibraryVersionMismatch, match=ORCHESTRATE):
+                scripted(ensure_libraries(), [INFO, "93", [version, "x"]])
 
     def test_a_call_is_asked_again_after_loading(self, scripted: Scripted) -> None:
         transcript = scripted(

@@ -46,6 +46,32 @@ ALLOWED: list[tuple[str, list[str], bool]] = [
 INVALID_LISTS: list[Any] = ["mypackage", [""], ["my-package"], ["a..b"], ["a:b"], ["*"], [3], ["a."]]
 
 
+DEFINED: list[str] = ["step", "Report", "Report.build", "own_partial", "instance"]
+
+WAYS_OUT: list[tuple[str, str]] = [
+    ("os.system", "os"),
+    ("hidden_os", "os"),
+    ("os.path.join", "os"),
+    ("system", "posix"),
+    ("Popen", "subprocess"),
+    ("run", "subprocess"),
+    ("run_partly", "subprocess"),
+    ("builtin_eval", "builtins"),
+    ("OrderedDict.fromkeys", "collections"),
+    ("VALUES.append", "builtins"),
+    ("step.__globals__", "step.__globals__"),
+    ("step.__globals__.update", "step.__globals__.update"),
+    ("step.__class__", "step.__class__"),
+    ("Report.__subclasses__", "Report.__subclasses__"),
+    ("Report.__init__.__globals__", "Report.__init__"),
+    ("__builtins__", "__builtins__"),
+    ("__loader__.exec_module", "__loader__"),
+    ("__spec__", "__spec__"),
+]
+
+LITERAL_PATHS: list[str] = ["", ".", "step.", ".step", "\uff53tep", "st\u0435p", "no"]
+
+
 def test_packages_are_compared_by_whole_parts(subtests: pytest.Subtests) -> None:
     for module, allowed, expected in ALLOWED:
         with subtests.test(module=module):
@@ -103,43 +129,25 @@ def package() -> Iterator[ModuleType]:
     made.VALUES.clear()
 
 
-@pytest.mark.parametrize("path", ["step", "Report", "Report.build", "own_partial", "instance"])
-def test_what_a_package_defines_is_found(package: ModuleType, path: str) -> None:
-    assert callable(follow(package, path, ["mine"]))
+def test_what_a_package_defines_is_found(package: ModuleType, subtests: pytest.Subtests) -> None:
+    for path in DEFINED:
+        with subtests.test(path=path):
+            assert callable(follow(package, path, ["mine"]))
 
 
-@pytest.mark.parametrize(
-    ("path", "home"),
-    [
-        ("os.system", "os"),
-        ("hidden_os", "os"),
-        ("os.path.join", "os"),
-        ("system", "posix"),
-        ("Popen", "subprocess"),
-        ("run", "subprocess"),
-        ("run_partly", "subprocess"),
-        ("builtin_eval", "builtins"),
-        ("OrderedDict.fromkeys", "collections"),
-        ("VALUES.append", "builtins"),
-        ("step.__globals__", "step.__globals__"),
-        ("step.__globals__.update", "step.__globals__.update"),
-        ("step.__class__", "step.__class__"),
-        ("Report.__subclasses__", "Report.__subclasses__"),
-        ("Report.__init__.__globals__", "Report.__init__"),
-        ("__builtins__", "__builtins__"),
-        ("__loader__.exec_module", "__loader__"),
-        ("__spec__", "__spec__"),
-    ],
-)
-def test_a_path_does_not_lead_out_of_the_package(package: ModuleType, path: str, home: str) -> None:
-    with pytest.raises(ImportNotAllowed, match=f"may not import .*{re.escape(home)}"):
-        follow(package, path, ["mine"])
+def test_a_path_does_not_lead_out_of_the_package(package: ModuleType, subtests: pytest.Subtests) -> None:
+    for path, home in WAYS_OUT:
+        with (
+            subtests.test(path=path),
+            pytest.raises(ImportNotAllowed, match=f"may not import .*{re.escape(home)}"),
+        ):
+            follow(package, path, ["mine"])
 
 
-@pytest.mark.parametrize("path", ["", ".", "step.", ".step", "\uff53tep", "st\u0435p", "no"])
-def test_a_path_is_taken_literally(package: ModuleType, path: str) -> None:
-    with pytest.raises(AttributeError):
-        follow(package, path, ["mine"])
+def test_a_path_is_taken_literally(package: ModuleType, subtests: pytest.Subtests) -> None:
+    for path in LITERAL_PATHS:
+        with subtests.test(path=path), pytest.raises(AttributeError):
+            follow(package, path, ["mine"])
 
 
 def test_an_invalid_list_of_packages_is_refused(subtests: pytest.Subtests) -> None:

@@ -92,6 +92,39 @@ WORK = """
 """
 
 
+NO_PLACES: list[tuple[Any, str]] = [
+    ({"node": "load"}, "each of inputs must be"),
+    ([5], "each of inputs must be"),
+    ([{"node": 5, "to": ["a"]}], "each of inputs must be"),
+    ([{"node": "load", "to": []}], "each of inputs must be"),
+    ([{"node": "load", "to": "a"}], "each of inputs must be"),
+    ([{"node": "load", "path": "rows", "to": ["a"]}], "each of inputs must be"),
+    ([{"node": "load", "path": ["cols"], "to": ["a"]}], r"result of node load has no \['cols'\]"),
+    ([{"node": "load", "path": ["rows", 9], "to": ["a"]}], "result of node load has no"),
+    ([{"node": "load", "path": [["x"]], "to": ["a"]}], "result of node load has no"),
+    ([{"node": "load", "to": ["x", "y"]}], r"arguments have no place \['x'\]\['y'\]"),
+    ([{"node": "load", "to": ["text", 0]}], "arguments have no place"),
+    ([{"node": "load", "to": [{}]}], "arguments have no place"),
+]
+
+NO_CALLS: list[tuple[Any, str]] = [
+    (None, "a python job needs an object"),
+    ({}, "needs a callable"),
+    ({"callable": 5}, "needs a callable"),
+    ({"callable": "json.dumps"}, "package.module:function"),
+    ({"callable": "json:dumps"}, "may not import json"),
+    ({"callable": "WORK:number"}, "number is not a function"),
+    ({"callable": "WORK:nothing"}, r"module \S+ \(/.*\.py\) has no nothing"),
+    ({"callable": "WORK:os.system"}, "may not import os"),
+    ({"callable": "WORK:add.__globals__"}, "may not import"),
+    ({"callable": "WORK:add"}, "missing a required argument: 'left'"),
+    ({"callable": "WORK:add", "arguments": {"up": 1}}, "does not take these arguments"),
+    ({"callable": "WORK:add", "arguments": [1]}, "arguments must be an object"),
+    ({"callable": "WORK:add", "kwargs": {}}, "unknown field kwargs"),
+    ({"callable": "WORK:not_json"}, "not JSON.*Convert it by sorted"),
+]
+
+
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"work_of_{tmp_path.name.replace('-', '_')}"
@@ -191,54 +224,22 @@ def test_the_results_of_a_list_of_nodes_are_put_in_order(work: str) -> None:
     assert run(work, "same", {}, inputs[:1], **{**results, "part[*]": "itself"}) == {"a": "itself"}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "why"),
-    [
-        ({"node": "load"}, "each of inputs must be"),
-        ([5], "each of inputs must be"),
-        ([{"node": 5, "to": ["a"]}], "each of inputs must be"),
-        ([{"node": "load", "to": []}], "each of inputs must be"),
-        ([{"node": "load", "to": "a"}], "each of inputs must be"),
-        ([{"node": "load", "path": "rows", "to": ["a"]}], "each of inputs must be"),
-        ([{"node": "load", "path": ["cols"], "to": ["a"]}], r"result of node load has no \['cols'\]"),
-        ([{"node": "load", "path": ["rows", 9], "to": ["a"]}], "result of node load has no"),
-        ([{"node": "load", "path": [["x"]], "to": ["a"]}], "result of node load has no"),
-        ([{"node": "load", "to": ["x", "y"]}], r"arguments have no place \['x'\]\['y'\]"),
-        ([{"node": "load", "to": ["text", 0]}], "arguments have no place"),
-        ([{"node": "load", "to": [{}]}], "arguments have no place"),
-    ],
-)
-def test_a_place_that_is_not_there(work: str, inputs: Any, why: str) -> None:
-    with pytest.raises(InvalidCall, match=why) as caught:
-        run(work, "same", {"text": "abc"}, inputs, load={"rows": [1]})
-    assert f"function {work}:same" in str(caught.value)
+def test_a_place_that_is_not_there(work: str, subtests: pytest.Subtests) -> None:
+    for inputs, why in NO_PLACES:
+        with subtests.test(inputs=inputs):
+            with pytest.raises(InvalidCall, match=why) as caught:
+                run(work, "same", {"text": "abc"}, inputs, load={"rows": [1]})
+            assert f"function {work}:same" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (None, "a python job needs an object"),
-        ({}, "needs a callable"),
-        ({"callable": 5}, "needs a callable"),
-        ({"callable": "json.dumps"}, "package.module:function"),
-        ({"callable": "json:dumps"}, "may not import json"),
-        ({"callable": "WORK:number"}, "number is not a function"),
-        ({"callable": "WORK:nothing"}, r"module \S+ \(/.*\.py\) has no nothing"),
-        ({"callable": "WORK:os.system"}, "may not import os"),
-        ({"callable": "WORK:add.__globals__"}, "may not import"),
-        ({"callable": "WORK:add"}, "missing a required argument: 'left'"),
-        ({"callable": "WORK:add", "arguments": {"up": 1}}, "does not take these arguments"),
-        ({"callable": "WORK:add", "arguments": [1]}, "arguments must be an object"),
-        ({"callable": "WORK:add", "kwargs": {}}, "unknown field kwargs"),
-        ({"callable": "WORK:not_json"}, "not JSON.*Convert it by sorted"),
-    ],
-)
-def test_a_payload_that_describes_no_call_fails_for_good(work: str, data: Any, why: str) -> None:
-    if isinstance(data, dict) and isinstance(data.get("callable"), str):
-        data["callable"] = data["callable"].replace("WORK", work)
-    with pytest.raises(InvalidCall, match=why) as caught:
-        run_function(job(data, work))
-    assert isinstance(caught.value, Unrecoverable)
+def test_a_payload_that_describes_no_call_fails_for_good(work: str, subtests: pytest.Subtests) -> None:
+    for data, why in NO_CALLS:
+        with subtests.test(data=data):
+            if isinstance(data, dict) and isinstance(data.get("callable"), str):
+                data["callable"] = data["callable"].replace("WORK", work)
+            with pytest.raises(InvalidCall, match=why) as caught:
+                run_function(job(data, work))
+            assert isinstance(caught.value, Unrecoverable)
 
 
 def test_a_dag_file_on_a_worker_without_airflow_is_explained(work: str) -> None:
