@@ -118,10 +118,10 @@ class DuplicateNode(InvalidFlow):
 class UnknownDependency(InvalidFlow):
     """A node waits for a node that does not exist; ``missing`` maps the node to the unknown names."""
 
-    def __init__(self, missing: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, missing: Mapping[str, Sequence[str]], advice: str = "") -> None:
         self.missing = {node: list(names) for node, names in missing.items()}
         unknown = "; ".join(f"{node} waits for {', '.join(names)}" for node, names in self.missing.items())
-        super().__init__(f"unknown dependencies: {unknown}")
+        super().__init__(f"unknown dependencies: {unknown}{advice}")
 
 
 class FlowTooLarge(InvalidFlow):

@@ -152,7 +152,9 @@ def _explain(spec: FlowSpec, exc: Exception) -> None:
     if isinstance(exc, GlideMQError):
         return
     if not isinstance(spec, FlowSpec):
-        raise InvalidFlow(f"a flow must be a FlowSpec, got {type(spec).__name__}") from exc
+        raise InvalidFlow(
+            f"a flow must be a FlowSpec, got {type(spec).__name__}. Fix: FlowSpec.from_dict({{...}})"
+        ) from exc
     try:
         check_fields(spec, InvalidFlow)
         for at, node in enumerate(spec.nodes):

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from glidemq_orchestrate.errors import CycleError, DuplicateNode, InvalidFlow, UnknownDependency
 from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.suggestions import did_you_mean
 
 UPSTREAM: Final = "upstream "
 
@@ -205,8 +206,9 @@ def check_known(after: Mapping[str, Sequence[str]]) -> None:
         UnknownDependency: It maps each dependent to its unknown dependencies.
     """
     missing = {name: [str(one) for one in others if one not in after] for name, others in after.items()}
-    if any(missing.values()):
-        raise UnknownDependency({name: others for name, others in missing.items() if others})
+    if unknown := {name: others for name, others in missing.items() if others}:
+        (first, *_), *more = unknown.values()
+        raise UnknownDependency(unknown, "" if more else did_you_mean(first, after))
 
 
 def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:

@@ -25,7 +25,7 @@ from glidemq_orchestrate.wire.codec import JsonLike
 if TYPE_CHECKING:
     import networkx as nx
 
-    from glidemq_orchestrate.flows.forms.file import OptionsFile
+    from glidemq_orchestrate.flows.forms.file import FlowFile, OptionsFile
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -79,7 +79,7 @@ class FlowNode:
         put(self, "job", name if job is None else job)
         put(self, "data", data)
         put(self, "after", after)
-        put(self, "options", with_keywords(options, keywords))
+        put(self, "options", with_keywords(options, keywords, type(self).__slots__))
         put(self, "rule", rule)
         put(self, "on_failure", on_failure)
         put(self, "queue_timeout", _span(queue_timeout))
@@ -138,7 +138,10 @@ class FlowSpec:
         with importing():
             from glidemq_orchestrate.flows.forms.file import validated  # noqa: PLC0415  pydantic is slow to import
 
-        file = validated(wire)
+        return cls._from(validated(wire))
+
+    @classmethod
+    def _from(cls, file: FlowFile) -> FlowSpec:
         return cls(
             file.name,
             queue=file.queue,
@@ -155,12 +158,12 @@ class FlowSpec:
                     job=node.job if "job" in node.model_fields_set else None,
                     data=node.data,
                     after=[one if isinstance(one, str) else Dependency(**dict(one)) for one in node.after],
-                    options=_options(node.options, f"nodes.{at}.options"),
+                    options=_options(node.options, f"node {node.name}: options"),
                     rule=node.rule,
                     on_failure=node.on_failure,
                     queue_timeout=node.queue_timeout,
                 )
-                for at, node in enumerate(file.nodes)
+                for node in file.nodes
             ],
         )
 
@@ -174,14 +177,16 @@ class FlowSpec:
         Raises:
             ConfigurationError: The file cannot be read.
             InvalidFlow: It is not YAML or JSON, an object has a duplicate key, or it is not a flow; the
-                message names the file, and the line or the field.
+                message names the file, the line, the node and the field.
         """
         with importing():
-            from glidemq_orchestrate.flows.forms.reader import read_object  # noqa: PLC0415  only for files
+            from glidemq_orchestrate.flows.forms.file import validated  # noqa: PLC0415  pydantic is slow to import
+            from glidemq_orchestrate.flows.forms.reader import object_in, read_text  # noqa: PLC0415  only for files
 
-        wire = read_object(path)
+        text = read_text(path)
+        wire = object_in(path, text)
         try:
-            return cls.from_dict(wire)
+            return cls._from(validated(wire, text))
         except InvalidFlow as exc:
             exc.args = (f"{path}: {exc}",)
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 import typing
@@ -25,6 +26,14 @@ C = TypeVar("C", bound=type)
 
 EXPLAINABLE: Final = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RecursionError)
 _TEXTS: Final = (str, bytes, bytearray)
+# How to make what is expected, for classes in place of which users give plain values.
+_FIXES: Final = {
+    "Backoff": "backoff=Backoff(delay=5)",
+    "FlowNode": "FlowNode(name, ...), or FlowSpec.from_dict({...}) for a whole flow of dicts",
+    "FlowSpec": "FlowSpec.from_dict({...})",
+    "JobOptions": "the options as keywords (attempts=3), or JobOptions(attempts=3)",
+    "Schedule": "Schedule(cron='0 2 * * *'), or Schedule(every=60)",
+}
 
 
 def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F]:
@@ -111,9 +120,14 @@ def _explain(
 def _fault(name: str, annotation: object, value: object) -> str:
     expected = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     found = f"{type(value).__name__}" + (
-        " with other elements" if isinstance(value, Collection) and not isinstance(value, _TEXTS) else ""
+        " with other elements"
+        if "[" in expected and isinstance(value, Collection) and not isinstance(value, _TEXTS)
+        else ""
     )
-    return f"{name} must be {expected.replace(' | ', ' or ')}, got {found if value is not None else None}"
+    fix = next((f". Fix: {_FIXES[word]}" for word in re.findall(r"\w+", expected) if word in _FIXES), "")
+    return (
+        f"{name} must be {expected.replace(' | ', ' or ')}, got {found if value is not None else None}{fix}"
+    )
 
 
 @functools.cache

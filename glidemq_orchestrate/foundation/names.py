@@ -51,6 +51,8 @@ class NameRule:
         """
         if isinstance(name, str) and 0 < len(name) <= self.max_length and not self._has_fault(name):
             return name
+        if callable(name) and isinstance(own := getattr(name, "__name__", None), str):
+            raise self.error(f"{self.what} must be text, got the function {own}. Fix: use its name, {own!r}")
         raise self.error(f"{self.what} {shown(name)} is not valid: use {self.rule}")
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -15,6 +14,7 @@ from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, seconds
 from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.jobs.bounds import amount, lasting, named, whole
 from glidemq_orchestrate.jobs.option_values import (
     Backoff,
@@ -219,8 +219,15 @@ class OptionKeywords(AwaitedKeywords, total=False):
     timeout: Duration | None
 
 
-def with_keywords(options: JobOptions, keywords: Mapping[str, Any]) -> JobOptions:
+def with_keywords(
+    options: JobOptions, keywords: Mapping[str, Any], others: Collection[str] = ()
+) -> JobOptions:
     """The options with some replaced.
+
+    Args:
+        options: The options.
+        keywords: Those to replace, by name.
+        others: The other arguments of the caller; an unknown keyword may have been meant as one of them.
 
     Raises:
         InvalidJob: A keyword is not the name of an option, or its value is not valid.
@@ -232,8 +239,8 @@ def with_keywords(options: JobOptions, keywords: Mapping[str, Any]) -> JobOption
     known = [part.name for part in fields(JobOptions)]
     for name in keywords:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise InvalidJob(f"there is no option {described(name)}; did you mean {near!r}?")
+            near = did_you_mean(name, [*known, *others]) or f". Fix: use {', '.join(known)}"
+            raise InvalidJob(f"there is no option {described(name)}{near}")
     return replace(options, **keywords)
 
 

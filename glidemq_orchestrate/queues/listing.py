@@ -19,6 +19,7 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
 )
 from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.jobs import pages as reads
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import Job, job_fields
@@ -77,6 +78,9 @@ class JobFilter:
 
     def __post_init__(self) -> None:
         """Refuse a state that no job has."""
+        if self.state is not None and self.state not in tuple(JobState):
+            near = did_you_mean(self.state, JobState) or f". Fix: use {', '.join(JobState)}"
+            raise ConfigurationError(f"there is no state {described(self.state)}{near}")
         if self.state is JobState.SKIPPED:
             raise ConfigurationError("skipped is a state of nodes in flows; their jobs are completed")
 

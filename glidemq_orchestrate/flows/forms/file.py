@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
-FAULTS_SHOWN: Final = 10
-PLACE_SHOWN: Final = 120
-FAULT_SHOWN: Final = 300
 _DURATION: Final = TypeAdapter(timedelta)
 
 
@@ -162,8 +159,12 @@ class FlowFile(_Strict):
     """The default for the nodes."""
 
 
-def validated(wire: Mapping[str, Any]) -> FlowFile:
+def validated(wire: Mapping[str, Any], text: str = "") -> FlowFile:
     """Check the fields and types of a flow file.
+
+    Args:
+        wire: The flow.
+        text: The file that it comes from; errors then name the line.
 
     Raises:
         InvalidFlow: A field is missing, unknown or of the wrong type; the message lists at most ten places.
@@ -171,17 +172,19 @@ def validated(wire: Mapping[str, Any]) -> FlowFile:
     try:
         return FlowFile.model_validate(dict(wire))
     except ValidationError as exc:
-        raise InvalidFlow(f"not a valid flow: {_summary(exc)}") from exc
+        from glidemq_orchestrate.flows.forms.faults import summary  # noqa: PLC0415  valid files need no yaml
+
+        raise InvalidFlow(f"not a valid flow: {summary(exc, wire, _names(), text)}") from exc
 
 
-def _summary(exc: ValidationError) -> str:
-    faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors(include_input=False)]
-    shown = [
-        f"{place[:PLACE_SHOWN]}: {message.removeprefix('Value error, ')[:FAULT_SHOWN]}"
-        for place, message in faults[:FAULTS_SHOWN]
-    ]
-    more = len(faults) - len(shown)
-    return "; ".join([*shown, f"and {more:,} more errors"] if more else shown)
+def _names() -> dict[str, list[str]]:
+    """The fields of each object of a flow file."""
+    models: dict[str, type[BaseModel]] = {"flow": FlowFile, "nodes": NodeFile, "options": OptionsFile}
+    plain: dict[str, Any] = {"backoff": Backoff, "ordering": Ordering}
+    return {
+        name: [part.alias or field for field, part in model.model_fields.items()]
+        for name, model in models.items()
+    } | {name: [part.name for part in fields(kind)] for name, kind in plain.items()}
 
 
 def as_file(value: Any) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn, cast
 
 import yaml
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.events import AliasEvent, Event
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.resolver import Resolver
 
 MAX_DEPTH: Final = 100
@@ -16,6 +17,7 @@ MAX_VALUES: Final = 2_000_000  # each takes about 400 bytes while being read
 FREE_ALIASES: Final = 100_000
 MAX_EXPANSION: Final = 10
 MAX_DIGITS: Final = 1000
+MAX_COMPOSED: Final = 16 * 2**20
 MAX_WHY: Final = 200
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -45,6 +47,31 @@ def load(text: str) -> Any:
         raise NotYaml(line, f"character U+{_code(exc.character):04X} is not allowed") from exc
     except yaml.YAMLError as exc:
         raise NotYaml(0, str(exc)) from exc
+
+
+def composed(text: str) -> Node | None:
+    """The tree of a text, YAML or JSON, with the line of each part; None if it is too long or neither."""
+    if len(text) > MAX_COMPOSED:
+        return None
+    try:
+        return _Loader(text).get_single_node()
+    except (yaml.YAMLError, NotYaml):  # JSON that is no YAML, because of tabs
+        return None
+
+
+def line_of(root: Node | None, place: Sequence[str | int]) -> int:
+    """The line of a place; of what should hold it if it is missing; 0 if unknown."""
+    node, line = root, 0
+    for part in place:
+        if isinstance(node, MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return line
 
 
 class _Loader(Composer, SafeConstructor, Resolver):

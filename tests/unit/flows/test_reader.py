@@ -214,7 +214,7 @@ def test_a_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_field_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFlow, match=r"flow\.yaml: not a valid flow: nodes\.0\.name: "):
+    with pytest.raises(InvalidFlow, match=r"flow\.yaml: not a valid flow: line 2, node number 1: name: "):
         submitted(written(tmp_path, HEAD + "nodes: [{job: a, queue: q}]\n"))
 
 

@@ -1,0 +1,122 @@
+"""Common mistakes are answered with a sentence: the place and the remedy, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    FlowNode,
+    FlowSpec,
+    JobOptions,
+    NewJob,
+    check_flow,
+)
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.foundation.suggestions import nearest
+from glidemq_orchestrate.queues.listing import JobFilter
+
+
+def submitted(node: Any) -> object:
+    return check_flow(FlowSpec("nightly", [node], queue="etl"))
+
+
+def written(**node: Any) -> object:
+    return FlowSpec.from_dict({"name": "nightly", "nodes": [{"name": "load", "queue": "etl"} | node]})
+
+
+def clean() -> None: ...
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "a function for the job": (
+        lambda: submitted(FlowNode("load", job=clean)),  # type: ignore[arg-type]
+        "node load: job name must be text, got the function clean. Fix: use its name, 'clean'",
+    ),
+    "a dict for a flow": (
+        lambda: check_flow({"name": "nightly"}),  # type: ignore[arg-type]
+        "a flow must be a FlowSpec, got dict. Fix: FlowSpec.from_dict({...})",
+    ),
+    "a dict for the options": (
+        lambda: submitted(FlowNode("load", options={"attempts": 3})),  # type: ignore[arg-type]
+        "Fix: the options as keywords (attempts=3), or JobOptions(attempts=3)",
+    ),
+    "a number for the backoff": (
+        lambda: JobOptions(backoff=5),  # type: ignore[arg-type]
+        "backoff must be Backoff or None, got int. Fix: backoff=Backoff(delay=5)",
+    ),
+    "a keyword of another tool": (
+        lambda: NewJob("load", retries=3),  # type: ignore[call-arg]
+        "there is no option 'retries'; did you mean 'attempts'?",
+    ),
+    "an argument of another tool": (
+        lambda: FlowNode("load", depends_on=["extract"]),  # type: ignore[call-arg]
+        "there is no option 'depends_on'; did you mean 'after'?",
+    ),
+    "a dependency with a typing error": (
+        lambda: check_flow(FlowSpec("n", [FlowNode("load"), FlowNode("b", after=["laod"])], queue="etl")),
+        "b waits for laod; did you mean 'load'?",
+    ),
+    "a state that is none": (
+        lambda: JobFilter("complete"),  # type: ignore[arg-type]
+        "there is no state 'complete'; did you mean 'completed'?",
+    ),
+    "a field of another tool in a file": (
+        lambda: written(depends_on=["extract"]),
+        "node load: there is no field 'depends_on'; did you mean 'after'?",
+    ),
+    "an option beside the options in a file": (
+        lambda: written(retries=3),
+        "node load: there is no field 'retries'; did you mean 'options.attempts'?",
+    ),
+    "a duration in words in a file": (
+        lambda: written(options={"timeout": "5 minutes"}),
+        "node load: options.timeout: '5 minutes' is not a duration. Fix: use seconds, 5m or PT5M",
+    ),
+    "a number in words in a file": (
+        lambda: written(options={"attempts": "three"}),
+        "node load: options.attempts: 'three' is not a whole number",
+    ),
+    "a duration inside of an option in a file": (
+        lambda: written(options={"backoff": {"delay": "soon"}}),
+        "node load: options.backoff.delay: 'soon' is not a duration",
+    ),
+    "a missing name in a file": (
+        lambda: FlowSpec.from_dict({"name": "nightly", "nodes": [{"queue": "etl"}]}),
+        "node number 1: name: is missing",
+    ),
+    "a word for no field in a file": (
+        lambda: written(colour="red"),
+        "node load: there is no field 'colour'. Fix: use name, queue, job, data, after,",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_with_its_place_and_remedy(mistake: str) -> None:
+    make, answer = MISTAKES[mistake]
+    with pytest.raises(GlideMQError) as raised:
+        make()
+    assert answer in str(raised.value)
+
+
+def test_errors_in_a_file_name_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(
+        "name: nightly\nnodes:\n  - name: load\n    queue: etl\n    options:\n      timeout: soon\n"
+    )
+    with pytest.raises(GlideMQError, match=r"nightly\.yaml: .*line 6, node load: options\.timeout: 'soon'"):
+        FlowSpec.from_file(file)
+    (tmp_path / "nightly.json").write_text('{"name": "n",\n "nodes": [\n  {"queue": "etl"}]}')
+    with pytest.raises(GlideMQError, match="line 3, node number 1: name: is missing"):
+        FlowSpec.from_file(tmp_path / "nightly.json")
+
+
+def test_a_word_without_a_likeness_suggests_nothing() -> None:
+    assert nearest("colour", ["name", "queue"]) is None
+    assert nearest(7, ["name"]) is None
+    with pytest.raises(ConfigurationError, match="Fix: use waiting"):
+        JobFilter("xyz")  # type: ignore[arg-type]
