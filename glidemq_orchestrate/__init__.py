@@ -18,7 +18,7 @@ _PUBLIC: Final = {
     "clients.queue": ("AsyncQueue", "Queue"),
     "clients.flows": ("AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"),
     "clients.events": ("AsyncEventReader", "EventReader"),
-    "clients.schedulers": ("AsyncSchedulers", "Schedulers"),
+    "clients.schedules": ("AsyncSchedules", "Schedules"),
     "clients.broadcast": ("AsyncBroadcast", "Broadcast"),
     "settings": ("ConnectionSettings",),
     "embedded": ("EmbeddedServer",),

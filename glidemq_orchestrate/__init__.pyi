@@ -10,8 +10,8 @@ from glidemq_orchestrate.clients.flows import Flow as Flow
 from glidemq_orchestrate.clients.flows import FlowProducer as FlowProducer
 from glidemq_orchestrate.clients.queue import AsyncQueue as AsyncQueue
 from glidemq_orchestrate.clients.queue import Queue as Queue
-from glidemq_orchestrate.clients.schedulers import AsyncSchedulers as AsyncSchedulers
-from glidemq_orchestrate.clients.schedulers import Schedulers as Schedulers
+from glidemq_orchestrate.clients.schedules import AsyncSchedules as AsyncSchedules
+from glidemq_orchestrate.clients.schedules import Schedules as Schedules
 from glidemq_orchestrate.embedded import EmbeddedServer as EmbeddedServer
 from glidemq_orchestrate.events import Event as Event
 from glidemq_orchestrate.events import EventFilter as EventFilter

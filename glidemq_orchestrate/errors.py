@@ -47,8 +47,8 @@ There is a class for each reaction that a caller may have. ``retryable``: the sa
         ResultRemoved
         ChildrenFailed
         LeaseLost
-        SchedulerNotFound
-        SchedulerBusy
+        ScheduleNotFound
+        ScheduleBusy
         EventsLost
       WorkersMissing
         QueueNotServed
@@ -215,7 +215,7 @@ class ProtocolError(GlideMQError):
 
 
 class StateError(GlideMQError):
-    """The state of the job, flow, queue or scheduler does not allow the call. Nothing was changed."""
+    """The state of the job, flow, queue or schedule does not allow the call. Nothing was changed."""
 
 
 class JobNotFound(StateError):
@@ -357,12 +357,12 @@ class LeaseLost(StateError):
     """The attempt no longer owns its job: another worker took the job over, or it was cancelled."""
 
 
-class SchedulerNotFound(StateError):
-    """No scheduler with this name in this queue."""
+class ScheduleNotFound(StateError):
+    """No schedule with this name in this queue."""
 
 
-class SchedulerBusy(StateError):
-    """Workers kept firing or changing the scheduler. A repeat may succeed."""
+class ScheduleBusy(StateError):
+    """Workers kept firing or changing the schedule. A repeat may succeed."""
 
     retryable = True
 

@@ -17,13 +17,13 @@ from glidemq_orchestrate.cli.shell import (
     print_text,
     reports_errors,
 )
-from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
-from glidemq_orchestrate.errors import SchedulerNotFound
+from glidemq_orchestrate.clients.schedules import ScheduleEntry, Schedules
+from glidemq_orchestrate.errors import ScheduleNotFound
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
+Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
 
 
 @scheduler_app.command("list")
@@ -31,9 +31,9 @@ Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 def scheduler_list(
     queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the schedulers of a queue, including finished ones and those of Node clients."""
-    with Schedulers(queue, url, prefix=prefix) as schedulers:
-        rows = [_row(entry) for entry in schedulers.list()]
+    """List the schedules of a queue, including finished ones and those of Node clients."""
+    with Schedules(queue, url, prefix=prefix) as schedules:
+        rows = [_row(entry) for entry in schedules.list()]
     if as_json:
         print_json(rows)
         return
@@ -48,9 +48,9 @@ def scheduler_list(
 def scheduler_show(
     name: Name, queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """Show a scheduler. Exit code 1 if it does not exist."""
-    with Schedulers(queue, url, prefix=prefix) as schedulers:
-        row = _row(schedulers.get(name))
+    """Show a schedule. Exit code 1 if it does not exist."""
+    with Schedules(queue, url, prefix=prefix) as schedules:
+        row = _row(schedules.get(name))
     if as_json:
         print_json(row)
         return
@@ -63,14 +63,14 @@ def scheduler_show(
 def scheduler_remove(
     name: Name, queue: QueueOption, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """Remove a scheduler; the jobs that it added are kept. Exit code 1 if it does not exist."""
-    with Schedulers(queue, url, prefix=prefix) as schedulers:
-        if not schedulers.remove(name):
-            raise SchedulerNotFound(f"no scheduler {name} in queue {queue}")
+    """Remove a schedule; the jobs that it added are kept. Exit code 1 if it does not exist."""
+    with Schedules(queue, url, prefix=prefix) as schedules:
+        if not schedules.remove(name):
+            raise ScheduleNotFound(f"no schedule {name} in queue {queue}")
     print_text(json.dumps({"removed": name}) if as_json else f"removed {name}")
 
 
-def _row(entry: SchedulerEntry) -> dict[str, Any]:
+def _row(entry: ScheduleEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "schedule": None if entry.schedule is None else entry.schedule.to_wire(),

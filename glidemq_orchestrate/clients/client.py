@@ -10,7 +10,7 @@ from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flows import AsyncFlowProducer, FlowProducer
 from glidemq_orchestrate.clients.operations.queue_base import Compression
 from glidemq_orchestrate.clients.queue import AsyncQueue, Queue
-from glidemq_orchestrate.clients.schedulers import AsyncSchedulers, Schedulers
+from glidemq_orchestrate.clients.schedules import AsyncSchedules, Schedules
 from glidemq_orchestrate.events import EventFilter
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.queues.listing import queue_names
@@ -88,9 +88,9 @@ class Client(SyncFacade):
         )
         return self._share(reader)
 
-    def schedules(self, queue: str) -> Schedulers:
-        """The repeating jobs of a queue; see ``Schedulers``."""
-        return self._share(Schedulers(queue, self._settings, prefix=self._prefix, clock=self._clock))
+    def schedules(self, queue: str) -> Schedules:
+        """The repeating jobs of a queue; see ``Schedules``."""
+        return self._share(Schedules(queue, self._settings, prefix=self._prefix, clock=self._clock))
 
     def broadcast(self, name: str, *, max_messages: int | None = None) -> Broadcast:
         """A queue whose messages every subscription handles; see ``Broadcast``.
@@ -177,9 +177,9 @@ class AsyncClient(AsyncFacade):
         )
         return self._share(reader)
 
-    def schedules(self, queue: str) -> AsyncSchedulers:
-        """The repeating jobs of a queue; see ``AsyncSchedulers``."""
-        return self._share(AsyncSchedulers(queue, self._settings, prefix=self._prefix, clock=self._clock))
+    def schedules(self, queue: str) -> AsyncSchedules:
+        """The repeating jobs of a queue; see ``AsyncSchedules``."""
+        return self._share(AsyncSchedules(queue, self._settings, prefix=self._prefix, clock=self._clock))
 
     def broadcast(self, name: str, *, max_messages: int | None = None) -> AsyncBroadcast:
         """A queue whose messages every subscription handles; see ``AsyncBroadcast``.

@@ -1,7 +1,7 @@
 """Names with their rules, functions found by name, and texts made fit for messages and logs.
 
 Queue names, job ids and ordering keys have glide-mq's limit. It does not limit the names of jobs and
-schedulers; our limit leaves room to join several names of an orchestrator.
+schedules; our limit leaves room to join several names of an orchestrator.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ NOTE: Final = NameRule("note", is_plain=True)
 FLOW_NAME: Final = NameRule("flow name", InvalidFlow, MAX_LONG_NAME)
 NODE: Final = NameRule("node name", InvalidFlow, is_plain=True)
 LABEL: Final = NameRule("label", InvalidFlow)
-SCHEDULER: Final = NameRule("scheduler name", max_length=MAX_LONG_NAME)
+SCHEDULE: Final = NameRule("schedule name", max_length=MAX_LONG_NAME)
 SUBSCRIPTION: Final = NameRule("subscription name", max_length=MAX_NAME)
 SUBJECT: Final = NameRule("subject pattern", max_length=MAX_LONG_NAME)
 SERVICE: Final = NameRule("service of the sentinels", is_plain=True)

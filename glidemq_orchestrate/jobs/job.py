@@ -45,7 +45,7 @@ class Job:
         revoked: Whether it was revoked; an active job may still complete.
         lost_attempts: The number of attempts lost with their worker.
         parent: A job that waits for it; ``Queue.parents`` lists all.
-        scheduler: The scheduler that repeats it after its end.
+        schedule: The schedule that repeats it after its end.
         tokens: Tokens reported for the token limit.
         fallback_index: 0 for the first attempt, then one more for each, even past the end of the fallbacks.
         worker: The Python worker that runs it or ran it last; an id of ``Queue.workers``.
@@ -81,7 +81,7 @@ class Job:
     revoked: bool
     lost_attempts: int
     parent: JobRef | None
-    scheduler: str | None
+    schedule: str | None
     tokens: int
     fallback_index: int
     broken: bool = False
@@ -144,7 +144,7 @@ class Job:
             revoked=fields.get("revoked") == "1",
             lost_attempts=max(number(fields.get("stalledCount")), number(fields.get("gmo:lost"))),
             parent=_single_parent(fields),
-            scheduler=fields.get("schedulerName") or None,
+            schedule=fields.get("schedulerName") or None,
             tokens=number(fields.get("tpmTokens")),
             fallback_index=number(fields.get("fallbackIndex")),
             broken=broken,

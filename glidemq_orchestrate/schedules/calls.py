@@ -1,4 +1,4 @@
-"""Calls for schedulers: the hashes of their entries, and the functions that change them."""
+"""Calls for schedules: the hashes of their entries, and the functions that change them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def fire(  # noqa: PLR0913  the arguments of one server call
     """
     options, job = StoredSchedule(then.options), then.template.get("name")
     opts = json.dumps(then.options, separators=(",", ":"), ensure_ascii=False)
-    scheduler = name if then.number("repeatAfterComplete") else ""
+    schedule = name if then.number("repeatAfterComplete") else ""
     numbers = [options.number(option) for option in ("priority", "attempts", "ttl")]
     is_lifo = int(then.options.get("lifo") is True)
     text = f"+{then.text}" if then.is_finished else then.text
@@ -146,7 +146,7 @@ def fire(  # noqa: PLR0913  the arguments of one server call
         "gmo_fire_scheduler",
         queue.keys(LOCK, where, FINISHED),
         (now_ms, name, seen, text, job if isinstance(job, str) and job else name, opts,
-         *numbers, is_lifo, scheduler, check_ms, is_followed, *data),
+         *numbers, is_lifo, schedule, check_ms, is_followed, *data),
         list,
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def job_end(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None,
 
 
 def job_origin(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
-    """The scheduler that added a job, and when."""
+    """The schedule that added a job, and when."""
     return job_hash.get_some(queue, job_id, ("schedulerName", "timestamp"), tuple)
 
 

@@ -75,7 +75,7 @@ class Cron:
     def _search(self, at_ms: int, *, forward: bool) -> int | None:
         """The nearest match strictly after or before an instant, skipping local times that do not exist."""
         with importing():
-            from croniter import CroniterBadDateError  # noqa: PLC0415  only schedulers need the import
+            from croniter import CroniterBadDateError  # noqa: PLC0415  only schedules need the import
 
         zone = _zone(self.zone or "UTC")
         local = datetime.fromtimestamp(at_ms / 1000, zone).replace(tzinfo=None, fold=0)
@@ -95,7 +95,7 @@ class Cron:
 
 def _matches(pattern: str, start: datetime) -> croniter:
     with importing():
-        from croniter import croniter  # noqa: PLC0415  only schedulers need the import
+        from croniter import croniter  # noqa: PLC0415  only schedules need the import
 
     return croniter(
         pattern,

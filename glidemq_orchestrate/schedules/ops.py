@@ -15,14 +15,14 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     GlideMQError,
     PayloadTooLarge,
-    SchedulerBusy,
-    SchedulerNotFound,
+    ScheduleBusy,
+    ScheduleNotFound,
 )
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.foundation.names import SCHEDULER
+from glidemq_orchestrate.foundation.names import SCHEDULE
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.schedules import calls
-from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, SchedulerEntry, StoredSchedule
+from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, ScheduleEntry, StoredSchedule
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, isolated
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, is_utf8
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -42,12 +42,12 @@ _IDENTITY: Final = ("pattern", "every", "repeatAfterComplete", "tz", "startDate"
 
 def upsert(
     queue: QueueKeys, name: str, schedule: Schedule, template: JobTemplate, now_ms: int
-) -> Op[SchedulerEntry]:
-    """Write a scheduler; with an unchanged schedule it keeps its next time, or stays finished.
+) -> Op[ScheduleEntry]:
+    """Write a schedule; with an unchanged schedule it keeps its next time, or stays finished.
 
     Raises:
         ConfigurationError: The schedule has no slot, or the template does not fit it.
-        SchedulerBusy: A worker is firing; nothing was written.
+        ScheduleBusy: A worker is firing; nothing was written.
     """
     made = _new_entry(name, schedule, template)
     seen = yield from _texts(queue, name)
@@ -63,23 +63,23 @@ def upsert(
         texts = ("", "", stored.text)
     else:
         texts = ("", stored.text, "") if schedule.is_ours else (stored.text, "", "")
-    # A service that restarts changes nothing; finished schedulers stay finished.
+    # A service that restarts changes nothing; finished schedules stay finished.
     if texts != seen or stored.is_finished:
         yield from _put(queue, name, seen, texts, stored.number("nextRun") or now_ms, now_ms)
     return stored.entry(name, python_only=schedule.is_ours)
 
 
 def _new_entry(name: str, schedule: Schedule, template: JobTemplate) -> StoredSchedule:
-    """The stored form of a new scheduler, checked."""
-    SCHEDULER.check(name)
+    """The stored form of a new schedule, checked."""
+    SCHEDULE.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
         raise ConfigurationError("logical_time needs data that is an object")
     stored = StoredSchedule(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
     if stored.first_run(stored.number("startDate")) is None:
-        raise ConfigurationError(f"scheduler {name!r} would never run: it has no slot between start and end")
+        raise ConfigurationError(f"schedule {name!r} would never run: it has no slot between start and end")
     if len(stored.text.encode()) > MAX_PAYLOAD_BYTES:
-        raise PayloadTooLarge(f"scheduler {name} is larger than {MAX_PAYLOAD_BYTES:,} bytes")
+        raise PayloadTooLarge(f"schedule {name} is larger than {MAX_PAYLOAD_BYTES:,} bytes")
     return stored
 
 
@@ -89,10 +89,10 @@ def _lives(old: StoredSchedule) -> bool:
 
 
 def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
-    """Remove a scheduler; returns whether there was one. Jobs that it added remain.
+    """Remove a schedule; returns whether there was one. Jobs that it added remain.
 
     Raises:
-        SchedulerBusy: A worker is firing; nothing was removed.
+        ScheduleBusy: A worker is firing; nothing was removed.
     """
     seen = yield from _texts(queue, name)
     if not any(seen):
@@ -101,16 +101,16 @@ def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
     return True
 
 
-def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
-    """Read one scheduler."""
+def get(queue: QueueKeys, name: str) -> Op[ScheduleEntry]:
+    """Read one schedule."""
     shared, own, finished = yield from _texts(queue, name)
     if not own and not shared and not finished:
-        raise SchedulerNotFound(f"no scheduler {name} in queue {queue.queue}")
+        raise ScheduleNotFound(f"no schedule {name} in queue {queue.queue}")
     return _entry(name, own or shared or finished, python_only=bool(own))
 
 
-def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
-    """All schedulers by name; unusable ones have ``broken`` set."""
+def find_all(queue: QueueKeys) -> Op[list[ScheduleEntry]]:
+    """All schedules by name; unusable ones have ``broken`` set."""
     shared, own, finished = yield from ask_all([calls.entries(queue, where) for where in calls.ALL])
     ended = {name: text for name, text in finished.items() if name not in shared and name not in own}
     found = [
@@ -121,7 +121,7 @@ def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
     return sorted(found, key=lambda entry: entry.name)
 
 
-def _entry(name: str, text: str, *, python_only: bool) -> SchedulerEntry:
+def _entry(name: str, text: str, *, python_only: bool) -> ScheduleEntry:
     found = (StoredSchedule.parse(text) or StoredSchedule({})).entry(name, python_only=python_only)
     return replace(found, broken=StoredSchedule.flaw(name, text))
 
@@ -140,11 +140,11 @@ def _put(  # noqa: PLR0913, PLR0917  an entry
     now_ms: int,
 ) -> Op[None]:
     if (yield from ask(calls.put(queue, name, seen, texts, check_ms, now_ms))) != "put":
-        raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")
+        raise ScheduleBusy(f"schedule {name} of queue {queue.queue} is being fired or changed")
 
 
 def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
-    """Fire due schedulers and repair stuck ones. Returns when the next slot is due (ms), or -1. Idempotent.
+    """Fire due schedules and repair stuck ones. Returns when the next slot is due (ms), or -1. Idempotent.
 
     Reads only due entries, by an index. Now and then one caller walks over all entries, to find those that
     Node clients have written. An entry that cannot be fired is logged once, and does not delay others.
@@ -168,7 +168,7 @@ def _fire_due(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -
     """Fire due entries in one trip; returns when to check each again, None if it is skipped."""
 
     def what(member: str) -> str:
-        return f"scheduler {calls.place(member)[1]!r} of queue {queue.queue}"
+        return f"schedule {calls.place(member)[1]!r} of queue {queue.queue}"
 
     times: dict[str, int | None] = {}
     shots: dict[str, Shot] = {}
@@ -300,15 +300,15 @@ def _end_of_last_run(
 
 
 def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
-    """The job that a scheduler added then; '' if it was removed, None if too many newer jobs precede it."""
+    """The job that a schedule added then; '' if it was removed, None if too many newer jobs precede it."""
     newest = yield from ask(calls.newest_id(queue))
     for page in range(SEARCH_PAGES):
         top = newest - page * SEARCH_PAGE
         ids = [str(number) for number in range(top, max(top - SEARCH_PAGE, 0), -1)]
         origins = yield from ask_all([calls.job_origin(queue, job_id) for job_id in ids])
-        for job_id, (scheduler, added) in zip(ids, origins, strict=True):
+        for job_id, (schedule, added) in zip(ids, origins, strict=True):
             at = number(added, fired_ms) or fired_ms
-            if scheduler == name and at >= fired_ms:
+            if schedule == name and at >= fired_ms:
                 return job_id
             if at < fired_ms - CLOCKS_APART_MS:
                 return ""

@@ -141,10 +141,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, init=False)
 class JobTemplate:
-    """The job that a scheduler adds.
+    """The job that a schedule adds.
 
     Attributes:
-        name: The handler's name; the name of the scheduler when left out.
+        name: The handler's name; the name of the schedule when left out.
         data: JSON, at most 1 MiB encoded; an object with ``logical_time``. When left out, jobs get ``{}``.
         options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here. Each may
             also be given as a keyword: ``JobTemplate("clean", attempts=3)``.
@@ -171,21 +171,21 @@ class JobTemplate:
         """Refuse options that would be ignored."""
         check_fields(self, InvalidJob, without=("name", "data"))
         if self.options.delay or self.options.job_id is not None:
-            raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
+            raise InvalidJob("the options of a schedule's template cannot have delay or job_id")
         if self.name is not None:
             JOB_NAME.check(self.name)
 
     def to_wire(self) -> dict[str, Any]:
         """The ``template`` of glide-mq's entry."""
         options = json.loads(self.options.to_wire())
-        encode(self.data, where="data of a scheduler's template")
+        encode(self.data, where="data of a schedule's template")
         wire = {"name": self.name, "data": self.data, "opts": options or None}
         return {name: value for name, value in wire.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerEntry:
-    """A scheduler as it is stored.
+class ScheduleEntry:
+    """A schedule as it is stored.
 
     Attributes:
         name: Its name, unique in the queue.
@@ -197,7 +197,7 @@ class SchedulerEntry:
             when no run follows.
         finished: Whether its limit is reached or its end has passed. It stays for a year after it was last
             upserted (of more than 10,000 the newest), and upserting the same schedule starts nothing.
-            ``Schedulers.remove`` forgets it; a higher limit goes on, another schedule starts anew.
+            ``Schedules.remove`` forgets it; a higher limit goes on, another schedule starts anew.
         python_only: Whether only Python workers fire it.
         broken: Why no worker can fire it; empty when one can. Upserting it again repairs it.
     """
@@ -366,12 +366,12 @@ class StoredSchedule:
         if self.wire.get("logicalTime") is True and isinstance(data, dict):
             at = datetime.fromtimestamp(slot_ms / 1000, UTC)
             data = {**data, LOGICAL_TIME: at.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
-        return encode(data, where="data of a scheduler's template")
+        return encode(data, where="data of a schedule's template")
 
-    def entry(self, name: str, *, python_only: bool) -> SchedulerEntry:
+    def entry(self, name: str, *, python_only: bool) -> ScheduleEntry:
         """The entry as users see it."""
         job, data = self.template.get("name"), self.template.get("data")
-        return SchedulerEntry(
+        return ScheduleEntry(
             name=name,
             schedule=self._schedule(),
             job=job if isinstance(job, str) and job else name,

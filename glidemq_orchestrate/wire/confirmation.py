@@ -19,7 +19,7 @@ from glidemq_orchestrate.errors import (
     JobSkipped,
     JobStateConflict,
     NotConfirmed,
-    SchedulerNotFound,
+    ScheduleNotFound,
 )
 from glidemq_orchestrate.wire import replies
 from glidemq_orchestrate.wire.call import (
@@ -98,7 +98,7 @@ def mark_queue(queue: QueueKeys) -> Call[str]:
 T = TypeVar("T")
 
 # The errors of a call that was already carried out.
-_ANSWERS: Final = (InvalidJob, JobNotFound, JobSkipped, JobStateConflict, SchedulerNotFound)
+_ANSWERS: Final = (InvalidJob, JobNotFound, JobSkipped, JobStateConflict, ScheduleNotFound)
 
 
 def unconfirmed(op: Op[T]) -> Op[T]:

@@ -58,7 +58,7 @@ events | stream | the last events | queue 1200 | trimmed to about 1,000
 metrics:completed | hash | ends and durations by minute | queue 2900 | the first end of a later minute, and
     cleanup: after a day
 metrics:failed | hash | the same for failures | queue 2900 | the same
-schedulers | hash | repeating jobs | user | their end or limit, Schedulers.remove
+schedulers | hash | repeating jobs | user | their end or limit, Schedules.remove
 schedulers:lock:<name> | string | the client that fires them | timed | after 5 s
 suspended:lock:<name> | string | a Node client checks timeouts | timed | after 5 s
 w:<worker> | string | the registration of a worker | timed | a lease after its last heartbeat
@@ -66,11 +66,11 @@ usage:<minute> | hash | usage by minute | timed | after 30 days
 <prefix>:usage:queues | set | queues that have usage | user | obliterate
 # The queue (ours)
 gmo:schedulers | hash | repeating jobs that only Python workers fire | user | their end or limit,
-    Schedulers.remove
-gmo:schedulers:due | sorted set | when to check each scheduler | user | with its scheduler; if a Node client
+    Schedules.remove
+gmo:schedulers:due | sorted set | when to check each schedule | user | with its schedule; if a Node client
     removes it: the next walk over all of them
-gmo:schedulers:last | hash | the last job of each scheduler | user | with its scheduler
-gmo:schedulers:finished | hash | schedulers that have finished | user | Schedulers.remove; upsert with another
+gmo:schedulers:last | hash | the last job of each schedule | user | with its schedule
+gmo:schedulers:finished | hash | schedules that have finished | user | Schedules.remove; upsert with another
     schedule; the next one that finishes: after a year, and beyond 10,000
 gmo:schedulers:finished:at | sorted set | when they were written | user | the same
 gmo:priorities | sorted set | when the first job of each priority is due | work | the call that finds it due

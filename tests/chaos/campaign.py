@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue, Schedulers
+from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue, Schedules
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
@@ -52,7 +52,7 @@ def outcome_of(
         has_ended = played.settle(lambda: has_settled(played), size.settle)
         took = time.monotonic() - begun
         progress("checking")
-        with Schedulers(played.world.queues[0], played.world.url) as schedulers:
+        with Schedules(played.world.queues[0], played.world.url) as schedulers:
             again(partial(schedulers.remove, "tick"))
         has_ended = has_ended and played.settle(lambda: has_settled(played), size.settle)
         violations = list(played.surprises)

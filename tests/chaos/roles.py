@@ -29,7 +29,7 @@ from glidemq_orchestrate import (
     Owner,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
     Worker,
 )
 from glidemq_orchestrate.errors import (
@@ -190,7 +190,7 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
     with FlowProducer(world.url_for(number)) as flows, contextlib.ExitStack() as stack:
         queues = {name: stack.enter_context(Queue(name, world.url_for(number))) for name in world.plan.queues}
         if number == 0:
-            schedulers = stack.enter_context(Schedulers(world.queues[0], world.url))
+            schedulers = stack.enter_context(Schedules(world.queues[0], world.url))
             every = Schedule(every=TICK, logical_time=True)
             again(partial(schedulers.upsert, "tick", every, JobTemplate("tick")))
         for index, flow in _share(world, number):

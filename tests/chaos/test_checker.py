@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate import Schedulers
+from glidemq_orchestrate import Schedules
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry
 from tests.chaos.book import NS_IN_MS, Book
@@ -34,7 +34,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     with Round(322, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
         assert done.settle(lambda: has_settled(done), 120)
-        with Schedulers(done.world.queues[0], done.world.url) as schedulers:
+        with Schedules(done.world.queues[0], done.world.url) as schedulers:
             schedulers.remove("tick")
         assert done.settle(lambda: has_settled(done), 120)
         done.entries += done.reader.new()

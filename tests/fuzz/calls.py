@@ -129,7 +129,7 @@ class Clients:
     def __init__(self, url: str, stack: ExitStack) -> None:
         self.queue = stack.enter_context(gmo.Queue("etl", url))
         self.flows = stack.enter_context(gmo.FlowProducer(url))
-        self.schedulers = stack.enter_context(gmo.Schedulers("etl", url))
+        self.schedulers = stack.enter_context(gmo.Schedules("etl", url))
         self.news = stack.enter_context(gmo.Broadcast("news", url))
         self.events = stack.enter_context(gmo.EventReader("etl", url, position="0-0"))
         self.client = stack.enter_context(gmo.Client(url))

@@ -210,7 +210,7 @@ MADE: Final[dict[str, Made]] = {
     "AsyncQueue": Made(gmo.AsyncQueue, {"name": "etl", **CLIENT, "compression": "none"}),
     "Client": Made(gmo.Client, CLIENT),
     "FlowProducer": Made(gmo.FlowProducer, CLIENT),
-    "Schedulers": Made(gmo.Schedulers, {"queue": "etl", **CLIENT}),
+    "Schedules": Made(gmo.Schedules, {"queue": "etl", **CLIENT}),
     "Broadcast": Made(gmo.Broadcast, {"name": "etl", "max_messages": 5, **CLIENT}),
     "EventReader": Made(
         gmo.EventReader,

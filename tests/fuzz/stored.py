@@ -22,7 +22,7 @@ from glidemq_orchestrate import (
     JobState,
     Ordering,
     Queue,
-    Schedulers,
+    Schedules,
     Worker,
 )
 from glidemq_orchestrate.attempts import supervision as supervise
@@ -154,7 +154,7 @@ class Setting:
     good: Queue
     bad: Queue
     flows: FlowProducer
-    schedulers: Schedulers
+    schedulers: Schedules
     driver: SyncDriver
     heard: Listener
 
@@ -300,7 +300,7 @@ def opened() -> Iterator[Target]:
         good, bad = (stack.enter_context(Queue(name, here.url)) for name in ("good", "bad"))
         good.set_dead_letter_queue("dead")
         flows = stack.enter_context(FlowProducer(here.url))
-        schedulers = stack.enter_context(Schedulers("good", here.url))
+        schedulers = stack.enter_context(Schedules("good", here.url))
         worker = Worker(
             here.url, queues=["good", "bad"], handlers=handlers, lock_duration=SECOND, max_stalled=0
         )

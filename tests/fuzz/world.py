@@ -22,7 +22,7 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
     Suspend,
     Worker,
 )
@@ -118,7 +118,7 @@ def _populate(url: str) -> None:
         FlowNode("a", queue="idle", job="work", data=DATA),
         FlowNode("b", queue="idle", job="work", after=["a"]),
     ]
-    with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedulers("etl", url) as schedulers:
+    with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedules("etl", url) as schedulers:
         queue.set_dead_letter_queue("dead")
         running = RunningWorker(Worker(url, queues=["etl"], handlers=handlers))
         running.start()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobTemplate, Schedule, Schedulers
+from glidemq_orchestrate import JobTemplate, Schedule, Schedules
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -23,8 +23,8 @@ HASH, LOCK = "glide:{q}:schedulers", "glide:{q}:schedulers:lock:__tick__"
 
 
 @pytest.fixture
-def schedulers(node: Node, url: str) -> Iterator[Schedulers]:
-    with Schedulers("q", url) as made:
+def schedulers(node: Node, url: str) -> Iterator[Schedules]:
+    with Schedules("q", url) as made:
         yield made
 
 
@@ -34,7 +34,7 @@ def entry(node: Node, name: str = "s") -> dict[str, Any]:
 
 
 def test_fact_34_every_slot_fires_once_whichever_worker_fires_it(
-    node: Node, schedulers: Schedulers, run_worker: RunWorker, eventually: Eventually
+    node: Node, schedulers: Schedules, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     ran: list[str] = []
     schedulers.upsert("s", Schedule(every=timedelta(milliseconds=150), limit=8), JobTemplate("work"))
@@ -53,7 +53,7 @@ def test_fact_34_every_slot_fires_once_whichever_worker_fires_it(
 
 
 def test_fact_35_an_equal_schedule_of_ours_keeps_what_node_has_counted(
-    node: Node, schedulers: Schedulers
+    node: Node, schedulers: Schedules
 ) -> None:
     stored = {"every": 60_000, "iterationCount": 3, "lastRun": 5, "nextRun": node.now() + 30_000}
     node.client.hset(HASH, "s", json.dumps(stored))
@@ -66,7 +66,7 @@ def test_fact_35_an_equal_schedule_of_ours_keeps_what_node_has_counted(
 
 
 def test_fact_37_while_another_client_holds_the_lock_no_worker_fires(
-    node: Node, schedulers: Schedulers, run_worker: RunWorker, eventually: Eventually
+    node: Node, schedulers: Schedules, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     schedulers.upsert("s", Schedule(every=timedelta(milliseconds=50), limit=1), JobTemplate("work"))
     assert node.fcall("glidemq_tryLock", [LOCK], "theirs", 60_000) == 1

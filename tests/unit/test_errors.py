@@ -109,7 +109,7 @@ def test_what_may_succeed_later_is_marked_retryable() -> None:
         "QueueNotServed",
         "HandlerNotFound",
         "WaitTimeout",
-        "SchedulerBusy",
+        "ScheduleBusy",
     }
 
 

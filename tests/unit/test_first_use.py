@@ -58,7 +58,7 @@ ways = {
     "async client": lambda: asyncio.run(g.AsyncQueue("etl", url).counts()),
     "worker": lambda: g.Worker(url, queues=["etl"]),
     "graph": lambda: spec.to_graph(),
-    "schedule": lambda: g.Schedulers("etl", url).upsert("x", g.Schedule(cron="0 2 * * *"), job),
+    "schedule": lambda: g.Schedules("etl", url).upsert("x", g.Schedule(cron="0 2 * * *"), job),
     "file": lambda: g.FlowSpec.from_file(sys.argv[2]),
 }
 

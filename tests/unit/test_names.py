@@ -79,7 +79,7 @@ PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
     "job name": (add, 1024),
     "job name of many": (add_many, 1024),
     "job name of a template": (JobTemplate, 1024),
-    "scheduler name": (schedule, 1024),
+    "schedule name": (schedule, 1024),
     "subscription name": (lambda name: BroadcastWorker("q", print, URL, subscription=name), 256),
     "subject pattern": (
         lambda name: BroadcastWorker("q", print, URL, subscription="s", subjects=[name]),

@@ -69,7 +69,7 @@ class AdminOperations(QueueOperationsBase):
         return (yield from cleaning.drain(self._keys, delayed=delayed, now_ms=self._clock.now_ms()))
 
     def obliterate(self, *, force: bool = False) -> Op[None]:
-        """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedulers.
+        """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedules.
 
         Stop its workers first: they recreate the keys they need. Repeatable.
 

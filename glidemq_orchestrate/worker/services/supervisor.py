@@ -24,7 +24,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.attempt import OURS
 from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
-from glidemq_orchestrate.schedules import ops as schedulers
+from glidemq_orchestrate.schedules import ops as schedules
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
@@ -183,7 +183,7 @@ class QueueChores:
 
     async def fire(self, feed: Feed) -> float | None:
         """Add the jobs of due schedules."""
-        due_ms = await self.run(schedulers.tick(self.keys, self.clock))
+        due_ms = await self.run(schedules.tick(self.keys, self.clock))
         feed.schedules_due_ms = due_ms if due_ms >= 0 else NEVER
         return seconds_until(due_ms, self.clock)
 

@@ -15,7 +15,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Schedule, Schedulers
+from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Schedule, Schedules
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError
 
@@ -178,7 +178,7 @@ def test_names_and_reasons_from_outside_are_printed_harmless(
             HOSTILE, [FlowNode("n\x9b", queue="etl", job=HOSTILE, data=HOSTILE)], labels={"k": HOSTILE}
         )
         flows.submit(spec, flow_id="f2", require_workers=False).cancel(HOSTILE)
-    with Schedulers("etl", world) as schedulers:
+    with Schedules("etl", world) as schedulers:
         schedulers.upsert(HOSTILE, Schedule(every=timedelta(hours=1)))
     fields = {"id": "odd", "name": HOSTILE, "state": "failed", "data": "null", "opts": "{}", "timestamp": "1"}
     redis_client.hset("glide:{etl}:job:odd", mapping=fields | {"failedReason": HOSTILE})

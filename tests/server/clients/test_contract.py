@@ -19,7 +19,7 @@ from glidemq_orchestrate import (
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
-    AsyncSchedulers,
+    AsyncSchedules,
     Broadcast,
     Client,
     EventReader,
@@ -31,7 +31,7 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
     Queue,
-    Schedulers,
+    Schedules,
 )
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -60,7 +60,7 @@ PAIRS = [
     (Client, AsyncClient),
     (Flow, AsyncFlow),
     (EventReader, AsyncEventReader),
-    (Schedulers, AsyncSchedulers),
+    (Schedules, AsyncSchedules),
     (Broadcast, AsyncBroadcast),
 ]
 

@@ -14,14 +14,14 @@ from glidemq_orchestrate import (
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
-    AsyncSchedulers,
+    AsyncSchedules,
     Broadcast,
     Client,
     EventReader,
     Flow,
     FlowProducer,
     Queue,
-    Schedulers,
+    Schedules,
 )
 
 PAIRS = [
@@ -30,7 +30,7 @@ PAIRS = [
     (Client, AsyncClient),
     (Flow, AsyncFlow),
     (EventReader, AsyncEventReader),
-    (Schedulers, AsyncSchedulers),
+    (Schedules, AsyncSchedules),
     (Broadcast, AsyncBroadcast),
 ]
 METHODS = [

@@ -26,10 +26,10 @@ from glidemq_orchestrate import (
     Queue,
     RateLimit,
     Schedule,
-    Schedulers,
+    Schedules,
 )
 from glidemq_orchestrate.clients.library import Libraries
-from glidemq_orchestrate.clients.schedulers import JobTemplate
+from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
@@ -103,7 +103,7 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
             rate_limit=RateLimit(1000, SECOND),
             lock_duration=SECOND,
         )
-        with Schedulers("etl", url) as schedulers:
+        with Schedules("etl", url) as schedulers:
             schedulers.upsert("often", Schedule(every=SECOND, limit=2), JobTemplate("work"))
             assert schedulers.list()
             eventually(lambda: queue.counts()[JobState.COMPLETED] >= 22, timeout=20)

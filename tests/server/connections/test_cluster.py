@@ -29,11 +29,11 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
 )
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate.clients.library import Libraries
-from glidemq_orchestrate.clients.schedulers import JobTemplate
+from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowFailed,
@@ -181,7 +181,7 @@ def test_events_schedulers_scans_and_removal_stay_with_the_queue(url: str, name:
             page = queue.scan_jobs(cursor=page.cursor)
             found |= {job.id for job in page.jobs}
         assert found == ids
-        with Schedulers(name, url) as schedulers:
+        with Schedules(name, url) as schedulers:
             schedulers.upsert("hourly", Schedule(every=HOUR), JobTemplate("work"))
             assert [entry.name for entry in schedulers.list()] == ["hourly"]
         queue.obliterate()

@@ -21,9 +21,9 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
 )
-from glidemq_orchestrate.clients.schedulers import JobTemplate
+from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, NotConfirmed, WaitTimeout
 from glidemq_orchestrate.server.findings import confirm_rule, rule
 from tests.conftest import Eventually, RunWorker
@@ -109,7 +109,7 @@ def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionS
 
 
 def test_schedulers_and_broadcasts_wait_too(never: ConnectionSettings) -> None:
-    with Schedulers("etl", never) as schedulers, Broadcast("news", never) as news:
+    with Schedules("etl", never) as schedulers, Broadcast("news", never) as news:
         with pytest.raises(NotConfirmed):
             schedulers.upsert("hourly", Schedule(every=HOUR), JobTemplate("work"))
         assert [entry.name for entry in schedulers.list()] == ["hourly"]

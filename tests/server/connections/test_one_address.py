@@ -16,7 +16,7 @@ import pytest
 
 from glidemq_orchestrate import (
     AsyncBroadcast,
-    AsyncSchedulers,
+    AsyncSchedules,
     Broadcast,
     ConnectionSettings,
     FlowNode,
@@ -27,9 +27,9 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
 )
-from glidemq_orchestrate.clients.schedulers import JobTemplate
+from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import OutcomeUnknown, ServerBusy
 from tests.chaos.proxy import Proxy
 from tests.conftest import Eventually, RunWorker
@@ -108,7 +108,7 @@ def clients(request: pytest.FixtureRequest, front: Front) -> Iterator[Clients]:
 def test_every_call_of_an_open_client_goes_on_with_the_new_primary(clients: Clients, front: Front) -> None:
     is_sync, url = clients.kind == "sync", front.url
     queue, flows = clients.queue(), clients.flows()
-    schedulers: Any = clients.keep((Schedulers if is_sync else AsyncSchedulers)("etl", url))
+    schedulers: Any = clients.keep((Schedules if is_sync else AsyncSchedules)("etl", url))
     news: Any = clients.keep((Broadcast if is_sync else AsyncBroadcast)("news", url))
     do = clients.do
     flow = do(flows.submit(SPEC, flow_id="first"))

@@ -25,10 +25,10 @@ from glidemq_orchestrate import (
     Ordering,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
 )
 from glidemq_orchestrate.clients.library import Libraries
-from glidemq_orchestrate.clients.schedulers import JobTemplate
+from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.server.findings import COMMANDS, TO_OBSERVE, WITHOUT, patterns, role_rule
 from tests.conftest import Eventually, RunWorker
@@ -87,7 +87,7 @@ def test_a_producer_and_a_worker_need_no_more(
 ) -> None:
     url, odd = roles.url_of("producer"), QUEUES[1]
     run_worker(["etl", odd], {"work": work, "bad": work}, url=roles.url, lock_duration=SECOND, concurrency=4)
-    with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedulers("etl", url) as schedulers:
+    with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedules("etl", url) as schedulers:
         assert queue.add_and_wait("work", 1, timeout=LONG) == 1
         queue.add_many([NewJob("work", n) for n in range(20)])
         queue.add("work", options=JobOptions(priority=1, delay=SECOND, attempts=2))
@@ -132,7 +132,7 @@ def test_an_observer_watches_a_flow_that_is_late(roles: Guarded) -> None:
 
 def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: RunWorker) -> None:
     url = roles.url_of("producer")
-    with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedulers("etl", url) as schedulers:
+    with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedules("etl", url) as schedulers:
         running = run_worker(["etl"], {"work": work}, url=roles.url)
         flows.submit(FlowSpec("n", [FlowNode("a", queue="etl", job="work")]), flow_id="f").result(
             timeout=LONG
@@ -146,7 +146,7 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
     with (
         Queue("etl", url) as queue,
         FlowProducer(url) as flows,
-        Schedulers("etl", url) as schedulers,
+        Schedules("etl", url) as schedulers,
         EventReader("etl", url, position="0-0") as events,
         Client(url) as queues,
     ):

@@ -27,10 +27,10 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
     Schedule,
-    Schedulers,
+    Schedules,
     Worker,
 )
-from glidemq_orchestrate.clients.schedulers import JobTemplate
+from glidemq_orchestrate.clients.schedules import JobTemplate
 from glidemq_orchestrate.errors import GlideMQError, JobFailed
 from tests.server import process_handlers
 
@@ -80,7 +80,7 @@ def build(url: str) -> None:
     worker = Worker(url, queues=["etl"], concurrency=4)
     worker.handler("work")(lambda ctx: ctx.data)
     worker.handler("refuse", process=True)(process_handlers.refuse_with_data)
-    with FlowProducer(url) as flows, Queue("etl", url) as queue, Schedulers("etl", url) as schedulers:
+    with FlowProducer(url) as flows, Queue("etl", url) as queue, Schedules("etl", url) as schedulers:
         with worker.running():
             nodes = [
                 FlowNode("a", queue="etl", job="work", data=1),
@@ -104,7 +104,7 @@ class Reader:
 
     def __init__(self, url: str) -> None:
         self.flows, self.queue, self.queues = FlowProducer(url), Queue("etl", url), Client(url)
-        self.schedulers, self.url = Schedulers("etl", url), url
+        self.schedulers, self.url = Schedules("etl", url), url
 
     def read_all(self) -> None:
         """Anything but an error of ours ends the program."""

@@ -24,7 +24,7 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
     Queue,
-    Schedulers,
+    Schedules,
 )
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.supervision import Supervision
@@ -280,7 +280,7 @@ def test_events_and_descriptions(raw: Any, queue: Queue, url: str) -> None:
 def test_schedulers(  # noqa: PLR0917  fixtures
     raw: Any, queue: Queue, url: str, hand: Hand, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    schedulers = Schedulers("etl", url)
+    schedulers = Schedules("etl", url)
     running = run_worker(["etl"], {"good": lambda ctx: None, "work": lambda ctx: None})
 
     @FUZZ

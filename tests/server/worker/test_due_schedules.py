@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobOptions, JobState, JobTemplate, NewJob, Queue, Schedule, Schedulers
+from glidemq_orchestrate import JobOptions, JobState, JobTemplate, NewJob, Queue, Schedule, Schedules
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -39,7 +39,7 @@ def test_runs_are_not_late(  # noqa: PLR0917  fixtures
     queue.add("other", {})
     eventually(lambda: queue.counts()[JobState.COMPLETED] > 0)  # it has looked at the schedules
     queue.add_many([NewJob("other", {})] * backlog)
-    with Schedulers("etl", url) as schedulers:
+    with Schedules("etl", url) as schedulers:
         began = time.monotonic()
         schedulers.upsert("beat", schedule, JobTemplate(options=JobOptions(priority=1)))
         eventually(lambda: len(ran) == 4)
@@ -58,7 +58,7 @@ def test_a_write_and_a_run_cost_the_same_beside_a_thousand_others(
     for _ in range(2):
         run_worker(["etl"], {"beat": lambda ctx: ran.append(1)})
     eventually(lambda: redis_client.zcard("glide:{etl}:gmo:schedulers:due") == 1_000)
-    with Schedulers("etl", url) as schedulers:
+    with Schedules("etl", url) as schedulers:
         schedulers.upsert("beat", Schedule(every=20 * MS, overlap=False))
         eventually(lambda: ran)
         sent, begun = redis_client.info("stats")["total_net_output_bytes"], len(ran)

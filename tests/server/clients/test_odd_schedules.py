@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
+from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedules
 from glidemq_orchestrate.schedules import ops
 from glidemq_orchestrate.wire.call import _report_once
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -69,15 +69,15 @@ def raw(url: str, queue: Queue) -> Iterator[Any]:
 
 
 @pytest.fixture
-def schedulers(url: str) -> Iterator[Schedulers]:
-    with Schedulers("etl", url) as made:
+def schedulers(url: str) -> Iterator[Schedules]:
+    with Schedules("etl", url) as made:
         yield made
 
 
 @pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(  # noqa: PLR0917  fixtures
-    raw: Any, schedulers: Schedulers, hand: Hand, caplog: pytest.LogCaptureFixture, case: str, where: bytes
+    raw: Any, schedulers: Schedules, hand: Hand, caplog: pytest.LogCaptureFixture, case: str, where: bytes
 ) -> None:
     name, text = BROKEN[case]
     raw.hset(P + where, name, text)
@@ -102,7 +102,7 @@ def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(  # no
 @pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
 @pytest.mark.parametrize("case", ODD)
 def test_odd_numbers_in_an_entry_do_not_stop_others_from_firing(
-    raw: Any, schedulers: Schedulers, hand: Hand, case: str, where: bytes
+    raw: Any, schedulers: Schedules, hand: Hand, case: str, where: bytes
 ) -> None:
     raw.hset(P + where, "a", json.dumps(ODD[case]))
     raw.hset(P + b"schedulers", "good", json.dumps(DUE))
@@ -115,7 +115,7 @@ def test_odd_numbers_in_an_entry_do_not_stop_others_from_firing(
 
 
 def test_a_worker_fires_what_it_can_beside_every_odd_entry(
-    raw: Any, schedulers: Schedulers, run_worker: RunWorker, eventually: Eventually, queue: Queue
+    raw: Any, schedulers: Schedules, run_worker: RunWorker, eventually: Eventually, queue: Queue
 ) -> None:
     for number, (name, text) in enumerate(BROKEN.values()):
         raw.hset(P + b"schedulers", name + b"%d" % number, text)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import AsyncSchedulers, JobOptions, JobTemplate, Schedule, Schedulers
+from glidemq_orchestrate import AsyncSchedules, JobOptions, JobTemplate, Schedule, Schedules
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, SchedulerBusy, SchedulerNotFound
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ScheduleBusy, ScheduleNotFound
 from glidemq_orchestrate.schedules import ops
 from glidemq_orchestrate.schedules.schedule import CatchUp
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -44,7 +44,7 @@ class At:
 class Stage:
     def __init__(self, url: str, client: Any, hand: Hand) -> None:
         self.clock, self.client, self.hand = At(), client, hand
-        self.schedulers = Schedulers("etl", url, clock=self.clock)
+        self.schedulers = Schedules("etl", url, clock=self.clock)
 
     def tick(self, now: int | None = None) -> int:
         self.clock.now = now or self.clock.now
@@ -201,19 +201,19 @@ class TestUpsert:
 
     def test_it_waits_for_the_lock_and_gives_up(self, stage: Stage, monkeypatch: Any) -> None:
         stage.client.set(LOCK, "node", px=60_000)
-        monkeypatch.setattr("glidemq_orchestrate.clients.schedulers.TRIES", 2)
-        with pytest.raises(SchedulerBusy):
+        monkeypatch.setattr("glidemq_orchestrate.clients.schedules.TRIES", 2)
+        with pytest.raises(ScheduleBusy):
             stage.schedulers.upsert("s", Schedule(every=SECOND))
         assert not stage.client.exists(NODE)
         stage.client.delete(LOCK)
         stage.schedulers.upsert("s", Schedule(every=SECOND))
         stage.client.set(LOCK, "node", px=60_000)
-        with pytest.raises(SchedulerBusy):
+        with pytest.raises(ScheduleBusy):
             stage.schedulers.remove("s")
         assert stage.client.hexists(NODE, "s")
 
     def test_both_facades_do_the_same(self, clients: Clients) -> None:
-        kind = Schedulers if clients.runner is None else AsyncSchedulers
+        kind = Schedules if clients.runner is None else AsyncSchedules
         made: Any = clients.keep(kind("etl", clients.url, clock=At()))
         entry = clients.do(made.upsert("s", Schedule(every=SECOND)))
         assert entry.next_run == datetime.fromtimestamp(1001, UTC)
@@ -221,7 +221,7 @@ class TestUpsert:
         assert clients.do(made.list()) == [entry]
         assert clients.do(made.remove("s")) is True
         assert clients.do(made.remove("s")) is False
-        with pytest.raises(SchedulerNotFound):
+        with pytest.raises(ScheduleNotFound):
             clients.do(made.get("s"))
 
     @pytest.mark.parametrize(

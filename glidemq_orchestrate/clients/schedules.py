@@ -1,4 +1,4 @@
-"""Schedulers and AsyncSchedulers: the repeating jobs of one queue."""
+"""Schedules and AsyncSchedules: the repeating jobs of one queue."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any, Concatenate, Final
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.outage import sleep
 from glidemq_orchestrate.clients.twins import Awaiting, Blocking, O, P, T, awaited, blocking
-from glidemq_orchestrate.errors import SchedulerBusy
+from glidemq_orchestrate.errors import ScheduleBusy
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.schedules import ops
-from glidemq_orchestrate.schedules.schedule import CatchUp, JobTemplate, Schedule, SchedulerEntry
+from glidemq_orchestrate.schedules.schedule import CatchUp, JobTemplate, Schedule, ScheduleEntry
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
-__all__ = ["AsyncSchedulers", "CatchUp", "JobTemplate", "Schedule", "SchedulerEntry", "Schedulers"]
+__all__ = ["AsyncSchedules", "CatchUp", "JobTemplate", "Schedule", "ScheduleEntry", "Schedules"]
 
 PLAIN: Final = JobTemplate()
 TRIES: Final = 400
 PAUSE_SECONDS: Final = 0.025
 
 
-class SchedulerOperations:
-    """What can be done with the schedulers of a queue, each written once for both clients."""
+class ScheduleOperations:
+    """What can be done with the schedules of a queue, each written once for both clients."""
 
     def __init__(self, keys: QueueKeys, clock: Clock) -> None:
         self._keys, self._clock = keys, clock
 
-    def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> Op[SchedulerEntry]:
-        """Write a scheduler and return it as stored. Safe to repeat.
+    def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> Op[ScheduleEntry]:
+        """Write a schedule and return it as stored. Safe to repeat.
 
         With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
         otherwise both start again. Limit and template are always replaced. One that has reached its limit or
@@ -43,28 +43,28 @@ class SchedulerOperations:
         Raises:
             ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
                 between its start and end; nothing was written.
-            SchedulerBusy: A worker held the lock for ten seconds; nothing was written.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
         """
         return (yield from ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
 
     def remove(self, name: str) -> Op[bool]:
-        """Remove a scheduler; False if there was none. Jobs that it added remain. Safe to repeat.
+        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
 
         Raises:
-            SchedulerBusy: A worker held the lock for ten seconds; nothing was removed.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
         """
         return (yield from ops.remove(self._keys, name, self._clock.now_ms()))
 
-    def get(self, name: str) -> Op[SchedulerEntry]:
-        """Read one scheduler.
+    def get(self, name: str) -> Op[ScheduleEntry]:
+        """Read one schedule.
 
         Raises:
-            SchedulerNotFound: There is none of this name.
+            ScheduleNotFound: There is none of this name.
         """
         return ops.get(self._keys, name)
 
-    def list(self) -> Op[list[SchedulerEntry]]:
-        """All schedulers of the queue by name, including those written by Node and finished ones."""
+    def list(self) -> Op[list[ScheduleEntry]]:
+        """All schedules of the queue by name, including those written by Node and finished ones."""
         return ops.find_all(self._keys)
 
 
@@ -79,7 +79,7 @@ def blocking_patiently(
         for left in range(TRIES, 0, -1):
             try:
                 return once(self, *args, **kwargs)
-            except SchedulerBusy:
+            except ScheduleBusy:
                 if left == 1:
                     raise
                 time.sleep(PAUSE_SECONDS)
@@ -99,7 +99,7 @@ def awaited_patiently(
         for left in range(TRIES, 0, -1):
             try:
                 return await once(self, *args, **kwargs)
-            except SchedulerBusy:
+            except ScheduleBusy:
                 if left == 1:
                     raise
                 await sleep(PAUSE_SECONDS)
@@ -108,8 +108,8 @@ def awaited_patiently(
     return call
 
 
-class Schedulers(SyncFacade):
-    """The schedulers of one queue. Workers fire them; without a live worker nothing runs.
+class Schedules(SyncFacade):
+    """The schedules of one queue. Workers fire them; without a live worker nothing runs.
 
     Args:
         queue: The queue.
@@ -123,16 +123,16 @@ class Schedulers(SyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
-        self._operations = SchedulerOperations(self._keys, self._clock)
+        self._operations = ScheduleOperations(self._keys, self._clock)
 
-    upsert = blocking_patiently(SchedulerOperations.upsert)
-    remove = blocking_patiently(SchedulerOperations.remove)
-    get = blocking(SchedulerOperations.get)
-    list = blocking(SchedulerOperations.list)
+    upsert = blocking_patiently(ScheduleOperations.upsert)
+    remove = blocking_patiently(ScheduleOperations.remove)
+    get = blocking(ScheduleOperations.get)
+    list = blocking(ScheduleOperations.list)
 
 
-class AsyncSchedulers(AsyncFacade):
-    """The schedulers of one queue, with awaitable calls.
+class AsyncSchedules(AsyncFacade):
+    """The schedules of one queue, with awaitable calls.
 
     Workers fire them; without a live worker nothing runs.
 
@@ -148,9 +148,9 @@ class AsyncSchedulers(AsyncFacade):
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
-        self._operations = SchedulerOperations(self._keys, self._clock)
+        self._operations = ScheduleOperations(self._keys, self._clock)
 
-    upsert = awaited_patiently(SchedulerOperations.upsert)
-    remove = awaited_patiently(SchedulerOperations.remove)
-    get = awaited(SchedulerOperations.get)
-    list = awaited(SchedulerOperations.list)
+    upsert = awaited_patiently(ScheduleOperations.upsert)
+    remove = awaited_patiently(ScheduleOperations.remove)
+    get = awaited(ScheduleOperations.get)
+    list = awaited(ScheduleOperations.list)
