@@ -5,11 +5,11 @@ from __future__ import annotations
 from dagster_shared.libraries import DagsterLibraryRegistry
 
 from dagster_glidemq.assets import glidemq_flow_assets
-from dagster_glidemq.checks import GlideMQCheck
+from dagster_glidemq.checks import GlideMQCheck, build_glidemq_workers_check
 from dagster_glidemq.components import GlideMQFlowComponent
 from dagster_glidemq.executor import glidemq_executor
-from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
 from dagster_glidemq.launcher import GlideMQRunLauncher
+from dagster_glidemq.lineage import flow_id_for, is_retry, root_run_id
 from dagster_glidemq.pipes import PipesGlideMQClient
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.sensors import (
@@ -18,9 +18,9 @@ from dagster_glidemq.sensors import (
     build_glidemq_flow_sensor,
     build_glidemq_queue_depth_sensor,
 )
-from dagster_glidemq.version import __version__
-from dagster_glidemq.workers_check import build_glidemq_workers_check
 from glidemq_orchestrate.runs import Changes
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Changes",

@@ -1,18 +1,23 @@
-"""Which events of a step count: an attempt that was given up may still write some. Pure.
+"""Which attempts of a step count: one that was given up may still write events.
 
 The worker of a step may only seem to be lost: its machine was paused, or cut off. The executor then ends the
-attempt in the log, and may begin another, while the process of the first still runs and writes. An event
-names the process that wrote it, so what a given-up one writes is told apart.
+attempt in the log and may begin another, while the process of the first still runs and writes. An event names
+the process that wrote it, so those of a given-up attempt can be ignored.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+import dagster as dg
 from dagster import DagsterEvent, DagsterEventType, EventLogEntry
+
+from dagster_glidemq.step_job import StepJob
 
 STARTS: Final = frozenset({DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED})
 GIVEN_UP: Final = frozenset({DagsterEventType.STEP_FAILURE, DagsterEventType.STEP_UP_FOR_RETRY})
@@ -79,3 +84,74 @@ class Attempts:
         """Whether this is the attempt to begin, and has not begun."""
         step = self._steps[step_key]
         return not step.is_over and not step.has_begun and step.attempt == attempt
+
+
+logger = logging.getLogger("dagster_glidemq.warm")
+
+LOOK_SECONDS: Final = 1.0
+_FENCED: Final = ENDS | {DagsterEventType.STEP_OUTPUT}
+
+
+class StepAttempt:
+    """An attempt of a step.
+
+    Args:
+        instance: Where its events go.
+        job: Its job.
+
+    Attributes:
+        number: 0 for the first one.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, job: StepJob) -> None:
+        self._instance, self._run_id, self._key = instance, job.run_id, job.step_key
+        self.number = job.unpacked_state().get_retry_state().get_attempt_count(job.step_key)
+
+    def may_begin(self) -> bool:
+        """Whether it has not begun, and was not given up. Of the first one Dagster itself looks.
+
+        Dagster counts the events of all attempts, also those of one that was given up and writes on.
+        """
+        if self.number == 0 or self._attempts().may_begin(self._key, self.number):
+            return True
+        logger.warning("attempt %s of step %s has begun, or was given up", self.number + 1, self._key)
+        return False
+
+    def fence(self) -> None:
+        """Let this process write no output or end of the attempt after it was given up.
+
+        A step may have thousands of outputs, so before these it looks once a second.
+        """
+        store, before, looked = self._instance.handle_new_event, self._given_up(), 0.0
+
+        def is_given_up(kind: DagsterEventType) -> bool:
+            nonlocal looked
+            now = time.monotonic()
+            if kind not in ENDS and now - looked < LOOK_SECONDS:
+                return False
+            looked = now
+            return self._given_up() != before and self._has_ended()
+
+        def handle(event: Any, **options: Any) -> Any:
+            found = event.dagster_event
+            is_own = found is not None and found.step_key == self._key and found.event_type in _FENCED
+            if is_own and is_given_up(found.event_type):
+                logger.warning("%s of step %s is not written: it was given up", event.user_message, self._key)
+                return None
+            return store(event, **options)
+
+        self._instance.handle_new_event = handle  # type: ignore[method-assign]
+
+    def _given_up(self) -> int:
+        """How many attempts of the step have failed so far: few events, for a run of any size."""
+        events = (entry.dagster_event for entry in self._log(GIVEN_UP))
+        return sum(event is not None and event.step_key == self._key for event in events)
+
+    def _has_ended(self) -> bool:
+        return self._attempts().has_ended(self._key, self.number)
+
+    def _attempts(self) -> Attempts:
+        return Attempts.of(self._log(STARTS | ENDS))
+
+    def _log(self, kinds: Iterable[DagsterEventType]) -> Sequence[dg.EventLogEntry]:
+        return self._instance.all_logs(self._run_id, of_type=set(kinds))

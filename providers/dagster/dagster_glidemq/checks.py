@@ -1,18 +1,27 @@
-"""Asset checks of a flow: which node decides each, and what its result says."""
+"""Asset checks: those that nodes of a flow decide, and that live workers serve a flow; metadata of nodes."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
 
 import dagster as dg
 
-from dagster_glidemq.metadata import result_metadata
-from glidemq_orchestrate import FlowSpec, NodeStatus
-from glidemq_orchestrate.errors import ConfigurationError
+from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import in_seconds
+from glidemq_orchestrate import FlowProducer, FlowSpec, NodeStatus, check_flow
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    HandlerNotFound,
+    QueueNotServed,
+    WorkersMissing,
+)
 from glidemq_orchestrate.jobs.attempt import NOT_PASSED, has_passed
-from glidemq_orchestrate.runs import Json, in_text
+from glidemq_orchestrate.runs import Json, Patience, in_text, json_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +155,155 @@ def by_node(checks: Sequence[GlideMQCheck]) -> Mapping[str, list[GlideMQCheck]]:
     for check in checks:
         found.setdefault(check.node, []).append(check)
     return found
+
+
+MAX_RESULT_BYTES: Final = 10_000
+ROWS: Final = "dagster/row_count"
+
+Metadata = dict[str, dg.MetadataValue]
+
+
+def node_metadata(
+    node: NodeStatus, result: Json, *, flow_id: str, link: str, ready_at: datetime | None
+) -> Metadata:
+    """The metadata of the asset of a node.
+
+    Args:
+        node: The node, which has completed.
+        result: Its result; ``{"rows": 3}`` is the number of rows of the asset.
+        flow_id: Its flow.
+        link: To the flow, or "".
+        ready_at: When it could have begun to run; None: unknown.
+    """
+    metadata: Metadata = {
+        "glidemq/flow_id": dg.MetadataValue.text(flow_id),
+        "glidemq/node": dg.MetadataValue.text(node.name),
+        "glidemq/queue": dg.MetadataValue.text(node.queue),
+        "glidemq/job_id": dg.MetadataValue.text(node.job_id),
+        "glidemq/attempts": dg.MetadataValue.int(node.attempts),
+    }
+    if node.worker is not None:
+        metadata["glidemq/worker"] = dg.MetadataValue.text(node.worker)
+    if link:
+        metadata["glidemq/flow"] = dg.MetadataValue.url(link)
+    times = {"glidemq/started_at": node.started_at, "glidemq/finished_at": node.finished_at}
+    metadata |= {name: dg.MetadataValue.timestamp(at) for name, at in times.items() if at is not None}
+    if ready_at is not None and node.started_at is not None:
+        waited = max((node.started_at - ready_at).total_seconds(), 0.0)
+        metadata["glidemq/queued_seconds"] = dg.MetadataValue.float(waited)
+    if node.seconds is not None:
+        metadata["glidemq/run_seconds"] = dg.MetadataValue.float(node.seconds)
+    rows = result.get("rows") if isinstance(result, dict) else None
+    if isinstance(rows, int) and not isinstance(rows, bool):
+        metadata[ROWS] = dg.MetadataValue.int(rows)
+    return metadata | result_metadata(result)
+
+
+def result_metadata(result: Json, name: str = "glidemq/result") -> Metadata:
+    """The result, unless it is None or too large for an event log."""
+    if result is None or json_size(result) > MAX_RESULT_BYTES:
+        return {}
+    if isinstance(result, dict | list):
+        return {name: dg.MetadataValue.json(result)}
+    return {name: dg.MetadataValue.text(json.dumps(result))}
+
+
+NO_WORKER: Final = "no live worker"
+
+
+def build_glidemq_workers_check(  # noqa: PLR0913  keyword-only, most have defaults
+    *,
+    asset: dg.AssetsDefinition | dg.AssetKey | str | Iterable[str],
+    flows: Iterable[FlowSpec],
+    name: str = "workers",
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    blocking: bool = False,
+    resource_key: str = "glidemq",
+) -> dg.AssetChecksDefinition:
+    """Make an asset check that live workers serve every queue and have a handler for every job of flows.
+
+    It runs when its asset is materialized, in a step of its own, or alone in a job with the selection
+    ``dagster.AssetSelection.checks(check)``. Its metadata has a table of what is missing. A worker of
+    glide-mq in Node does not list its handlers and is assumed to have all. The check looks at this moment
+    only: it changes nothing and waits for nobody. If the server cannot be reached, its step fails, and its
+    last result stays.
+
+    Args:
+        asset: The asset that the check belongs to: its key, or an ``AssetsDefinition`` with a single one.
+        flows: The flows; names, queues and jobs of their nodes count, payloads do not.
+        name: Name of the check.
+        severity: Of a result that did not pass.
+        blocking: Whether assets downstream have to wait for the check to pass; needs the severity ``ERROR``.
+        resource_key: Key of the ``GlideMQResource``.
+
+    Raises:
+        ConfigurationError: No flow was given.
+        InvalidFlow: A flow cannot run as written.
+    """
+    jobs: dict[str, set[str]] = defaultdict(set)
+    for spec in flows:
+        for node in check_flow(spec).nodes:
+            jobs[node.queue].add(node.job)
+    if not jobs:
+        raise ConfigurationError(f"check {name} has no flows to look at")
+    queues = ", ".join(sorted(jobs))
+
+    @dg.asset_check(
+        asset=asset
+        if isinstance(asset, str | dg.AssetKey | dg.AssetsDefinition)
+        else dg.AssetKey(list(asset)),
+        name=name,
+        blocking=blocking,
+        description=f"Live workers serve {queues} and have a handler for every job.",
+        required_resource_keys={resource_key},
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        missing = _missing(getattr(context.resources, resource_key), jobs)
+        return dg.AssetCheckResult(
+            passed=not missing,
+            severity=severity,
+            description="; ".join(map(_sentence, missing)) or "live workers serve everything",
+            metadata={"glidemq/queues": queues, **({"glidemq/missing": _table(missing)} if missing else {})},
+        )
+
+    return check
+
+
+def _missing(glidemq: GlideMQConnection, jobs: Mapping[str, set[str]]) -> list[WorkersMissing]:
+    """What each queue lacks, if it lacks something."""
+    patience = Patience(in_seconds("patience", glidemq.patience))
+    found: list[WorkersMissing] = []
+    with FlowProducer(glidemq.settings()) as producer:
+        for queue in sorted(jobs):
+            try:
+                patience(partial(producer.check_workers, {queue: jobs[queue]}))
+            except WorkersMissing as exc:
+                found.append(exc)
+            except GlideMQError as exc:
+                raise dg.Failure(description=str(exc), allow_retries=exc.retryable) from exc
+    return found
+
+
+def _sentence(missing: WorkersMissing) -> str:
+    if isinstance(missing, HandlerNotFound):
+        return "; ".join(
+            f"no worker of queue {queue} has a handler for {', '.join(jobs)}"
+            for queue, jobs in missing.missing.items()
+        )
+    return "; ".join(f"no worker serves queue {queue}" for queue in getattr(missing, "queues", []))
+
+
+def _table(missing: Sequence[WorkersMissing]) -> dg.TableMetadataValue:
+    """A row for each queue without a worker, and for each job without a handler."""
+    rows: list[dict[str, str]] = []
+    for one in missing:
+        if isinstance(one, QueueNotServed):
+            rows += [{"queue": queue, "missing": NO_WORKER, "known": ""} for queue in one.queues]
+        elif isinstance(one, HandlerNotFound):
+            rows += [
+                {"queue": queue, "missing": f"handler {job}", "known": ", ".join(one.known[queue])}
+                for queue, jobs in one.missing.items()
+                for job in jobs
+            ]
+    schema = dg.TableSchema([dg.TableColumn(column) for column in ("queue", "missing", "known")])
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)

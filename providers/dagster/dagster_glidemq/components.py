@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 import dagster as dg
 
 from dagster_glidemq.assets import glidemq_flow_assets
-from dagster_glidemq.checks import GlideMQCheck
-from dagster_glidemq.workers_check import build_glidemq_workers_check
+from dagster_glidemq.checks import GlideMQCheck, build_glidemq_workers_check
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError
 

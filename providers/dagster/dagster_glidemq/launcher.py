@@ -16,10 +16,8 @@ import dagster as dg
 from dagster import DagsterEventType
 
 from dagster_glidemq.attempts import ENDS
-from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.connection import LEASE_SECONDS, GlideMQConnection, connection_fields, connection_of
 from dagster_glidemq.durations import DAY, duration_field, in_seconds
-from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of
-from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
 from dagster_glidemq.private import (
     CheckRunHealthResult,
     ConfigurableClass,
@@ -30,10 +28,18 @@ from dagster_glidemq.private import (
     RunLauncher,
     WorkerStatus,
 )
-from dagster_glidemq.queues import KEEP, Queues
+from dagster_glidemq.queues import KEEP, MARGIN_SECONDS, Overdue, Queues, why_lost
 from dagster_glidemq.step_handler import JOB_ID, QUEUE
-from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id, storage_of
-from dagster_glidemq.tags import JOB_TAG, PLACE_TAG, place_of_run
+from dagster_glidemq.step_job import (
+    JOB_TAG,
+    PLACE_TAG,
+    RUN_JOB,
+    RunJob,
+    location_of,
+    place_of_run,
+    run_job_id,
+    storage_of,
+)
 from glidemq_orchestrate import Duration, NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 

@@ -1,9 +1,9 @@
-"""Whether a step goes on with the flow of an earlier run or runs all of it again.
+"""Identity of a step: the id of its flow, and whether it continues the flow of an earlier run.
 
-A run goes on with its parent where it repeats what did not complete there: a re-execution from failure, and
-a run retry, as Dagster does it by default. A re-execution of everything, and of chosen steps that had
-completed, runs all of it. Dagster's tags do not prove it: one of them is inherited, and ``execute_job`` sets
-none; so the state of the parent run counts too.
+A run continues its parent if it repeats what did not complete there: a re-execution from failure, and a run
+retry, as Dagster does it by default. A re-execution of everything, or of selected steps that had completed,
+runs all of the flow. The tags of Dagster are not enough to decide: one of them is inherited, and
+``execute_job`` sets none; so the state of the parent run counts too.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_glidemq.identity import Context, flow_id_for, is_retry
 from glidemq_orchestrate import FlowStatus
-from glidemq_orchestrate.runs import Attempt, Decision, Origin
+from glidemq_orchestrate.runs import Attempt, Decision, Origin, derived_id
 
 PARENT_RUN_TAG: Final = "dagster/parent_run_id"
 RESUME_TAG: Final = "dagster/is_resume_retry"
@@ -164,3 +163,34 @@ def _has_completed(context: Context, run: dg.DagsterRun | None) -> bool:
             return any(one.status is not None and one.status.value == "SUCCESS" for one in stats)
         run = _parent(context.instance, run)
     return False
+
+
+ROOT_RUN_TAG: Final = "dagster/root_run_id"
+
+Context = dg.OpExecutionContext | dg.AssetExecutionContext
+
+
+def root_run_id(context: Context) -> str:
+    """The first run of a chain of re-executions and run retries; for the first, the run itself."""
+    run = context.run
+    return run.root_run_id or run.tags.get(ROOT_RUN_TAG) or run.run_id
+
+
+def is_retry(context: Context) -> bool:
+    """Whether this step may have run before: in an earlier run of the chain or an earlier try."""
+    return root_run_id(context) != context.run.run_id or context.op_execution_context.retry_number > 0
+
+
+def flow_id_for(context: Context, flow_name: str) -> str:
+    """The id of the flow of one step: 35 characters, the same in every re-execution and retry.
+
+    One step may run several flows if their names differ.
+
+    Args:
+        context: The step.
+        flow_name: Name of the flow's specification.
+    """
+    step = context.op_execution_context
+    return derived_id(
+        "dg", root_run_id(context), str(step.op_handle), step.get_mapping_key() or "", flow_name
+    )

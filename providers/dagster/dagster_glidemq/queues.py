@@ -1,8 +1,13 @@
-"""The jobs of steps and runs in their queues: add, read, revoke. Waits out outages of the server."""
+"""The jobs of steps and runs in their queues: add, read, revoke; whether each is still being worked on.
+
+Short outages of the server are waited out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,7 +16,7 @@ from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import in_seconds
 from glidemq_orchestrate import Job, JobState, Keep, NewJob, Queue
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
-from glidemq_orchestrate.runs import Patience
+from glidemq_orchestrate.runs import Patience, in_text
 
 KEEP: Final = Keep(age=timedelta(days=1))
 """How long ended jobs can be seen: the health check and people read them."""
@@ -104,3 +109,118 @@ class Queues:
                 return
             queue.remove(job_id)  # of an earlier launch of the same
         queue.add_many([job])
+
+
+FRESH_SECONDS: Final = 2.0
+_ENDED: Final = frozenset({None, JobState.COMPLETED, JobState.FAILED})
+
+
+class Sight:
+    """The states of the jobs that somebody waits for, and who serves their queues.
+
+    Somebody who asks for each of a thousand jobs in turn reads their queue once: what was read counts for
+    ``FRESH_SECONDS``. A job that is not known yet is read alone; one that has ended is forgotten.
+
+    Args:
+        queues: The queues.
+        job_name: Workers count that run jobs of this name.
+        clock: For tests.
+    """
+
+    def __init__(self, queues: Queues, job_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._queues, self._job_name, self._clock = queues, job_name, clock
+        self._states: dict[str, dict[str, JobState | None]] = defaultdict(dict)
+        self._workers: dict[str, int] = {}
+        self._read_at: dict[str, float] = {}
+
+    def add(self, queue: str, job_id: str) -> None:
+        """Somebody waits for a job that was just added."""
+        self._states[queue][job_id] = JobState.WAITING
+
+    def state(self, queue: str, job_id: str) -> JobState | None:
+        """The state of a job; None if there is none.
+
+        Raises:
+            TransportError: The server cannot be reached.
+        """
+        self._refresh(queue)
+        known = self._states[queue]
+        if job_id not in known:
+            known[job_id] = self._queues.states(queue, [job_id])[0]
+        state = known[job_id]
+        if state in _ENDED:
+            del known[job_id]
+        return state
+
+    def workers(self, queue: str) -> int:
+        """How many live workers serve a queue.
+
+        Raises:
+            TransportError: The server cannot be reached.
+        """
+        self._refresh(queue)
+        if queue not in self._workers:
+            self._workers[queue] = self._queues.workers_for(queue, self._job_name)
+        return self._workers[queue]
+
+    def _refresh(self, queue: str) -> None:
+        now = self._clock()
+        if now - self._read_at.get(queue, -FRESH_SECONDS) < FRESH_SECONDS:
+            return
+        ids = list(self._states[queue])
+        self._states[queue] = dict(zip(ids, self._queues.states(queue, ids), strict=True)) if ids else {}
+        self._workers.pop(queue, None)
+        self._read_at[queue] = now
+
+
+MARGIN_SECONDS: Final = 5.0
+
+
+class Overdue:
+    """How long something has been so, as far as one looked: by the clock of this process.
+
+    A lease that has lapsed is believed only after a while: when the server was away, its workers renew what
+    they hold as soon as it is back, and may be later than the one who looks.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._since: dict[str, float] = {}
+        self._clock = clock
+
+    def seconds(self, what: str, *, is_so: bool) -> float:
+        """For how long it has been so without a break; 0 when it is not, or was seen for the first time."""
+        if not is_so:
+            self.forget(what)
+            return 0.0
+        now = self._clock()
+        return now - self._since.setdefault(what, now)
+
+    def forget(self, *whats: str) -> None:
+        """It is not so."""
+        for what in whats:
+            self._since.pop(what, None)
+
+
+def why_lost(
+    job: Job | None, now: datetime, overdue: Overdue, *, margin: float = MARGIN_SECONDS
+) -> str | None:
+    """Why nobody works at it any more; None while it waits or runs.
+
+    Args:
+        job: The job; None if there is none.
+        now: The server's time.
+        overdue: What was seen before.
+        margin: For how many seconds a lease must have been seen lapsed.
+    """
+    if job is None:
+        return "its job is not in the queue: it was removed, or the server has lost it"
+    if job.state is JobState.FAILED:
+        return f"its job failed: {in_text(job.failed_reason or 'no reason given')}"
+    if job.state is JobState.COMPLETED:
+        return "its job has completed, but the event log has no end of it"
+    if job.lost_attempts:
+        return "the worker that ran it was lost"
+    has_lapsed = job.lease_until is not None and job.lease_until < now
+    if overdue.seconds(f"{job.queue}/{job.id}", is_so=has_lapsed) >= margin and has_lapsed:
+        return f"the worker that ran it was lost: {job.worker or 'it'} has not renewed the lease of its job"
+    return None

@@ -12,10 +12,8 @@ from pydantic import Field
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.durations import ConfigDuration, OptionalConfigDuration, in_seconds
-from dagster_glidemq.errors import failure_from
-from dagster_glidemq.flow_run import FlowRun, Rules, default_flow_id
-from dagster_glidemq.identity import Context
-from dagster_glidemq.lineage import lineage_of
+from dagster_glidemq.flow_run import FlowRun, Rules, default_flow_id, failure_from
+from dagster_glidemq.lineage import Context, lineage_of
 from glidemq_orchestrate import (
     AsyncFlowProducer,
     AsyncQueue,

@@ -24,7 +24,6 @@ import dagster as dg
 from dagster import DagsterEvent
 
 from dagster_glidemq.attempts import ENDS, STARTS, Attempts
-from dagster_glidemq.health import Overdue, why_lost
 from dagster_glidemq.private import (
     CheckStepHealthResult,
     EngineEventData,
@@ -32,10 +31,8 @@ from dagster_glidemq.private import (
     StepHandler,
     StepHandlerContext,
 )
-from dagster_glidemq.queues import KEEP, Queues
-from dagster_glidemq.sight import Sight
-from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id, storage_of
-from dagster_glidemq.tags import Placement, place_of_step
+from dagster_glidemq.queues import KEEP, Overdue, Queues, Sight, why_lost
+from dagster_glidemq.step_job import STEP_JOB, Placement, StepJob, place_of_step, step_job_id, storage_of
 from glidemq_orchestrate import JobState, NewJob
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.runs import JsonLike

@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster_glidemq import GlideMQResource, flow_id_for, glidemq_flow_assets, root_run_id
-from dagster_glidemq.metadata import MAX_RESULT_BYTES
+from dagster_glidemq.checks import MAX_RESULT_BYTES
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow

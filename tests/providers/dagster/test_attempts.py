@@ -18,12 +18,10 @@ from dagster._core.execution.plan.state import KnownExecutionState
 from dagster._core.execution.retries import RetryMode
 from dagster._serdes import serialize_value
 from dagster._utils.error import SerializableErrorInfo  # type: ignore[attr-defined]
-from dagster_glidemq.attempts import Attempts
+from dagster_glidemq.attempts import Attempts, StepAttempt
 from dagster_glidemq.step_job import RunJob, StepJob
-from dagster_glidemq.warm.attempt import StepAttempt
-from dagster_glidemq.warm.ended import EndedRuns
 from dagster_glidemq.warm.execution import Execution
-from dagster_glidemq.warm.processes import WarmProcesses
+from dagster_glidemq.warm.processes import EndedRuns, WarmProcesses
 from dagster_glidemq.warm.sources import Sources
 
 from glidemq_orchestrate.worker.handlers.context import Cancelled

@@ -15,8 +15,8 @@ from dagster._core.execution.plan.outputs import StepOutputData, StepOutputHandl
 from dagster._core.execution.retries import RetryMode
 from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
 from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.executor import LATE_SECONDS, GlideMQStepExecutor
 from dagster_glidemq.queues import Queues
-from dagster_glidemq.step_executor import LATE_SECONDS, GlideMQStepExecutor
 from dagster_glidemq.step_handler import GlideMQStepHandler
 
 RUN = "11111111-1111-1111-1111-111111111111"

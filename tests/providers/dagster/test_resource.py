@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster_glidemq import GlideMQResource
-from dagster_glidemq.errors import MAX_ROWS, failure_from
+from dagster_glidemq.flow_run import MAX_ROWS, failure_from
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.errors import (

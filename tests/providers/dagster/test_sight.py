@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.queues import Queues
-from dagster_glidemq.sight import FRESH_SECONDS, Sight
+from dagster_glidemq.queues import FRESH_SECONDS, Queues, Sight
 
 from glidemq_orchestrate import JobOptions, JobState
 from glidemq_orchestrate.clients.queue import NewJob

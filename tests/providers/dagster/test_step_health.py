@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
+from dagster_glidemq.queues import MARGIN_SECONDS, Overdue, why_lost
 
 from glidemq_orchestrate import Job
 

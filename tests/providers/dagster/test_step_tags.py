@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dagster_glidemq.sensors import depth, events, flows
-from dagster_glidemq.step_job import RunJob, StepJob, run_job_id, step_job_id
-from dagster_glidemq.tags import place_of_run, place_of_step
+from dagster_glidemq.sensors import flows, queues
+from dagster_glidemq.step_job import RunJob, StepJob, place_of_run, place_of_step, run_job_id, step_job_id
 
 from glidemq_orchestrate import Event, FlowState, FlowStatus
 from glidemq_orchestrate.errors import ConfigurationError
@@ -64,7 +63,8 @@ def test_what_sensors_tell_of_a_run_does_not_move_its_steps() -> None:
     event = Event("1-1", "completed", "a-job", "f", {})
     flow = FlowStatus(FlowId("f"), "nightly", FlowState.COMPLETED, "etl", 1, 1, 0, "", {}, None, None)
     told: dict[str, str] = {}
-    for request in (events._request("etl", event), depth._request("etl", 3), flows._request(flow, None)):
+    depth, ended = queues._depth_request("etl", 3), flows._request(flow, None)
+    for request in (queues._event_request("etl", event), depth, ended):
         told |= request.tags
     assert told[f"{OURS}watched_queue"] == "etl"
     assert place_of_step({}, told, "steps").queue == "steps"

@@ -18,9 +18,8 @@ from dagster_glidemq.durations import (
     PositiveConfigDuration,
     in_seconds,
 )
-from dagster_glidemq.identity import Context
-from dagster_glidemq.pipes.completed import CompletedInvocation
-from dagster_glidemq.pipes.run import Events, PipesRun
+from dagster_glidemq.lineage import Context
+from dagster_glidemq.pipes.run import CompletedInvocation, Events, PipesRun
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import Duration, FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError

@@ -12,23 +12,19 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import dagster as dg
 from dagster_pipes import PipesExtras
 
-from dagster_glidemq.errors import failure_from
-from dagster_glidemq.identity import Context, flow_id_for
-from dagster_glidemq.pipes import bootstrap
-from dagster_glidemq.pipes.completed import CompletedInvocation
-from dagster_glidemq.pipes.launch import record_launch
-from dagster_glidemq.pipes.log import told_before
-from dagster_glidemq.pipes.messages import scalars_of
-from dagster_glidemq.pipes.reader import GlideMQMessageReader, queues_of
-from dagster_glidemq.pipes.reportable import Reportable
-from dagster_glidemq.pipes.reports import Reports, ReportsUnusable, about
+from dagster_glidemq.flow_run import failure_from
+from dagster_glidemq.lineage import Context, flow_id_for
+from dagster_glidemq.pipes.log import GlideMQMessageReader, queues_of, told_before
+from dagster_glidemq.pipes.messages import GlideMQContextInjector, scalars_of, stored_context, with_bootstrap
+from dagster_glidemq.pipes.reports import Reportable, Reports, ReportsUnusable, about
+from dagster_glidemq.private import reattach_module
 from dagster_glidemq.resource import GlideMQResource
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
@@ -38,6 +34,72 @@ from glidemq_orchestrate.worker.services.supervisor import Supervisor
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.1
+CLIENT_NAME: Final = "PipesGlideMQClient"
+
+
+class CompletedInvocation(dg.PipesClientCompletedInvocation):
+    """What the jobs of a step have reported.
+
+    Args:
+        session: The session of the step.
+        metadata: For every result.
+        is_whole: Every node has completed. Where one was skipped, no asset counts as materialized of which
+            nothing was reported.
+    """
+
+    def __init__(self, session: dg.PipesSession, metadata: Mapping[str, Any], *, is_whole: bool) -> None:
+        super().__init__(session, metadata=metadata)
+        self._step, self._is_whole = session.context, is_whole
+
+    def get_results(self, *, implicit_materializations: bool = True) -> Sequence[dg.PipesExecutionResult]:
+        """The results, to be yielded or returned by the step.
+
+        Args:
+            implicit_materializations: Whether selected assets count as materialized of which nothing was
+                reported, if every node has completed.
+        """
+        results = super().get_results(implicit_materializations=implicit_materializations and self._is_whole)
+        if self._step.has_assets_def:
+            self._let_skippable_be_missing(results)
+        return results
+
+    def _let_skippable_be_missing(self, results: Sequence[dg.PipesExecutionResult]) -> None:
+        """Dagster demands every selected output of a Pipes session, also of assets that may be skipped.
+
+        Take that demand back when nothing else is missing: there is no public way.
+        """
+        given = {result.asset_key for result in results if isinstance(result, dg.MaterializeResult)}
+        skippable = {spec.key for spec in self._step.assets_def.specs if spec.skippable}
+        checks = {(one.asset_key, one.check_name) for one in results if isinstance(one, dg.AssetCheckResult)}
+        wanted = {(key.asset_key, key.name) for key in self._step.selected_asset_check_keys}
+        step: Any = self._step.get_step_execution_context()
+        if self._step.selected_asset_keys - given <= skippable and wanted <= checks:
+            step._requires_typed_event_stream = False  # noqa: SLF001
+
+
+def record_launch(context: Context, flow_id: str, url: str, *, goes_on: bool) -> None:
+    """Note it, before the flow is submitted. Repeatable.
+
+    Its id is known by then, and a kill in between leaves the note of a flow that does not exist, which may be
+    begun; not a flow that no event names.
+
+    Args:
+        context: The step.
+        flow_id: The flow.
+        url: Where a dashboard shows it; may be empty.
+        goes_on: An earlier run has begun it.
+    """
+    reattach = reattach_module()
+    if reattach is None:
+        return
+    step: dg.OpExecutionContext = context.op_execution_context
+    handle = reattach.find_latest_launch_handle(step, client_name=CLIENT_NAME) if goes_on else None
+    if handle is not None and handle.external_run_id == flow_id:
+        reattach.record_external_reattach(step, handle)
+    else:
+        reattach.record_external_launch(
+            step, client_name=CLIENT_NAME, external_run_id=flow_id, external_run_url=url or None
+        )
 
 
 Events = Generator[dg.PipesExecutionResult, None, CompletedInvocation]
@@ -91,7 +153,7 @@ class PipesRun:
             step: dg.OpExecutionContext = self.context.op_execution_context
             wanted = Reportable.of(step)
             known = None if self.is_single or wanted.is_op else wanted.all_assets
-            injector = bootstrap.GlideMQContextInjector(stored, known)
+            injector = GlideMQContextInjector(stored, known)
             reader = GlideMQMessageReader(
                 self.glidemq,
                 self._flow_id,
@@ -103,7 +165,7 @@ class PipesRun:
             session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
             reports = Reports(queues, reader.log, wanted=wanted, patience=self.patience)
             given = 0
-            changes = self._changes(bootstrap.with_bootstrap(self.spec, session.get_bootstrap_params()))
+            changes = self._changes(with_bootstrap(self.spec, session.get_bootstrap_params()))
             with self._ended(changes, flows):
                 for change in changes:
                     reports.collect(change)
@@ -153,7 +215,7 @@ class PipesRun:
                 return queues(queue_name).get_job(job_id).data
 
         try:
-            stored = self.patience(lambda: bootstrap.stored_context(flow, data))
+            stored = self.patience(lambda: stored_context(flow, data))
         except (FlowExpired, Superseded):
             stored = None
         return stored, flow.generation - 1

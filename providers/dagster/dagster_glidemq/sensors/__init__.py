@@ -9,9 +9,8 @@ runs writes: it cancels flows, which may be repeated.
 """
 
 from dagster_glidemq.sensors.cancellation import build_glidemq_cancellation_sensor
-from dagster_glidemq.sensors.depth import build_glidemq_queue_depth_sensor
-from dagster_glidemq.sensors.events import build_glidemq_event_sensor
 from dagster_glidemq.sensors.flows import build_glidemq_flow_sensor
+from dagster_glidemq.sensors.queues import build_glidemq_event_sensor, build_glidemq_queue_depth_sensor
 
 __all__ = [
     "build_glidemq_cancellation_sensor",

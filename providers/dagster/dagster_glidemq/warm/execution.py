@@ -14,6 +14,7 @@ from typing import Any, Final
 import dagster as dg
 from dagster import DagsterEventType, DagsterExecutionInterruptedError
 
+from dagster_glidemq.attempts import StepAttempt
 from dagster_glidemq.private import (
     DAGSTER_CONFIG_YAML_FILENAME,
     EngineEventData,
@@ -30,7 +31,6 @@ from dagster_glidemq.private import (
     serializable_error_info_from_exc_info,
 )
 from dagster_glidemq.step_job import RunJob, StepJob, location_of, storage_of
-from dagster_glidemq.warm.attempt import StepAttempt
 from dagster_glidemq.warm.messages import INTERRUPTED, NotPrepared, Outdated
 from dagster_glidemq.warm.sources import Sources
 

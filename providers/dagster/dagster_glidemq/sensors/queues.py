@@ -1,0 +1,243 @@
+"""Sensors for a queue: a run when it has so many jobs; runs and asset events for its events.
+
+The cursor of the first is JSON: a random word, made by the first tick, the number of requests so far, whether
+the condition held, and when a run was requested. Word and number are the run key, so a repeated tick requests
+the same run; after a reset of the cursor all keys are new. The cursor of the second is the id of the last
+event that it has handled. Events are read without a consumer group: its acknowledgement would come before
+Dagster has stored what was requested.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Unpack
+
+import dagster as dg
+
+from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.durations import in_seconds
+from dagster_glidemq.sensors.tick import (
+    BEGINNING,
+    REQUESTS_A_TICK,
+    Answer,
+    SensorOptions,
+    Start,
+    Tick,
+    check_options,
+    look_after,
+    new_events,
+    patience_of,
+)
+from glidemq_orchestrate import Duration, Event, EventFilter, EventReader, FlowProducer, JobState, Queue
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.wire.keys import check_queue_name
+
+COUNTED: Final = frozenset(JobState) - {
+    JobState.WAITING_CHILDREN,
+    JobState.GROUP_WAITING,
+    JobState.SKIPPED,
+    JobState.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    word: str
+    number: int = 0
+    holds: bool = False
+    asked_at: float = 0.0
+
+    @classmethod
+    def read(cls, cursor: str) -> "_Position":
+        try:
+            stored: Any = json.loads(cursor)
+            return cls(
+                str(stored["word"]), int(stored["number"]), bool(stored["holds"]), float(stored["asked_at"])
+            )
+        except (ValueError, TypeError, KeyError) as exc:
+            raise ConfigurationError(
+                "the cursor of this sensor is not one that it has stored: reset it in the UI"
+            ) from exc
+
+    def write(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have defaults
+    *,
+    name: str,
+    queue: str,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    states: Collection[str] = (JobState.WAITING, JobState.PRIORITIZED),
+    repeat: Duration | None = None,
+    request: Callable[[int], Answer] | None = None,
+    resource_key: str = "glidemq",
+    **options: Unpack[SensorOptions],
+) -> dg.SensorDefinition:
+    """Make a sensor that asks for a run when a queue begins to have so many jobs.
+
+    One run for each time the number comes into the bounds, and again while it stays there if
+    ``repeat`` says so. Only what ticks see counts: a queue that fills up and empties between two of
+    them asks for nothing. The first tick stores that it began and asks for nothing. Counting is cheap: some
+    calls, however many jobs there are. When the server cannot be reached for 5 seconds the tick fails, and
+    the next one goes on.
+
+    Args:
+        name: Name of the sensor.
+        queue: The queue. One that nobody has ever used has no jobs.
+        at_least: The lower bound of the number.
+        at_most: The upper one; at least one of the two is needed.
+        states: Which jobs are counted together: of ``waiting``, ``prioritized``, ``delayed``, ``active``,
+            ``suspended``, ``completed``, ``failed``.
+        repeat: Ask again when the last request is so long ago and the number is still within the
+            bounds; None: never.
+        request: Gets the number; returns as that of ``build_glidemq_event_sensor``. By default a run of the
+            target, with tags that name the queue and the number.
+        resource_key: Key of the ``GlideMQResource``.
+        **options: As for ``build_glidemq_event_sensor``.
+
+    Raises:
+        ConfigurationError: An argument cannot be right; nothing was sent.
+    """
+    check_queue_name(queue)
+    pause = None if repeat is None else in_seconds("repeat", repeat)
+    check_options(name, options, has_request=request is not None, max_requests=1)
+    counted = _states(name, states)
+    if at_least is None and at_most is None:
+        raise ConfigurationError(f"sensor {name} has no bound: give it at_least or at_most")
+    ask = request or (lambda number: _depth_request(queue, number))
+
+    def is_within(number: int) -> bool:
+        return (at_least is None or number >= at_least) and (at_most is None or number <= at_most)
+
+    @dg.sensor(name=name, required_resource_keys={resource_key}, **options)
+    def evaluate(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:
+        glidemq: GlideMQConnection = getattr(context.resources, resource_key)
+        tick = Tick(1)
+        if not context.cursor:
+            return tick.result(_Position(secrets.token_hex(8)).write(), f"begins to look at queue {queue}")
+        position = _Position.read(context.cursor)
+        with Queue(queue, glidemq.settings()) as client:
+            counts = patience_of(glidemq)(lambda: client.counts(indexed_only=True))
+        number = sum(counts[state] for state in counted)
+        holds, now = is_within(number), time.time()
+        is_due = pause is not None and now - position.asked_at >= pause
+        if holds and (is_due or not position.holds):
+            position = replace(position, number=position.number + 1, asked_at=now)
+            tick.add(ask(number), f"{queue}/{position.word}/{position.number}")
+        position = replace(position, holds=holds)
+        return tick.result(
+            position.write(), f"queue {queue} has {number} jobs that are {' or '.join(counted)}"
+        )
+
+    return evaluate
+
+
+def _states(name: str, states: Collection[str]) -> list[JobState]:
+    known = [] if isinstance(states, str) else [JobState.read(state) for state in states]
+    if not known or not COUNTED.issuperset(known):
+        raise ConfigurationError(
+            f"states of sensor {name} must be a list of {', '.join(sorted(COUNTED))}, got {states!r:.100}"
+        )
+    return list(dict.fromkeys(known))
+
+
+def _depth_request(queue: str, number: int) -> dg.RunRequest:
+    return dg.RunRequest(tags={"dagster-glidemq/watched_queue": queue, "dagster-glidemq/jobs": str(number)})
+
+
+ENDS = ("completed", "failed")
+
+
+def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaults
+    *,
+    name: str,
+    queue: str,
+    kinds: Collection[str] = ENDS,
+    request: Callable[[Event], Answer] | None = None,
+    run_key: Callable[[Event], str] | None = None,
+    start: Start = "latest",
+    max_requests: int = REQUESTS_A_TICK,
+    resource_key: str = "glidemq",
+    **options: Unpack[SensorOptions],
+) -> dg.SensorDefinition:
+    """Make a sensor that asks for runs, or records asset events, for the events of a queue.
+
+    Each event is handed over at least once, in order. One run is launched for it, also when Dagster is killed
+    and repeats the tick; asset events may then be recorded twice. A server keeps about the newest 1,000
+    events of a queue. Those that were trimmed before they were read are lost: the log of the tick says so,
+    and ``kinds`` with ``gmo.events-lost`` hands over an event in their place. When the server cannot be
+    reached for 5 seconds the tick fails, and the next one goes on.
+
+    Args:
+        name: Name of the sensor. Run keys count for one name: another one launches runs again.
+        queue: The queue.
+        kinds: Kinds of events, see ``glidemq_orchestrate.EventKind``: ``completed``, ``failed``, ``added``,
+            ``flow.completed``, ... With one of flows each tick supervises the queue for up to two seconds
+            where nobody does: flows that only workers in Node serve would not end.
+        request: What to do for an event: returns a ``RunRequest``, a ``SkipReason``, an
+            ``AssetMaterialization``, ``AssetObservation`` or ``AssetCheckEvaluation``, a list of these, or
+            None. By default a run of the target, with tags that name the event. If it raises, the tick fails
+            and is repeated from that event on, until the function has been mended.
+        run_key: Makes the run key of requests without one; by default of queue, id and kind of the event.
+        start: Where the first tick begins: ``latest``: after the newest event, which is stored at once;
+            ``earliest``: at the oldest that is kept.
+        max_requests: The most runs and asset events of one tick.
+        resource_key: Key of the ``GlideMQResource``.
+        **options: ``job``, ``jobs``, ``job_name``, ``target``, ``asset_selection``,
+            ``minimum_interval_seconds``, ``description``, ``default_status``, ``tags`` and ``metadata``, as
+            for ``dagster.sensor``.
+
+    Raises:
+        ConfigurationError: An argument cannot be right; nothing was sent.
+
+    Example:
+        .. code-block:: python
+
+            def loaded(event: Event) -> dg.AssetMaterialization:
+                return dg.AssetMaterialization("orders", metadata={"job": event.job_id})
+
+            orders = build_glidemq_event_sensor(
+                name="orders_loaded", queue="orders", kinds=["completed"], request=loaded
+            )
+    """
+    check_queue_name(queue)
+    check_options(name, options, has_request=request is not None, max_requests=max_requests)
+    wanted = EventFilter(kinds=kinds)
+    is_of_flows = any(kind.startswith("flow.") for kind in kinds or ())
+    ask = request or (lambda event: _event_request(queue, event))
+    key_of = run_key or (lambda event: f"{queue}/{event.id}/{event.kind}")
+
+    @dg.sensor(name=name, required_resource_keys={resource_key}, **options)
+    def evaluate(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:
+        glidemq: GlideMQConnection = getattr(context.resources, resource_key)
+        patience, tick = patience_of(glidemq), Tick(max_requests)
+        if is_of_flows:
+            with FlowProducer(glidemq.settings()) as producer:
+                look_after(queue, producer, patience, context.log)
+        position = context.cursor or (BEGINNING if start == "earliest" else None)
+        with EventReader(queue, glidemq.settings(), position=position) as reader:
+            if position is None:
+                position = patience(reader.start)
+                return tick.result(position, f"begins after event {position} of queue {queue}")
+            for event in new_events(reader, patience, tick):
+                if event.is_gap:
+                    context.log.warning(
+                        "events of queue %s after %s were trimmed before they were read", queue, event.id
+                    )
+                if wanted.kinds is None or event.kind in wanted.kinds:
+                    tick.add(ask(event), key_of(event))
+                position = event.id
+        return tick.result(position, f"nothing new on queue {queue}")
+
+    return evaluate
+
+
+def _event_request(queue: str, event: Event) -> dg.RunRequest:
+    known = {"watched_queue": queue, "event": event.id, "kind": event.kind}
+    known |= {"event_job_id": event.job} if event.job else {}
+    known |= {"flow_id": event.flow_id} if event.flow_id else {}
+    return dg.RunRequest(tags={f"dagster-glidemq/{part}": value for part, value in known.items()})
