@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, JavaMissing
-from glidemq_orchestrate.spark.setup.java import require_java
+from glidemq_orchestrate.spark.setup.jvm import require_java
 
 FREE_BYTES: Final = 2 * 1024**3
 PACKAGE: Final = "openjdk-17-jre-headless"

@@ -27,8 +27,7 @@ from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
 from glidemq_orchestrate.spark.published.locations.version import Publication
 from glidemq_orchestrate.spark.sessions.engines import engine_for
-from glidemq_orchestrate.spark.steps.engine import Engine
-from glidemq_orchestrate.spark.steps.run import run_step
+from glidemq_orchestrate.spark.steps.run import Engine, run_step
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 from glidemq_orchestrate.worker.handlers.context import Cancelled, Context, FlowOfNode, Speaker
 from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack

@@ -22,7 +22,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.spark.flights import build
 from glidemq_orchestrate.spark.flights.flow import MONTHS_VARIABLE, chosen_months
 from glidemq_orchestrate.spark.flights.report import check_totals
-from glidemq_orchestrate.spark.flights.storage import source_directory
+from glidemq_orchestrate.spark.flights.steps import source_directory
 from glidemq_orchestrate.spark.handler import run_python_step
 from glidemq_orchestrate.spark.sessions.warm import warm_session
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable

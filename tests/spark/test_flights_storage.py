@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from glidemq_orchestrate.spark.flights import steps, storage
+from glidemq_orchestrate.spark.flights import steps
+from glidemq_orchestrate.spark.flights.steps import publish_once, scratch, source_directory, sweep
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 from tests.processes import end, spawn
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def test_a_scratch_directory_is_removed_afterwards_also_after_an_error(tmp_path: Path) -> None:
     def fail() -> None:
-        with storage.scratch(tmp_path) as directory:
+        with scratch(tmp_path) as directory:
             (directory / "half").write_text("done")
             raise KeyError
 
@@ -43,7 +44,7 @@ def test_only_scratch_directories_of_killed_processes_are_swept(
         for folder in (old, young):
             folder.mkdir()
         os.utime(old, (0, 0))
-        storage.sweep(tmp_path)
+        sweep(tmp_path)
         assert {*tmp_path.iterdir()} == {left, young}
     finally:
         process.kill()
@@ -58,10 +59,10 @@ def test_only_scratch_directories_of_killed_processes_are_swept(
 
 def test_the_first_to_publish_once_stays(tmp_path: Path) -> None:
     for text in ("first", "second"):
-        with storage.scratch(tmp_path) as directory:
+        with scratch(tmp_path) as directory:
             (directory / "data").mkdir()
             (directory / "data" / "file").write_text(text)
-            storage.publish_once(directory / "data", tmp_path / "fixed")
+            publish_once(directory / "data", tmp_path / "fixed")
     assert (tmp_path / "fixed" / "file").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["fixed"]
 
@@ -84,4 +85,4 @@ def test_extracting_twice_at_the_same_time_gives_one_whole_directory(
 def test_without_the_data_package_the_error_shows_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(Unrecoverable, match="pip install"):
-        storage.source_directory()
+        source_directory()

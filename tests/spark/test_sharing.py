@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.spark.handler import run_python_step
-from glidemq_orchestrate.spark.sessions.sharing import isolation
+from glidemq_orchestrate.spark.sessions.sharing import context
 from glidemq_orchestrate.worker.handlers.signals import RetryLater
 from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun
@@ -278,8 +278,8 @@ def test_global_views_are_those_of_a_step_and_of_the_program(
 def test_an_unknown_release_of_spark_shares_the_cache_and_says_so(
     step: Step, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(isolation, "_PLACE", "elsewhere")
-    monkeypatch.setattr(isolation, "_latest", None)
+    monkeypatch.setattr(context, "_PLACE", "elsewhere")
+    monkeypatch.setattr(context, "_latest", None)
     assert step("keeps", folder=folder) == [10, 10, True]
     assert "share what they cache" in caplog.text
 

@@ -14,8 +14,7 @@ from glidemq_orchestrate import Queue
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.source.options import Options
-from glidemq_orchestrate.spark.source.remembered import forget_old
-from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
+from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, forget_old
 from tests.conftest import Eventually, RunWorker
 from tests.profile import IS_LONG
 from tests.spark.conftest import forget_last_commit

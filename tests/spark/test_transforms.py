@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as fn
 
-from glidemq_orchestrate.spark.flights import schemas, transforms
+from glidemq_orchestrate.spark.flights import transforms
+from glidemq_orchestrate.spark.flights.transforms import DELAYS, FLIGHTS, RAW_FLIGHTS, RAW_PLANES, RAW_WEATHER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -37,8 +38,8 @@ FACTORS: list[tuple[float, float | None, float | None, set[str]]] = [
 
 
 def raw_flights(spark: SparkSession, *changes: dict[str, str | None]) -> DataFrame:
-    rows = [tuple({**GOOD, **change}[name] for name in schemas.RAW_FLIGHTS.names) for change in changes]
-    return spark.createDataFrame(rows, schemas.RAW_FLIGHTS)
+    rows = [tuple({**GOOD, **change}[name] for name in RAW_FLIGHTS.names) for change in changes]
+    return spark.createDataFrame(rows, RAW_FLIGHTS)
 
 
 def reasons(frame: DataFrame) -> list[str | None]:
@@ -75,7 +76,7 @@ def test_a_flight_gets_types_keys_and_both_clocks(spark: SparkSession) -> None:
 
 def test_the_files_columns_are_those_of_the_schema(spark: SparkSession) -> None:
     usable = transforms.usable_flights(transforms.typed_flights(raw_flights(spark, {})))
-    assert [(f.name, f.dataType) for f in usable.schema] == [(f.name, f.dataType) for f in schemas.FLIGHTS]
+    assert [(f.name, f.dataType) for f in usable.schema] == [(f.name, f.dataType) for f in FLIGHTS]
 
 
 def test_summer_time_is_four_hours_behind_utc(spark: SparkSession) -> None:
@@ -121,7 +122,7 @@ def test_a_broken_row_does_not_displace_a_good_one_with_its_key(spark: SparkSess
 
 
 def test_weather_is_one_row_per_airport_and_utc_hour(spark: SparkSession) -> None:
-    names = schemas.RAW_WEATHER.names
+    names = RAW_WEATHER.names
     first = dict.fromkeys(names, "NA") | {
         "origin": "EWR", "hour": "1", "time_hour": "2013-11-03T05:00:00Z", "temp": "50.5", "wind_speed": "10",
         "precip": "0", "visib": "10",
@@ -132,7 +133,7 @@ def test_weather_is_one_row_per_airport_and_utc_hour(spark: SparkSession) -> Non
         {**first, "time_hour": "2013-11-03T06:00:00Z", "wind_speed": "1048.4"},
         {**first, "time_hour": "NA"},
     ]
-    raw = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schemas.RAW_WEATHER)
+    raw = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], RAW_WEATHER)
     expected = spark.createDataFrame(
         [("EWR", 5, 50.5, 10.0, 0.0, 10.0), ("EWR", 6, 50.5, None, 0.0, 10.0)],
         "origin string, hour int, temperature_f double, wind_mph double, precipitation_in double, "
@@ -152,8 +153,8 @@ def test_lookups_are_unique_even_where_the_file_repeats_itself(spark: SparkSessi
 
 def test_planes_have_numbers_or_null(spark: SparkSession) -> None:
     values = {"tailnum": "N1", "year": "NA", "manufacturer": "BOEING", "seats": "55"}
-    names = schemas.RAW_PLANES.names
-    raw = spark.createDataFrame([tuple(values.get(name, "NA") for name in names)], schemas.RAW_PLANES)
+    names = RAW_PLANES.names
+    raw = spark.createDataFrame([tuple(values.get(name, "NA") for name in names)], RAW_PLANES)
     expected = spark.createDataFrame(
         [("N1", None, "BOEING", 55)],
         "tail_number string, plane_year int, plane_maker string, plane_seats int",
@@ -193,7 +194,7 @@ def test_delays_count_measure_and_leave_out_what_has_no_delay(spark: SparkSessio
     )
     expected = spark.createDataFrame(
         [("all", "all", "All flights", 5, 1, 4, 3, 18.0, 7.5, 47.2, 0.25, 7.0, 15.0, 15.8, 1 / 3)],
-        schemas.DELAYS,
+        DELAYS,
     )
     assert_same_rows(transforms.delays_overall(flights), expected)
 

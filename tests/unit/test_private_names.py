@@ -32,7 +32,7 @@ DOCUMENTED: Final = re.compile(r"\bsys\._(current_frames|getframe)\(")
 JAVA: Final = re.compile(r".*\._(jsc|jdf|jvm|jsparkSession)\b")
 APART: Final = {
     f"glidemq_orchestrate/spark/sessions/{name}.py"
-    for name in ("classic", "sharing/context", "sharing/current", "sharing/files", "sharing/isolation")
+    for name in ("classic", "sharing/context", "sharing/current", "sharing/files")
 }
 OF_A_STEP: Final = re.compile(r"made\._path\b|context\._python_includes\b")
 FINALIZERS: Final = re.compile(r"weakref\.finalize\._registry\b")

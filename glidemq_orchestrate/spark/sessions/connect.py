@@ -26,9 +26,13 @@ from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.spark.failures import SessionClosed, SessionGone
 from glidemq_orchestrate.spark.sessions.progress import POLL_SECONDS, REPORT_SECONDS
 from glidemq_orchestrate.spark.sessions.sharing.activity import active, install_for_connect
-from glidemq_orchestrate.spark.setup.master import require_master
 from glidemq_orchestrate.spark.setup.request import StepRequest, configure, identify
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
+from glidemq_orchestrate.spark.setup.settings import (
+    CONF_VARIABLE,
+    MASTER_VARIABLE,
+    SparkSettings,
+    require_master,
+)
 from glidemq_orchestrate.spark.source.registration import offer_for_connect
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall

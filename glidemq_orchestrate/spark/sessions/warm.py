@@ -22,10 +22,13 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline, patched
 from glidemq_orchestrate.spark.failures import explained
-from glidemq_orchestrate.spark.setup.java import require_java
-from glidemq_orchestrate.spark.setup.master import require_master
-from glidemq_orchestrate.spark.setup.scratch import Scratch, write_properties
-from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
+from glidemq_orchestrate.spark.setup.jvm import Scratch, require_java, write_properties
+from glidemq_orchestrate.spark.setup.settings import (
+    CONF_VARIABLE,
+    MASTER_VARIABLE,
+    SparkSettings,
+    require_master,
+)
 from glidemq_orchestrate.spark.source.registration import offer
 
 if TYPE_CHECKING:

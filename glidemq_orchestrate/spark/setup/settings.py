@@ -1,4 +1,4 @@
-"""The settings of a Spark session, from the environment of the worker.
+"""The settings of Spark sessions and their hosts, from the environment of the worker; is the master up?
 
 * ``GLIDEMQ_SPARK_MASTER``: a Spark master URL; by default that of ``spark-defaults.conf``, else ``local[*]``
   (all cores of this machine). With ``sc://host:15002`` steps run on a Spark Connect server, without a JVM
@@ -7,23 +7,33 @@
   ``spark-defaults.conf``, which override the defaults of this module.
 * ``GLIDEMQ_SPARK_EXECUTOR_TIMEOUT``: a step fails when its Spark jobs wait and no executor has run anything
   of the session for this long (seconds, or ``5m``), 300 by default.
+* ``GLIDEMQ_SPARK_SESSIONS``: sessions at a time, including the shared one; 2 by default. A replacement is
+  started before the old session ends, and does not count.
+* ``GLIDEMQ_SPARK_SESSION_STEPS``: a session is replaced after this many steps; unlimited by default.
+* ``GLIDEMQ_SPARK_SESSION_AGE``: a session is replaced at this age (seconds, or ``12h``); a day by default.
+* ``GLIDEMQ_SPARK_SESSION_MEMORY``: a session is replaced when its processes use this much memory (``6g``);
+  unlimited by default.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import logging
+import math
 import os
 import re
+import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
-from glidemq_orchestrate.spark.setup.master import spark_home
+from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, setting_duration
 
 MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
@@ -180,3 +190,132 @@ def _read_conf(text: str) -> dict[str, str]:
                 f"{CONF_VARIABLE}: the value of {key} must be a string, a number, true or false"
             )
     return {key: setting(value) for key, value in conf.items()}
+
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS: Final = 30.0
+CONNECT_SECONDS: Final = 3.0
+PAUSE_SECONDS: Final = 1.0
+CONNECT_PORT: Final = 15002
+_STANDALONE: Final = "spark://"
+_CONNECT: Final = "sc://"
+_OTHERS: Final = re.compile(r"local|local\[.+\]|local-cluster\[.+\]|yarn|yarn-client|k8s://.+")
+
+
+def require_master(master: str, patience: float = WAIT_SECONDS) -> None:
+    """Wait until the master of a standalone cluster, or a Spark Connect server, accepts connections.
+
+    Other masters are not checked. Spark itself would wait minutes for a missing one, with a poor message.
+
+    Args:
+        master: The URL; ``spark://one:7077,two:7077`` has several, of which one suffices. The part of a
+            server's URL after ``;`` may be secret, and never appears in a message.
+        patience: How many seconds to wait.
+
+    Raises:
+        ConfigurationError: None replies, or the URL is not that of a master.
+    """
+    if master.startswith(_CONNECT):
+        master = master.partition(";")[0].rstrip("/")
+        place = master.removeprefix(_CONNECT)
+        parts = [place if ":" in place else f"{place}:{CONNECT_PORT}"]
+    elif master.startswith(_STANDALONE):
+        parts = master.removeprefix(_STANDALONE).split(",")
+    elif _OTHERS.fullmatch(master):
+        return
+    else:
+        raise ConfigurationError(
+            f"{master} is not a Spark master: it must be local[*], spark://HOST:PORT, yarn, "
+            "k8s://https://HOST:PORT or sc://HOST:PORT"
+        )
+    places = [_place(part, master) for part in parts]
+    until, has_warned = time.monotonic() + patience, False
+    while not any(_answers(host, port) for host, port in places):
+        if time.monotonic() >= until:
+            raise ConfigurationError(
+                f"no Spark master replies at {master}. Fix: start it, or change GLIDEMQ_SPARK_MASTER"
+            )
+        if not has_warned:
+            logger.warning("no Spark master replies at %s; waiting up to %g s for it", master, patience)
+            has_warned = True
+        time.sleep(PAUSE_SECONDS)
+
+
+def _place(part: str, master: str) -> tuple[str, int]:
+    host, _, port = part.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigurationError(
+            f"{master} is not a Spark master: it must be spark://HOST:PORT or sc://HOST:PORT"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def spark_home(environment: Mapping[str, str] | None = None) -> str | None:
+    """The folder of Spark: ``SPARK_HOME``, else that of PySpark; None without both."""
+    environment = os.environ if environment is None else environment
+    spec = None if environment.get("SPARK_HOME") else importlib.util.find_spec("pyspark")
+    return environment.get("SPARK_HOME") or (str(Path(spec.origin).parent) if spec and spec.origin else None)
+
+
+PREFIX: Final = "GLIDEMQ_SPARK_SESSION"
+_SIZE: Final = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """See the module. Memory is in bytes."""
+
+    sessions: int = 2
+    steps: float = math.inf
+    age: Duration = _DAY
+    memory: float = math.inf
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the limits; an empty variable counts as unset.
+
+        Raises:
+            ConfigurationError: A variable is malformed.
+        """
+        given = os.environ if environment is None else environment
+        return cls(
+            int(_count(given, "S", cls().sessions)),
+            _count(given, "_STEPS", math.inf),
+            _age(given, "_AGE"),
+            _size(given, "_MEMORY"),
+        )
+
+
+def _count(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(PREFIX + name)
+    if not text:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigurationError(f"{PREFIX}{name} must be a whole number, 1 or more")
+    return int(text)
+
+
+def _age(given: Mapping[str, str], name: str) -> timedelta:
+    text = given.get(PREFIX + name)
+    return setting_duration(PREFIX + name, text, min_=timedelta(seconds=1)) if text else _DAY
+
+
+def _size(given: Mapping[str, str], name: str) -> float:
+    text = given.get(PREFIX + name)
+    if not text:
+        return math.inf
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ConfigurationError(f"{PREFIX}{name} must be a size such as 6g or 800m")
+    size: int = int(found[1]) * 1024 ** ("kmgt".index(found[2].lower()) + 1)
+    return size

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from glidemq_orchestrate.events import Event
 from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
-from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.options import Link
 from glidemq_orchestrate.spark.source.partitions import events as ops
 from glidemq_orchestrate.spark.source.partitions.part import Span, packed
 from glidemq_orchestrate.spark.source.scan import Scan

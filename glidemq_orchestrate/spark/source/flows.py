@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from glidemq_orchestrate.flows.node_table import TimedNode
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
-from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.options import Link
 from glidemq_orchestrate.spark.source.partitions import flows as ops
 from glidemq_orchestrate.spark.source.partitions.flows import FlowSpan, ListedFlow
 from glidemq_orchestrate.spark.source.partitions.part import packed

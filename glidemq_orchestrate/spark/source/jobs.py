@@ -12,7 +12,7 @@ from glidemq_orchestrate.jobs.job import START_FIELDS, started
 from glidemq_orchestrate.jobs.job_hash import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.queues.listing import queue_names
-from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.options import Link
 from glidemq_orchestrate.spark.source.partitions import jobs as ops
 from glidemq_orchestrate.spark.source.partitions.jobs import Ids, JobSpan
 from glidemq_orchestrate.spark.source.partitions.part import packed

@@ -1,18 +1,26 @@
-"""The options of the data source: which there are, and their values. Names are compared without case."""
+"""The options of the data source, and the connection that they name.
+
+Names are compared without case. Each Spark task, and the driver while it plans, opens a connection of its
+own; none is pickled.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.foundation.durations import MILLISECOND, setting_duration
 from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.runs import Patience
 from glidemq_orchestrate.settings import ENV_PREFIX, ConnectionSettings
+from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 SECRETS: Final = ("url", "password", "sentinel_user", "sentinel_password")
@@ -145,3 +153,46 @@ class Options:
         """The error for a value that is not valid."""
         value = "" if name in SECRETS else f", got {described(self.text(name))}"
         return ConfigurationError(f"the option {name} of {self.what} must be {rule}{value}")
+
+
+PATIENCE_SECONDS: Final = 60.0
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+def patience() -> Patience:
+    """Waits for a server that goes away: it may be restarting. One that never replied is not waited for."""
+    return Patience(PATIENCE_SECONDS, first=0.0)
+
+
+class Link(SyncFacade):
+    """Runs operations that may be repeated, with patience."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        super().__init__(settings)
+        self._patience = patience()
+
+    @property
+    def prefix(self) -> str:
+        """First part of every key."""
+        return self._prefix
+
+    def ask(self, make: Callable[[], Op[T]]) -> T:
+        """Run an operation; again, while it fails for what may pass."""
+        return self._patience(lambda: self._run(make()))
+
+    def pages(
+        self, read: Callable[[P | None], Op[tuple[T, P | None]]], first: P | None = None
+    ) -> Iterator[T]:
+        """What an operation returns for one place after the other, until it names no next one."""
+        place = first
+        while True:
+            found, following = self.ask(partial(read, place))
+            yield found
+            if following is None:
+                return
+            place = following
+
+    def now_ms(self) -> int:
+        """The server's time."""
+        return self._now()

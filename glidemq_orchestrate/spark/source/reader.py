@@ -9,7 +9,7 @@ from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this 
 
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source import events, flows, jobs
-from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.options import Link
 from glidemq_orchestrate.spark.source.scan import Scan
 from glidemq_orchestrate.spark.source.tables import record_batch
 

@@ -1,28 +1,39 @@
-"""Rows as jobs: which column is what, and the job of a row with an id that is always the same."""
+"""Rows as jobs: which column is what, values as JSON, and the job of a row, always with the same id.
+
+Times are ISO 8601, those with a zone in UTC; decimals are texts with all their digits; binary data is Base64;
+NaN and infinity are texts. Structs and maps are objects.
+
+A repeat of a write adds no row twice: the deduplication hash of glide-mq has a field for each row, with the
+id of its job and the time. glide-mq never deletes one; the id of the job contains for how long it is kept.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Any, Final
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, TypeAlias
 
-from pyspark.sql.types import StringType, StructType  # noqa: TID253  whoever imports this module has it
+from pyspark.sql import types  # noqa: TID253
+from pyspark.sql.types import StringType, StructType  # noqa: TID253
 
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.foundation.names import JOB_NAME, REQUEST, described
 from glidemq_orchestrate.jobs.adding import NewJob
 from glidemq_orchestrate.jobs.bounds import MAX_DURATION, whole
-from glidemq_orchestrate.jobs.option_values import Ordering
+from glidemq_orchestrate.jobs.option_values import Deduplication, Ordering
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.spark.source.options import Options
-from glidemq_orchestrate.spark.source.remembered import deduplication, job_id
-from glidemq_orchestrate.spark.source.values import Form, form_of, is_exact, is_whole
+from glidemq_orchestrate.spark.source.partitions.part import fields_of_some, forget
+from glidemq_orchestrate.wire.call import Op, ask, fields_of
 from glidemq_orchestrate.wire.codec import Json, decode
-from glidemq_orchestrate.wire.keys import check_queue_name
+from glidemq_orchestrate.wire.keys import QueueKeys, check_queue_name
 
 REMEMBER: Final = timedelta(days=7)
 MAX_REMEMBER: Final = timedelta(days=365)
@@ -236,3 +247,128 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+PAGE: Final = 500
+MAX_PAGES: Final = 400
+GRACE_MS: Final = 3_600_000
+_FIELD: Final = "spark:"
+_ENTRY: Final = re.compile(r"row-[0-9a-f]{32}-([0-9]{1,9}):([0-9]{1,16})", re.ASCII)
+
+
+def job_id(digest: str, remember: timedelta) -> str:
+    """The id of the job of a row, which is remembered for so long."""
+    return f"row-{digest}-{round(remember.total_seconds())}"
+
+
+def deduplication(digest: str, remember: timedelta) -> Deduplication:
+    """What keeps a row from being added again."""
+    return Deduplication(f"{_FIELD}{digest}", "throttle", remember)
+
+
+def forget_old(queue: QueueKeys, now_ms: int) -> Op[int]:
+    """Forget rows whose time is over; returns how many.
+
+    Looks at some at random, and goes on while a quarter of them is over: so at most about a quarter of what
+    is stored is ever too old, however much that is, and a call costs little.
+    """
+    key, forgotten = queue.key("dedup"), 0
+    for _ in range(MAX_PAGES):
+        fields = yield from ask(fields_of_some(key, PAGE))
+        own = [field for field in fields if field.startswith(_FIELD)]
+        if not own:
+            break
+        values = yield from ask(fields_of(key, *own))
+        old = [field for field, value in zip(own, values, strict=True) if value and is_over(value, now_ms)]
+        if old:
+            yield from ask(forget(key, old))
+        forgotten += len(old)
+        if len(old) * 4 < len(own):
+            break
+    return forgotten
+
+
+def is_over(value: str, now_ms: int) -> bool:
+    """Whether an entry is that of a row whose time is over."""
+    found = _ENTRY.fullmatch(value)
+    return found is not None and int(found[2]) + int(found[1]) * 1000 + GRACE_MS < now_ms
+
+
+Form: TypeAlias = Callable[[Any], Json]
+_INTEGERS = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_EXACT = (
+    *_INTEGERS, types.StringType, types.BooleanType, types.DateType, types.TimestampType,
+    types.TimestampNTZType, types.DecimalType, types.BinaryType,
+)  # fmt: skip
+
+
+def form_of(kind: types.DataType, column: str) -> Form:
+    """How values of a type become JSON; Spark gives them as Arrow does.
+
+    Raises:
+        ConfigurationError: There is no JSON for them.
+    """
+    if isinstance(kind, types.StructType):
+        fields = {field.name: form_of(field.dataType, f"{column}.{field.name}") for field in kind.fields}
+        return _or_null(lambda value: {name: form(value[name]) for name, form in fields.items()})
+    if isinstance(kind, types.ArrayType):
+        one = form_of(kind.elementType, column)
+        return _or_null(lambda value: [one(part) for part in value])
+    if isinstance(kind, types.MapType):
+        name, part = form_of(kind.keyType, column), form_of(kind.valueType, column)
+        return _or_null(lambda value: {_name(name(key)): part(it) for key, it in value})
+    for classes, form in _FORMS:
+        if isinstance(kind, classes):
+            return form
+    raise ConfigurationError(
+        f"column {column} is of type {kind.simpleString()}, which has no form in JSON: cast it to string"
+    )
+
+
+def is_exact(kind: types.DataType) -> bool:
+    """Whether values of a type are the same whenever they are computed again: those can be keys."""
+    return isinstance(kind, _EXACT)
+
+
+def is_whole(kind: types.DataType) -> bool:
+    """Whether values of a type are whole numbers."""
+    return isinstance(kind, _INTEGERS)
+
+
+def _or_null(form: Form) -> Form:
+    return lambda value: None if value is None else form(value)
+
+
+def _same(value: Any) -> Json:
+    same: Json = value
+    return same
+
+
+def _float(value: float) -> Json:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _instant(value: datetime) -> Json:
+    return value.astimezone(UTC).isoformat()
+
+
+def _iso(value: date) -> Json:
+    return value.isoformat()
+
+
+def _name(key: Json) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return key if isinstance(key, str) else str(key)
+
+
+_FORMS: Final[tuple[tuple[tuple[type[types.DataType], ...], Form], ...]] = (
+    ((*_INTEGERS, types.StringType, types.BooleanType, types.NullType), _same),
+    ((types.FloatType, types.DoubleType), _or_null(_float)),
+    ((types.DecimalType,), _or_null(lambda value: format(value, "f"))),
+    ((types.BinaryType,), _or_null(lambda value: base64.b64encode(value).decode())),
+    ((types.TimestampType,), _or_null(_instant)),
+    ((types.DateType, types.TimestampNTZType), _or_null(_iso)),
+)

@@ -15,8 +15,7 @@ from glidemq_orchestrate.errors import ConfigurationError, EventsLost
 from glidemq_orchestrate.queues.listing import queue_names
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.events import pages, row
-from glidemq_orchestrate.spark.source.link import Link
-from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.options import Link, Options
 from glidemq_orchestrate.spark.source.partitions import events as ops
 from glidemq_orchestrate.spark.source.partitions.events import START, Mark
 from glidemq_orchestrate.spark.source.partitions.part import packed

@@ -20,19 +20,22 @@ from __future__ import annotations
 import errno
 import inspect
 from collections.abc import Mapping
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, Protocol
 
 from glidemq_orchestrate.spark.failures import LINES, NO_EXECUTORS, StepCancelled, StepFailed, explained
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.published.reading import coming_after
 from glidemq_orchestrate.spark.setup.request import StepRequest, identity_of, settings_in
 from glidemq_orchestrate.spark.setup.settings import PATIENCE_VARIABLE, patience
-from glidemq_orchestrate.spark.steps.engine import Engine
 from glidemq_orchestrate.spark.steps.sql import SQL_JOB, statement_of
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.log import MAX_CHARACTERS, captured
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall, NamedCall
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JOB_NAME: Final = "spark.python"
 FIELDS: Final = ("location", "conf", "lineage", "session", "user")
@@ -99,3 +102,51 @@ def _extras(title: str, data: Json) -> Mapping[str, Json]:
     except ValueError as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     return settings_in(data.get("conf"), f"{title}: ")
+
+
+class Step(Protocol):
+    """A step that runs.
+
+    Attributes:
+        spark: Its session, which no other step has.
+        has_given_up: Whether it was ended because no executor ran anything for too long.
+    """
+
+    @property
+    def spark(self) -> SparkSession:
+        """See the class."""
+
+    @property
+    def has_given_up(self) -> bool:
+        """See the class."""
+
+
+class Engine(Protocol):
+    """One back end. Any thread may call it."""
+
+    def start(self) -> None:
+        """Build the session, unless it exists.
+
+        Raises:
+            JavaMissing, ConfigurationError: It cannot be built.
+        """
+
+    def is_alive(self) -> bool:
+        """Whether the session replies."""
+
+    def session(self) -> SparkSession:
+        """The session, for work that belongs to no step."""
+
+    def step(self, ctx: Context, request: StepRequest) -> AbstractContextManager[Step]:
+        """Run a block as a step: with its own session, progress in ``ctx``, and an end by ``ctx.cancelled``.
+
+        Afterwards nothing of it runs or remains in the session.
+
+        Raises:
+            InvalidCall: A step may not change one of the settings.
+            SessionGone: Instead of the error of the block, if the session has ended; ``SessionClosed`` if it
+                was closed and its server still runs.
+        """
+
+    def stop(self) -> None:
+        """End the session, and everything that was started for it."""

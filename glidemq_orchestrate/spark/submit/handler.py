@@ -27,24 +27,21 @@ from typing import Final
 
 import glidemq_orchestrate
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError
-from glidemq_orchestrate.spark.setup import scratch
-from glidemq_orchestrate.spark.setup.java import require_java
-from glidemq_orchestrate.spark.setup.master import require_master, spark_home
-from glidemq_orchestrate.spark.setup.settings import SparkSettings
+from glidemq_orchestrate.spark.setup.jvm import require_java, sweep
+from glidemq_orchestrate.spark.setup.settings import SparkSettings, require_master, spark_home
+from glidemq_orchestrate.spark.submit import driver_folder as folders
 from glidemq_orchestrate.spark.submit.application import (
     JOB_NAME,
     Application,
 )
-from glidemq_orchestrate.spark.submit.drivers import driver_folder as folders
-from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder
-from glidemq_orchestrate.spark.submit.drivers.keeper import (
+from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, LineReader
+from glidemq_orchestrate.spark.submit.keeper import (
     GRACE_SECONDS,
     MARK_VARIABLE,
     RESULT_VARIABLE,
     TAG_VARIABLE,
     end_marked,
 )
-from glidemq_orchestrate.spark.submit.drivers.lines import LineReader
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Records
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, decode
@@ -60,7 +57,7 @@ POLL_SECONDS: Final = 0.1
 START_SECONDS: Final = 60.0
 _ROOT: Final = Path(glidemq_orchestrate.__file__).parents[1]
 # The folder of the package comes last, so that modules beside it hide none of Python's.
-_KEEPER: Final = "glidemq_orchestrate.spark.submit.drivers.keeper"
+_KEEPER: Final = "glidemq_orchestrate.spark.submit.keeper"
 _START: Final = f"import sys; sys.path.append(sys.argv[1]); from {_KEEPER} import main; main()"
 
 
@@ -87,7 +84,7 @@ class Drivers:
     def start(self, scope: str, serving: Serving | None = None) -> None:
         """Set the server of the jobs, and remove the files of drivers that were killed."""
         self._scope, self._records = scope, Records(serving)
-        scratch.sweep(SparkSettings.from_environment().of_users)
+        sweep(SparkSettings.from_environment().of_users)
         with suppress(ConfigurationError):  # raised again when a driver starts
             folders.sweep()
 
@@ -119,7 +116,7 @@ class Drivers:
             if end_marked(TAG_VARIABLE, tag):
                 ctx.log("ended the driver of an earlier attempt")
                 folders.remove(tag)
-                scratch.sweep(conf)
+                sweep(conf)
             record.wait(ctx.epoch, output.begin)
             folder = self._started(ctx, application, settings, conf, digest, output)
         else:
@@ -133,7 +130,7 @@ class Drivers:
                 _end(folder)
                 output.report(ended=True)
                 if ctx.cancelled.is_set():  # its keeper was killed and has not removed its files
-                    scratch.sweep(conf)
+                    sweep(conf)
             raise
         if self._records.are_known:
             self._done[ctx.queue, ctx.job_id, ctx.epoch] = folder

@@ -11,7 +11,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.spark.failures import LINES, explained
-from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader
+from glidemq_orchestrate.spark.submit.driver_folder import Line, LineReader
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.log import MAX_LINES

@@ -11,8 +11,8 @@ from typing import Final
 
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import JobNotFound
-from glidemq_orchestrate.spark.submit.drivers.driver_folder import MAX_PATIENCE, machine
-from glidemq_orchestrate.spark.submit.drivers.keeper import GRACE_SECONDS
+from glidemq_orchestrate.spark.submit.driver_folder import MAX_PATIENCE, machine
+from glidemq_orchestrate.spark.submit.keeper import GRACE_SECONDS
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.worker.handlers.context import Context
 from glidemq_orchestrate.worker.handlers.registered import Serving

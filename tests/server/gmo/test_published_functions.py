@@ -12,7 +12,7 @@ from glidemq_orchestrate.jobs.adding import add_job_call
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.changes import remove_jobs
 from glidemq_orchestrate.jobs.options import JobOptions
-from glidemq_orchestrate.spark.published import accepted as published
+from glidemq_orchestrate.spark.published import catching_up
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def note(attempt: Attempt, *lines: str) -> Any:
 
 
 def noted(bench: Bench) -> list[str]:
-    found: list[str] = bench.hand.run(published.lines(ETL))
+    found: list[str] = bench.hand.run(catching_up.noted_lines(ETL))
     return found
 
 
@@ -46,10 +46,10 @@ def test_a_note_counts_with_the_result_and_outlives_its_job(bench: Bench, attemp
     assert bench.job("j") == {}
     assert noted(bench) == ["a", "b c", "d"]
     assert 0 < bench.client.pttl("glide:{etl}:gmo:published") <= 30 * DAY_MS
-    bench.hand.run(published.forget(ETL, ["b c", "d"]))
-    bench.hand.run(published.forget(ETL, ["b c"]))
+    bench.hand.run(catching_up.forget_lines(ETL, ["b c", "d"]))
+    bench.hand.run(catching_up.forget_lines(ETL, ["b c"]))
     assert noted(bench) == ["a"]
-    bench.hand.run(published.forget(ETL, ["a"]))
+    bench.hand.run(catching_up.forget_lines(ETL, ["a"]))
     assert not bench.client.exists("glide:{etl}:gmo:published")
 
 

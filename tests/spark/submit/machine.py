@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder, home
+from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, home
 
 
 def move(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from glidemq_orchestrate.spark.setup.settings import CONF_VARIABLE, MASTER_VARIABLE
-from glidemq_orchestrate.spark.submit.drivers.keeper import TAG_VARIABLE
 from glidemq_orchestrate.spark.submit.handler import (
     DriverCancelled,
     DriverFailed,
@@ -24,6 +23,7 @@ from glidemq_orchestrate.spark.submit.handler import (
     drivers,
     run_application,
 )
+from glidemq_orchestrate.spark.submit.keeper import TAG_VARIABLE
 from glidemq_orchestrate.worker.handlers.named_call import InvalidCall
 from tests.conftest import Eventually
 from tests.processes import spawned

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.setup.master import require_master
-from glidemq_orchestrate.spark.setup.settings import SparkSettings, settings_of_file
+from glidemq_orchestrate.spark.setup.settings import SparkSettings, require_master, settings_of_file
 
 FILE = """
 # a comment

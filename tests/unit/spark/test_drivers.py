@@ -10,9 +10,8 @@ import pytest
 
 from glidemq_orchestrate import Context, RetryLater
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.submit.drivers import driver_folder, lines
-from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder
-from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader, Writer
+from glidemq_orchestrate.spark.submit import driver_folder
+from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Record
 
@@ -47,7 +46,7 @@ class TestLines:
     def test_each_reader_goes_on_where_the_last_one_was(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lines, "FILE_BYTES", 50)
+        monkeypatch.setattr(driver_folder, "FILE_BYTES", 50)
         writer, read = Writer(tmp_path), list[bytes]()
         for number in range(60):
             writer.write(b"line %d" % number, is_log=number % 2 == 0)
@@ -74,8 +73,8 @@ class TestLines:
     def test_of_what_nobody_reads_the_newest_is_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lines, "FILE_BYTES", 10)
-        monkeypatch.setattr(lines, "MAX_FILES", 3)
+        monkeypatch.setattr(driver_folder, "FILE_BYTES", 10)
+        monkeypatch.setattr(driver_folder, "MAX_FILES", 3)
         writer, reader = Writer(tmp_path), LineReader(tmp_path)
         for number in range(100):
             writer.write(b"%09d" % number, is_log=False)

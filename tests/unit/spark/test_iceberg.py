@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.spark.published.locations.iceberg.change import Change
-from glidemq_orchestrate.spark.published.locations.iceberg.conversion import for_spark
-from glidemq_orchestrate.spark.published.locations.iceberg.partitions import Part, rows_of
-from glidemq_orchestrate.spark.published.locations.iceberg.table import catalog_of
+from glidemq_orchestrate.spark.published.locations.iceberg.conversion import Part, for_spark, rows_of
+from glidemq_orchestrate.spark.published.locations.iceberg.table import Change, catalog_of
 from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 PARTS = ("p=v1", "p=v2", "p=v3")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.errors import ConnectionFailed, LeaseLost
-from glidemq_orchestrate.spark.submit.drivers.lines import Line, LineReader, Writer
+from glidemq_orchestrate.spark.submit.driver_folder import Line, LineReader, Writer
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.worker.handlers.context import Context, Unheard
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.spark.sessions.facts import is_short, lineage_of
+from glidemq_orchestrate.spark.sessions.progress import is_short, lineage_of
 
 WRITE = """\
 (10) Execute InsertIntoHadoopFsRelationCommand

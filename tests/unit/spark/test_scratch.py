@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from glidemq_orchestrate.lifeline.lifeline import patched
-from glidemq_orchestrate.spark.setup.scratch import Scratch, directories, sweep
+from glidemq_orchestrate.spark.setup.jvm import Scratch, directories, sweep
 
 OWNER = """
 import sys
-from glidemq_orchestrate.spark.setup.scratch import Scratch
+from glidemq_orchestrate.spark.setup.jvm import Scratch
 kept = Scratch({"spark.local.dir": sys.argv[1]})
 print(kept.folder, flush=True)
 sys.stdin.read()

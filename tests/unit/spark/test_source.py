@@ -20,8 +20,7 @@ from glidemq_orchestrate.spark.source import registration
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, Times, packed
 from glidemq_orchestrate.spark.source.reader import TableReader
-from glidemq_orchestrate.spark.source.remembered import is_over, job_id
-from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
+from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, is_over, job_id, write_id_of
 from glidemq_orchestrate.spark.source.scan import Scan, scan_of
 from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 from glidemq_orchestrate.spark.source.stream import EventStreamReader

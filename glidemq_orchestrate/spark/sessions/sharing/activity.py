@@ -18,16 +18,14 @@ from glidemq_orchestrate.spark.sessions.sharing.current import (
     Calls,
     Current,
     be_active,
-    current,
-    unless_in_step,
-)
-from glidemq_orchestrate.spark.sessions.sharing.files import share_files
-from glidemq_orchestrate.spark.sessions.sharing.threads import (
     bind_threads,
+    current,
     guard_connections,
     in_context,
+    unless_in_step,
     with_properties,
 )
+from glidemq_orchestrate.spark.sessions.sharing.files import share_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

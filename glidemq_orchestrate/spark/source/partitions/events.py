@@ -9,8 +9,7 @@ from typing import Final
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.events import Event, event_of
 from glidemq_orchestrate.jobs import pages
-from glidemq_orchestrate.spark.source.partitions import calls
-from glidemq_orchestrate.spark.source.partitions.part import At, Span, Times, cut_stream
+from glidemq_orchestrate.spark.source.partitions.part import At, Span, Times, cut_stream, entries, extent
 from glidemq_orchestrate.wire.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate.wire.keys import QueueKeys
 
@@ -44,7 +43,7 @@ def plan(prefix: str, queues: Sequence[str], times: Times, size: int) -> Op[list
 
 def page(span: Span, at: At | None) -> Op[tuple[list[Event], At | None]]:
     """The next page of a part, which begins with None."""
-    found = yield from ask(calls.entries(span.key, at.low if at else span.low, span.high, PAGE))
+    found = yield from ask(entries(span.key, at.low if at else span.low, span.high, PAGE))
     events = [event_of(entry_id, fields) for entry_id, fields in found]
     return events, At(f"({events[-1].id}") if len(events) == PAGE else None
 
@@ -54,7 +53,7 @@ def marks(prefix: str, queues: Sequence[str], *, oldest: bool = False) -> Op[dic
     found: dict[str, Mark] = {}
     for first in range(0, len(queues), QUEUES_PER_TRIP):
         some = queues[first : first + QUEUES_PER_TRIP]
-        asking = [calls.extent(QueueKeys(prefix, queue).key("events")) for queue in some]
+        asking = [extent(QueueKeys(prefix, queue).key("events")) for queue in some]
         for queue, reply in zip(some, (yield from ask_each(asking)), strict=True):
             if isinstance(reply, ProtocolError):  # no event yet
                 found[queue] = START

@@ -23,8 +23,15 @@ from glidemq_orchestrate.flows.generation import (
 from glidemq_orchestrate.flows.home import home_of, home_queues
 from glidemq_orchestrate.flows.node_table import GONE, TimedNode, rows_page, timed_node, timed_nodes
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus
-from glidemq_orchestrate.spark.source.partitions import calls
-from glidemq_orchestrate.spark.source.partitions.part import ALL_TIMES, At, Span, Times, cut_sorted, page
+from glidemq_orchestrate.spark.source.partitions.part import (
+    ALL_TIMES,
+    At,
+    Span,
+    Times,
+    count_between,
+    cut_sorted,
+    page,
+)
 from glidemq_orchestrate.wire.call import Op, ask, ask_all, fields_of
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
@@ -105,7 +112,7 @@ def plan(prefix: str, wanted: WantedFlows, size: int) -> Op[list[FlowSpan]]:
         times = Times(wanted.created.low)
     for home in sorted(homes):
         keys = _indexes(QueueKeys(prefix, home), wanted)
-        lengths = yield from ask_all([calls.count_between(key, *times.bounds) for key in keys])
+        lengths = yield from ask_all([count_between(key, *times.bounds) for key in keys])
         for key, length in zip(keys, lengths, strict=True):
             spans = yield from cut_sorted(key, times, length, size)
             found += [FlowSpan(home, span) for span in spans]

@@ -14,12 +14,12 @@ from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 from glidemq_orchestrate.jobs import job_hash, pages
 from glidemq_orchestrate.jobs.job_hash import JobField
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.spark.source.partitions import calls
 from glidemq_orchestrate.spark.source.partitions.part import (
     ALL_TIMES,
     At,
     Span,
     Times,
+    count_between,
     cut_sorted,
     cut_stream,
     page,
@@ -112,7 +112,7 @@ def _of_place(
     if times.is_all:
         lengths = yield from ask_all([pages.length(queue, name) for queue in queues])
     else:
-        counting = [calls.count_between(queue.key(name), *times.bounds) for queue in queues]
+        counting = [count_between(queue.key(name), *times.bounds) for queue in queues]
         lengths = yield from ask_all(counting)
     for queue, length in zip(queues, lengths, strict=True):
         states = _PLACES[name] & wanted.those

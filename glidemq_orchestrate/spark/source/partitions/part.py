@@ -1,4 +1,7 @@
-"""A part of a sorted set, a list or a stream: how keys are cut into parts, and the pages of a part."""
+"""A part of a sorted set, a list or a stream: how keys are cut into parts, and the pages of a part.
+
+The commands are plain ones; each reads at most a page.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from glidemq_orchestrate.spark.source.partitions import calls
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire import replies
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
 
 PAGE: Final = 1000
 MAX_PARTS: Final = 10_000
@@ -76,10 +79,10 @@ def cut_sorted(key: str, times: Times, length: int, size: int) -> Op[list[Span]]
     low, high = times.bounds
     if length <= size:
         return [Span("sorted", key, low, high, length)] if length else []
-    below = yield from ask(calls.count_between(key, "-inf", f"({low}"))
+    below = yield from ask(count_between(key, "-inf", f"({low}"))
     count = _parts(length, size)
     ranks = [below + length * number // count for number in range(1, count)]
-    scores = yield from ask_all([calls.score_at(key, rank) for rank in ranks])
+    scores = yield from ask_all([score_at(key, rank) for rank in ranks])
     cuts = [low, *(_text(score) for score in sorted({score for score in scores if score is not None})), high]
     ends = [*(f"({cut}" for cut in cuts[1:-1]), high]
     each = math.ceil(length / len(ends))
@@ -88,8 +91,8 @@ def cut_sorted(key: str, times: Times, length: int, size: int) -> Op[list[Span]]
 
 def cut_stream(key: str, times: Times, length: int, size: int) -> Op[list[Span]]:
     """The entries of a stream with these times, in spans of equal time: of ``size`` if they came evenly."""
-    oldest = yield from ask(calls.entries(key, "-", "+", 1))
-    newest = yield from ask(calls.last_entry(key))
+    oldest = yield from ask(entries(key, "-", "+", 1))
+    newest = yield from ask(last_entry(key))
     if not oldest or newest is None:
         return []
     low, high = max(_ms(oldest[0][0]), times.low), min(_ms(newest) + 1, times.high)
@@ -110,7 +113,7 @@ def page(span: Span, at: At | None) -> Op[tuple[list[str], At | None]]:
         return (yield from _sorted_page(span, at or At(span.low)))
     if span.kind == "list":
         return (yield from _list_page(span, at or At("0")))
-    found = yield from ask(calls.entries(span.key, at.low if at else span.low, span.high, PAGE))
+    found = yield from ask(entries(span.key, at.low if at else span.low, span.high, PAGE))
     ids = [fields["jobId"] for _, fields in found if fields.get("jobId")]
     return ids, At(f"({found[-1][0]}") if len(found) == PAGE else None
 
@@ -118,7 +121,7 @@ def page(span: Span, at: At | None) -> Op[tuple[list[str], At | None]]:
 def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
     """Many may have one score, so a page begins with the score at which the last one ended."""
     count = PAGE + len(at.seen)
-    found = yield from ask(calls.scored(span.key, at.low, span.high, count))
+    found = yield from ask(scored(span.key, at.low, span.high, count))
     ids = [member for member, _ in found if member not in at.seen]
     if len(found) < count:
         return ids, None
@@ -128,7 +131,7 @@ def _sorted_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
 
 def _list_page(span: Span, at: At) -> Op[tuple[list[str], At | None]]:
     """From the end at which workers do not take: what joins there moves the rest on, and none is missed."""
-    found = yield from ask(calls.listed(span.key, int(at.low), PAGE))
+    found = yield from ask(listed(span.key, int(at.low), PAGE))
     ids = [member for member in dict.fromkeys(found) if member not in at.seen]
     if len(found) < PAGE:
         return ids, None
@@ -159,3 +162,68 @@ def _text(score: float) -> str:
 
 def _ms(entry_id: str) -> int:
     return int(entry_id.partition("-")[0])
+
+
+Entry = tuple[str, dict[str, str]]
+
+
+def count_between(key: str, low: str, high: str) -> Call[int]:
+    """How many members of a sorted set have scores within these bounds."""
+    return command("ZCOUNT", key, low, high, decode=replies.integer)
+
+
+def score_at(key: str, rank: int) -> Call[float | None]:
+    """The score of the member at a rank; None past the end."""
+    words = ("ZRANGE", key, rank, rank, "WITHSCORES")
+    return command(*words, decode=lambda reply: float(reply[1]) if reply else None)
+
+
+def scored(key: str, low: str, high: str, count: int) -> Call[list[tuple[str, float]]]:
+    """The first members of a sorted set within these bounds, with their scores."""
+
+    def decode(reply: Any) -> list[tuple[str, float]]:
+        return list(zip(reply[::2], map(float, reply[1::2]), strict=True))
+
+    words = ("ZRANGEBYSCORE", key, low, high, "WITHSCORES", "LIMIT", 0, count)
+    return command(*words, decode=decode)
+
+
+def listed(key: str, first: int, count: int) -> Call[list[str]]:
+    """Members of a list, from the left."""
+    return command("LRANGE", key, first, first + count - 1, decode=list)
+
+
+def entries(key: str, first: str, last: str, count: int) -> Call[list[Entry]]:
+    """The first entries of a stream within these bounds."""
+    words = ("XRANGE", key, first, last, "COUNT", count)
+    return command(*words, decode=_entries)
+
+
+def last_entry(key: str) -> Call[str | None]:
+    """The id of the newest entry of a stream; None if there is none."""
+    words = ("XREVRANGE", key, "+", "-", "COUNT", 1)
+    return command(*words, decode=lambda reply: reply[0][0] if reply else None)
+
+
+def extent(key: str) -> Call[tuple[str, int, int]]:
+    """The newest id that a stream ever had, how many entries it had, and has; refused without a stream."""
+
+    def decode(reply: Any) -> tuple[str, int, int]:
+        info = replies.mapping(reply)
+        return str(info["last-generated-id"]), int(info["entries-added"]), int(info["length"])
+
+    return command("XINFO", "STREAM", key, decode=decode)
+
+
+def fields_of_some(key: str, count: int) -> Call[list[str]]:
+    """The names of some fields of a hash, at random."""
+    return command("HRANDFIELD", key, count, decode=list)
+
+
+def forget(key: str, fields: Sequence[str]) -> Call[None]:
+    """Delete fields of a hash. Repeatable."""
+    return command("HDEL", key, *fields, decode=replies.anything)
+
+
+def _entries(reply: Any) -> list[Entry]:
+    return [(str(entry[0]), replies.pairs(entry[1] or [])) for entry in reply]

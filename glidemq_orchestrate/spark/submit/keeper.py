@@ -21,9 +21,8 @@ from typing import IO, Any, Final
 
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.spark.setup.scratch import Scratch, write_properties
-from glidemq_orchestrate.spark.submit.drivers.driver_folder import DriverFolder
-from glidemq_orchestrate.spark.submit.drivers.lines import Writer
+from glidemq_orchestrate.spark.setup.jvm import Scratch, write_properties
+from glidemq_orchestrate.spark.submit.driver_folder import DriverFolder, Writer
 
 TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
 """The tag of a job's drivers, the same for each attempt: all their child processes inherit it."""
