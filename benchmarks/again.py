@@ -24,7 +24,7 @@ from rich.console import Console
 
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, Flow, FlowNode, FlowProducer, FlowSpec, Worker
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 QUEUE: Final = "work"
 WIDTH: Final = 100

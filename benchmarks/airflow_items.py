@@ -36,7 +36,7 @@ from rich.console import Console
 
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 
 WAYS: Final = ("flow", "group", "tasks", "mapped")

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, JobOptions, Worker
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 QUEUE: Final = "work"
 CONNECTION: Final = "AIRFLOW_CONN_GLIDEMQ_DEFAULT"

@@ -35,7 +35,7 @@ from rich.console import Console
 
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, FlowProducer
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.errors import HandlerNotFound, QueueNotServed
 
 WAYS: Final = ("glidemq", "forkserver", "multiprocess", "in_process", "assets", "one_op")

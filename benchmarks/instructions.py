@@ -27,7 +27,7 @@ from rich.console import Console
 
 from benchmarks.rivals import ROOT
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 WORKS: Final = {
     "add": "",

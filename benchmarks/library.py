@@ -20,7 +20,7 @@ from redis.connection import Connection
 from rich.console import Console
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.libraries import ensure_libraries
 from glidemq_orchestrate.settings import ConnectionSettings

@@ -34,7 +34,7 @@ from benchmarks.plots import plot
 from benchmarks.processes import OPEN, QUEUE
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowStatus
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 SUBMITTERS: Final = 4
 WORKERS: Final = 2

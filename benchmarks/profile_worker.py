@@ -20,7 +20,7 @@ from benchmarks.report import shares
 from benchmarks.rivals import OURS
 from benchmarks.stage import Stage
 from glidemq_orchestrate import EmbeddedServer, Worker
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 
 def main(

@@ -42,7 +42,7 @@ from benchmarks.plots import plot
 from benchmarks.processes import QUEUE
 from benchmarks.report import machine_now
 from glidemq_orchestrate import JobState, NewJob, Queue
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.errors import TransportError
 
 WORKERS: Final = 4

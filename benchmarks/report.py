@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.compare import CONCURRENCIES
 from benchmarks.rivals import OURS, Contender
 from benchmarks.stage import Stage
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 Figures = dict[str, dict[str, float]]
 

@@ -45,7 +45,7 @@ from benchmarks.report import machine_now
 from benchmarks.steady import QUEUE
 from benchmarks.trend import Trend, trend
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 PATIENCE_SECONDS: Final = 120.0  # a busy machine can keep the server from replying for a while
 MIB: Final = 2**20

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, Queue
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

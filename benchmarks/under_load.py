@@ -36,7 +36,7 @@ from benchmarks.plots import plot
 from benchmarks.processes import FIRST, OPEN, QUEUE, THEN
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 
 LOADS: Final = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95)
 GENERATORS: Final = 2

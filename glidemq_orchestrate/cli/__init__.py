@@ -11,14 +11,11 @@ import typer
 from glidemq_orchestrate import __version__
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.chaos import chaos_app
-from glidemq_orchestrate.cli.doctor import doctor
-from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.job import job_app
-from glidemq_orchestrate.cli.library import library_app
-from glidemq_orchestrate.cli.queue import queue_app
+from glidemq_orchestrate.cli.queue import events, queue_app
 from glidemq_orchestrate.cli.scheduler import scheduler_app
-from glidemq_orchestrate.cli.supervise import supervise
+from glidemq_orchestrate.cli.server import doctor, library_app
 
 app = typer.Typer(
     name="glidemq",
@@ -47,7 +44,7 @@ def _options(
 
 app.command()(process.server)
 app.command()(process.worker)
-app.command()(supervise)
+app.command()(process.supervise)
 app.add_typer(flow_app)
 app.add_typer(queue_app)
 app.add_typer(job_app)

@@ -1,4 +1,4 @@
-"""``glidemq server``, ``glidemq worker`` and ``glidemq demo``: commands that run in the foreground."""
+"""Commands that run in the foreground: ``glidemq server``, ``worker``, ``supervise`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -156,3 +156,28 @@ def demo(
     # By name: the demo stands above the command line, and needs its extra.
     run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), months=months, console=console)
+
+
+@reports_errors
+def supervise(
+    queue: Annotated[
+        list[str],
+        typer.Option(help="Queue to supervise: the home of a flow, or a queue of Node workers. Repeatable."),
+    ],
+    url: Url = None,
+    lock: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(1),
+            metavar="DURATION",
+            help="Take back the jobs of a worker after this long without a heartbeat.",
+        ),
+    ] = 30,
+    prefix: Prefix = DEFAULT_PREFIX,
+    log_level: Level = LogLevel.INFO,
+) -> None:
+    """Supervise queues until SIGTERM or Ctrl-C. Any number may run: one of them leads each queue."""
+    from glidemq_orchestrate.worker.services.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
+
+    log_to_stderr(log_level)
+    Supervisor(url, queues=queue, prefix=prefix, lock_duration=lock).run()

@@ -1,4 +1,4 @@
-"""``glidemq queue``: show and manage queues."""
+"""``glidemq queue``: show and manage queues; ``glidemq events``: the events of a queue, live."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from glidemq_orchestrate.cli.shell import (
     AsJson,
     Prefix,
     QueueName,
+    QueueOption,
     Url,
     console,
     print_json,
     print_text,
+    printable,
     reports_errors,
     seconds,
 )
-from glidemq_orchestrate.cli.terminal import printable
 from glidemq_orchestrate.clients.client import Client
+from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
@@ -240,3 +242,56 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def _print_count(word: str, count: int, *, as_json: bool) -> None:
     print_text(json.dumps({word: count}) if as_json else f"{count} jobs {word}")
+
+
+@reports_errors
+def events(
+    queue: QueueOption,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start after this position; 0-0: with the oldest stored event; default: new events only.",
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events.")] = True,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Print only events of this kind. Repeatable.")
+    ] = None,
+    job: Annotated[list[str] | None, typer.Option(help="Print only events of this job. Repeatable.")] = None,
+    flow: Annotated[
+        list[str] | None, typer.Option(help="Print only events of this flow. Repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Print the events of a queue, oldest first. A line marks a gap of lost events."""
+    where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
+    idle_timeout = None if follow else timedelta(milliseconds=100)
+    with EventReader(
+        queue, url, prefix=prefix, position=start, where=where, idle_timeout=idle_timeout
+    ) as reader:
+        for event in reader:
+            print_text(_json(event) if as_json else _line(event))
+
+
+def _json(event: Event) -> str:
+    about: dict[str, str | int] = {
+        "id": event.id,
+        "kind": event.kind,
+        "job": event.job_id,
+        "flow": event.flow_id,
+    }
+    about |= {"generation": event.generation} if event.flow_id else {}
+    return json.dumps(about | {"fields": dict(event.fields)})
+
+
+def _line(event: Event) -> str:
+    if event.is_gap:
+        return f"{event.id}  events after this position were lost"
+    # Payloads only with --json: the output of a terminal may be recorded.
+    about = event.flow_id or event.job_id
+    if event.generation:
+        about += f" generation {event.generation}"
+    return f"{event.id}  {event.kind}  {about}  {event.fields.get('name', '')}".rstrip()

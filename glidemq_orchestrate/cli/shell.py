@@ -1,4 +1,8 @@
-"""The console, the options of all commands, and errors as one line and an exit code."""
+"""The console, tables, the options of all commands, and errors as one line and an exit code.
+
+All text that the command line prints for people goes through ``printable``: names, reasons and logs from
+elsewhere may hold escape sequences.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,8 +20,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printable
 from glidemq_orchestrate.errors import (
     CodecError,
     ConfigurationError,
@@ -28,6 +35,50 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.foundation.durations import setting_duration
 from glidemq_orchestrate.jobs.bounds import MAX_DURATION
+
+_UNKNOWN: Final = "\ufffd"
+_ODD: Final[dict[int, str | int]] = {
+    **{code: 0x2400 + code for code in range(0x20)},  # C0: the Unicode control pictures
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), _UNKNOWN),  # C1: 0x9b alone starts an escape sequence
+    # Bidirectional controls, which could make a name look like another.
+    **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), _UNKNOWN),
+    **dict.fromkeys((0x2028, 0x2029), _UNKNOWN),
+    **dict.fromkeys(range(0xD800, 0xE000), _UNKNOWN),
+}
+_IN_LINE: Final = {code: sign for code, sign in _ODD.items() if code != ord("\t")}
+_IN_LINES: Final = {code: sign for code, sign in _IN_LINE.items() if code != ord("\n")}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with control characters replaced; tabs stay, and with ``lines`` line ends too."""
+    if text.isascii() and text.isprintable():
+        return text
+    return text.translate(_IN_LINES if lines else _IN_LINE)
+
+
+class SafeConsole(Console):
+    """A rich console that makes external text printable; its own colours still work."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Make every piece of text printable."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(printable(text, lines=True), style)
+
+
+class SafeFormatter(logging.Formatter):
+    """Makes log records printable: a message is one line, a traceback keeps its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the base class's name
+        """The line of a record."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the base class's name
+        """The traceback of a record."""
+        return printable(super().formatException(ei), lines=True)
+
 
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 P = ParamSpec("P")
@@ -163,3 +214,26 @@ def log_to_stderr(level: LogLevel) -> None:
     logging.basicConfig(level=level.upper())
     for handler in logging.getLogger().handlers:
         handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
+
+
+def summary_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A small table of results; the columns are the keys of the first row."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 3, 0, 0))
+    columns = list(rows[0]) if rows else []
+    for name in columns:
+        table.add_column(
+            name.replace("_", " "), justify="left" if isinstance(rows[0][name], str) else "right"
+        )
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(name))) for name in columns))
+    return table
+
+
+def _cell(value: Any) -> str:
+    return (
+        f"{value:,.1f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )

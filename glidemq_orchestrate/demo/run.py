@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 from glidemq_orchestrate.demo.preflight import ensure_disk, ensure_java, ensure_packages

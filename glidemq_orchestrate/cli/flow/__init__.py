@@ -1,22 +1,22 @@
-"""``glidemq flow``: submit, inspect, watch, cancel and rerun flows. A file for each command."""
+"""``glidemq flow``: submit, inspect, watch, cancel and rerun flows."""
 
 from __future__ import annotations
 
 import typer
 
-from glidemq_orchestrate.cli.flow.cancel import cancel
-from glidemq_orchestrate.cli.flow.change_nodes import cancel_node, complete_node, skip_node
-from glidemq_orchestrate.cli.flow.graph import graph
-from glidemq_orchestrate.cli.flow.history import history
-from glidemq_orchestrate.cli.flow.list import list_
-from glidemq_orchestrate.cli.flow.node import node
+from glidemq_orchestrate.cli.flow.changing import (
+    cancel,
+    cancel_node,
+    complete_node,
+    rerun,
+    restart,
+    retry,
+    skip_node,
+)
+from glidemq_orchestrate.cli.flow.files import graph, plan, schema, submit
+from glidemq_orchestrate.cli.flow.follow import watch
 from glidemq_orchestrate.cli.flow.options import EXIT_CODES
-from glidemq_orchestrate.cli.flow.plan import plan
-from glidemq_orchestrate.cli.flow.rerun import rerun, restart, retry
-from glidemq_orchestrate.cli.flow.schema import schema
-from glidemq_orchestrate.cli.flow.show import show
-from glidemq_orchestrate.cli.flow.submit import submit
-from glidemq_orchestrate.cli.flow.watch import watch
+from glidemq_orchestrate.cli.flow.showing import history, list_, node, show
 
 flow_app = typer.Typer(
     name="flow",

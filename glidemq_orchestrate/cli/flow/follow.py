@@ -1,4 +1,4 @@
-"""Following a flow until it ends; the exit code is that of its end."""
+"""``glidemq flow watch``, and following a flow until it ends; the exit code is that of its end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.live import Live
 
-from glidemq_orchestrate.cli.flow.cells import short
-from glidemq_orchestrate.cli.flow.show import print_flow
-from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.cli.shell import console, errors, print_json, print_text, stop_with
-from glidemq_orchestrate.clients.flows import Flow
+from glidemq_orchestrate.cli.flow.options import FlowIdArgument, Timeout
+from glidemq_orchestrate.cli.flow.showing import print_flow
+from glidemq_orchestrate.cli.flow.view import flow_view, short
+from glidemq_orchestrate.cli.shell import (
+    Prefix,
+    Url,
+    console,
+    errors,
+    print_json,
+    print_text,
+    reports_errors,
+    stop_with,
+)
+from glidemq_orchestrate.clients.flows import Flow, FlowProducer
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 from glidemq_orchestrate.flows.status import FlowState, Wait
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 FAILED: Final = 1
 TIMED_OUT: Final = 3
@@ -226,3 +236,37 @@ def _line(change: NodeChange | FlowChange) -> str:
     if isinstance(change, NodeChange) and change.state == "active" and change.progress is not None:
         words.append(short(change.progress, 100))
     return "  ".join([*words, change.reason] if change.reason and change.state != "completed" else words)
+
+
+@reports_errors
+def watch(
+    flow_id: FlowIdArgument,
+    url: Url = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="POSITION", help="Print only changes after this position of an earlier watch."),
+    ] = None,
+    timeout: Timeout = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Print one line per change, even in a terminal.")
+    ] = False,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line, for each change.")
+    ] = False,
+) -> None:
+    """Follow a flow until it ends: as a live tree in a terminal, otherwise with one line per change.
+
+    Lines also show, every two seconds, which nodes wait for something other than their turn, why, and until
+    when; after ten seconds without a change also which nodes wait for their turn.
+
+    With --json, node changes have node, state, at, attempts, reason, progress and position; the last line has
+    flow instead of node. Lines about waits have nodes and wait (reason, until, is_turn) instead, and the
+    position of the last change. With --after every difference is printed exactly once, however old the
+    position is; nothing is printed if the flow has not run since it ended.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.get(flow_id)
+        if as_json or lines or after is not None or not console.is_terminal:
+            print_changes(flow, after=after, as_json=as_json, timeout=timeout)
+        follow(flow, live=True, as_json=False, timeout=timeout)

@@ -1,11 +1,13 @@
-"""Drawings of flows for a terminal: rich renderables, made without a server."""
+"""Drawings of flows for a terminal, and values in the cells of tables, made without a server."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -13,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from glidemq_orchestrate.cli.shell import as_json_value
 from glidemq_orchestrate.flows.forms.drawing import DrawnGroup, fold, layout
 from glidemq_orchestrate.flows.forms.drawing import Group as Folded
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, Wait, critical_path
@@ -233,3 +236,37 @@ def _detail(node: NodeStatus, waits: Mapping[str, Wait]) -> str:
 
 def _colour(status: FlowStatus) -> str:
     return {"completed": "green", "failed": "bold red", "cancelled": "yellow"}.get(status.state, "cyan")
+
+
+NAMED: Final = 20
+
+
+def status_json(status: FlowStatus) -> dict[str, Any]:
+    """The status of a flow for ``--json``."""
+    return {name: value for name, value in asdict(status).items() if name != "stored_as"}
+
+
+def wait_json(waits: Mapping[str, Wait], node: NodeStatus) -> dict[str, Any] | None:
+    """Why a node waits, and until when, for ``--json``; None if it does not wait."""
+    found = waits.get(node.name)
+    return None if found is None else asdict(found)
+
+
+def changed_line(what: str, names: Sequence[str]) -> str:
+    """A line about changed nodes."""
+    if not names:
+        return "Nothing was changed."
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"{what}: {', '.join(names[:NAMED])}{more}"
+
+
+def short(value: Any, limit: int | None) -> str:
+    """A value as the text of a cell, cut to ``limit`` characters."""
+    text = value if isinstance(value, str) else None
+    if isinstance(value, datetime):
+        text = value.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    if text is None:
+        text = json.dumps(value, default=as_json_value, ensure_ascii=False)
+    if limit is None or len(text) <= limit:
+        return text
+    return f"{text[:limit]} … ({len(text):,} characters; --full shows all)"

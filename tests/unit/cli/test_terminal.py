@@ -15,11 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate import JobState
-from glidemq_orchestrate.cli.events import _json
 from glidemq_orchestrate.cli.flow.view import flow_view
-from glidemq_orchestrate.cli.shell import print_json, print_text
-from glidemq_orchestrate.cli.summary import summary_table
-from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printable
+from glidemq_orchestrate.cli.queue import _json
+from glidemq_orchestrate.cli.shell import (
+    SafeConsole,
+    SafeFormatter,
+    print_json,
+    print_text,
+    printable,
+    summary_table,
+)
 from glidemq_orchestrate.clients.events import Event
 from glidemq_orchestrate.flows.status import FlowId, FlowState, FlowStatus, NodeStatus
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from glidemq_orchestrate import FlowState, FlowStatus, JobState, NodeStatus
 from glidemq_orchestrate.cli.flow.view import FOLD_FROM, flow_view, node_table
-from glidemq_orchestrate.cli.summary import summary_table
+from glidemq_orchestrate.cli.shell import summary_table
 from glidemq_orchestrate.flows.status import FlowId, Wait
 
 if TYPE_CHECKING:

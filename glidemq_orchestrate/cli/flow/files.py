@@ -1,10 +1,11 @@
-"""``glidemq flow submit``."""
+"""Commands for a flow file or a function that returns a flow: submit, plan, graph, schema."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +19,41 @@ from glidemq_orchestrate.cli.flow.options import (
     WaitForEnd,
     WatchLive,
 )
-from glidemq_orchestrate.cli.flow.plan import print_plan
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
-from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, print_json, print_text, reports_errors
+from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of, is_source
 from glidemq_orchestrate.clients.flows import FlowProducer
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
 from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+
+
+@reports_errors
+def plan(
+    file: Annotated[str, typer.Argument(metavar="FLOW", help=FLOW_HELP)],
+    flow_id: Annotated[str, typer.Option("--id", help="Id of the existing flow.")],
+    arguments: Arguments = None,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Print what `flow submit FLOW --id ID --retry-failed` would run and keep, and why. Changes nothing."""
+    spec = flow_of(file, arguments)
+    with FlowProducer(url, prefix=prefix) as flows:
+        print_plan(flows.plan(spec, flow_id=flow_id), as_json=as_json)
+
+
+def print_plan(found: FlowPlan, *, as_json: bool) -> None:
+    """Print a line for each node that would run, with the reason, and one for each that would be dropped."""
+    if as_json:
+        print_json(asdict(found))
+        return
+    for name, reason in found.runs.items():
+        print_text(f"run   {name}  ({reason})")
+    for name in found.drops:
+        print_text(f"drop  {name}")
+    print_text(f"{len(found.runs):,} to run in generation {found.generation}, {len(found.keeps):,} kept")
 
 
 @reports_errors
@@ -98,3 +128,57 @@ def _owner(name: str | None, lease: float | None, *, keep: bool) -> Owner | None
         return None
     owner = Owner(name, on_expiry="keep" if keep else "cancel")
     return owner if lease is None else replace(owner, lease=timedelta(seconds=lease))
+
+
+class Format(StrEnum):
+    """The formats of drawings."""
+
+    MERMAID = "mermaid"
+    DOT = "dot"
+
+
+@reports_errors
+def graph(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FLOW|FLOW_ID",
+            help="A flow file, package.module:function, or the id of a flow on the server.",
+        ),
+    ],
+    arguments: Arguments = None,
+    url: Url = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="Format: Mermaid for Markdown, DOT for Graphviz.")
+    ] = Format.MERMAID,
+    fold: Annotated[
+        int,
+        typer.Option(help="Draw this many nodes or more as one if they differ only by a number; 0: never."),
+    ] = FOLD_FROM,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Draw a flow as Mermaid or DOT. Colours show the states of a submitted flow.
+
+    Example: glidemq flow graph nightly.yaml --format dot | dot -Tsvg > nightly.svg
+    """
+    if is_source(source):
+        spec = flow_of(source, arguments)
+        name, nodes = spec.name, list[Any](check_flow(spec).nodes)
+    else:
+        with FlowProducer(url, prefix=prefix) as flows:
+            flow = flows.get(source)
+            name, nodes = flow.status().name, list[Any](flow.nodes())
+    drawn = (
+        mermaid(nodes, at_least=fold or None)
+        if format_ is Format.MERMAID
+        else dot(name, nodes, at_least=fold or None)
+    )
+    print_text(drawn, lines=True, end="")
+
+
+@reports_errors
+def schema() -> None:
+    """Print the JSON Schema of flow files, for editors and CI."""
+    from glidemq_orchestrate.flows.forms.file import schema_text  # noqa: PLC0415  imports pydantic
+
+    print_text(schema_text(), lines=True, end="")

@@ -1,0 +1,212 @@
+"""Commands that show flows: show, list, history, node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from glidemq_orchestrate.cli.flow.options import FlowIdArgument
+from glidemq_orchestrate.cli.flow.view import flow_view, short, status_json, wait_json
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, reports_errors
+from glidemq_orchestrate.clients.flows import Flow, FlowProducer
+from glidemq_orchestrate.clients.queue import Queue
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.status import FlowState, FlowStatus
+from glidemq_orchestrate.foundation.durations import from_text
+from glidemq_orchestrate.foundation.names import shown
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
+
+
+@reports_errors
+def show(
+    flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Show a flow as a tree: states, times, attempts, and the critical path.
+
+    Nodes that a node fans out to are indented below it; the node that joins them is at its level again. Nodes
+    that differ only by a number are folded: clean[0..999]. The critical path, marked with a diamond, is the
+    chain of nodes that determined the end of the flow.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        print_flow(flows.get(flow_id), as_json=as_json)
+
+
+def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = None) -> None:
+    """Print the present state of a flow; as JSON, with the names of the nodes that the command changed."""
+    status, nodes = flow.status(), flow.nodes()
+    waits, is_supervised = flow.waits(nodes), status.state.is_terminal or flow.is_supervised()
+    if not as_json:
+        console.print(flow_view(status, nodes, now=flow.now(), waits=waits))
+        if not is_supervised:
+            console.print(_unsupervised(flow.home), style="yellow", markup=False, highlight=False)
+        return
+    shown = [{**asdict(node), "seconds": node.seconds, "wait": wait_json(waits, node)} for node in nodes]
+    more = {} if changed is None else {"changed": list(changed)}
+    about = {"flow": status_json(status), "home": flow.home, "supervised": is_supervised}
+    print_json(about | {"nodes": shown, "results": dict(flow.results())} | more)
+
+
+def _unsupervised(home: str) -> str:
+    return (
+        f"Nobody supervises queue {home}, the home of this flow: it does not advance when Node workers end "
+        f"its nodes. Fix: run a Python worker for a queue of the flow, or: glidemq supervise --queue {home}"
+    )
+
+
+@reports_errors
+def list_(
+    url: Url = None,
+    state: Annotated[FlowState | None, typer.Option(help="List only flows in this state.")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=VALUE", help="List only flows with this label, such as dag=nightly."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE|TIME",
+            help="List only flows submitted since: 90m, 2h, 7d, or 2026-01-31T06:00+01:00.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of flows.")] = 20,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """List flows, newest first."""
+    labelled, _ = _label(label), _since(since, datetime.now(UTC))  # refuse invalid values before connecting
+    with FlowProducer(url, prefix=prefix) as flows:
+        now = flows.now()
+        filters: dict[str, Any] = {"state": state, "label": labelled, "limit": limit}
+        found = list(flows.list(**filters, since=_since(since, now)))
+    if as_json:
+        print_json([status_json(flow) for flow in found])
+    elif not found:
+        console.print("No flows" + (" match all filters." if state or label or since else " yet."))
+    else:
+        console.print(flow_table(found, now))
+
+
+def flow_table(flows: list[FlowStatus], now: datetime) -> Table:
+    """One row per flow. ``now``: the server's time."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("flow", "gen", "name", "state", "nodes", "submitted", "took", "labels", "reason"):
+        right = title in ("gen", "nodes", "took")
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for flow in flows:
+        began, ended = flow.created_at, flow.finished_at or now
+        took = "" if began is None else str(timedelta(seconds=round((ended - began).total_seconds())))
+        labels = ", ".join(f"{key}={value}" for key, value in flow.labels.items())
+        nodes = f"{flow.completed:,}/{flow.total:,}"
+        submitted = "" if began is None else began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        cells = (flow.id, str(flow.generation), flow.name, str(flow.state), nodes, submitted, took, labels)
+        table.add_row(*map(Text, (*cells, short(flow.reason, 80))))
+    return table
+
+
+def _label(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    key, mark, value = text.partition("=")
+    if not mark:
+        raise ConfigurationError(f"--label must be KEY=VALUE, such as dag=nightly, got {shown(text)}")
+    return key, value
+
+
+def _since(text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        if age := from_text(text):
+            return now - age
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone() if moment.tzinfo is None else moment
+    except (ValueError, OverflowError) as exc:
+        raise ConfigurationError(
+            f"--since must be an age such as 90m, 2h or 7d, or a time such as 2026-01-31T06:00, "
+            f"got {shown(text)}"
+        ) from exc
+
+
+@reports_errors
+def history(
+    flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """List the generations of a flow, oldest first: how each ended, and the key that began it.
+
+    Only the last one, the current, has results.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        found = flows.get(flow_id).history()
+    if as_json:
+        print_json([status_json(one) for one in found])
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("generation", "state", "nodes", "failed", "submitted", "idempotency key", "reason"):
+        table.add_column(title, justify="right" if title in ("nodes", "failed") else "left", overflow="fold")
+    for one in found:
+        began = "" if one.created_at is None else one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        nodes, failed = f"{one.completed:,}/{one.total:,}", f"{one.failed:,}"
+        cells = (str(one.generation), str(one.state), nodes, failed, began, one.idempotency_key)
+        table.add_row(*map(Text, (*cells, short(one.reason, 80))))
+    console.print(table)
+
+
+INPUTS_SHOWN: Final = 20
+LOG_LINES: Final = 100
+SHOWN_CHARACTERS: Final = 500
+
+
+@reports_errors
+def node(
+    flow_id: FlowIdArgument,
+    name: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
+    url: Url = None,
+    full: Annotated[bool, typer.Option("--full", help="Show long values and all inputs in full.")] = False,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Show a node: its data, inputs, result, attempts, times, reason and last log lines.
+
+    The output contains data and results, which may be confidential.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.get(flow_id)
+        node = flow.node(name)
+        wanted = node.after if full or as_json else node.after[:INPUTS_SHOWN]
+        inputs, waits = dict(flow.results(wanted)), flow.waits([node])
+    with Queue(node.queue, url, prefix=prefix) as queue:
+        job = queue.get_job(node.job_id, lenient=True)
+        logs = queue.logs(node.job_id, offset=-LOG_LINES, limit=LOG_LINES)
+    row = asdict(node) | {
+        "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines
+    }  # fmt: skip
+    if as_json:
+        print_json(row | {"wait": wait_json(waits, node)})
+        return
+    row |= {"waits": str(waits[name])} if name in waits else {}
+    console.print(details(row, full=full))
+    if len(wanted) < len(node.after):
+        console.print(f"{len(node.after) - len(wanted):,} more inputs; --full shows all", style="dim")
+
+
+def details(row: Mapping[str, Any], *, full: bool) -> Table:
+    """The fields of a node, one per line; long values are cut unless ``full``."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in row.items():
+        if value in (None, "", [], {}, ()) and name not in ("data", "result"):
+            continue
+        if isinstance(value, Mapping) and name == "inputs":
+            for key, part in value.items():
+                table.add_row(f"input {key}", Text(short(part, None if full else SHOWN_CHARACTERS)))
+            continue
+        text = "\n".join(value) if name == "logs" else short(value, None if full else SHOWN_CHARACTERS)
+        table.add_row(name.replace("_", " "), Text(text))
+    return table
