@@ -122,7 +122,7 @@ def _since(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     try:
-        if age := from_text(text):
+        if (age := from_text(text)) is not None:
             return now - age
         moment = datetime.fromisoformat(text)
         return moment.astimezone() if moment.tzinfo is None else moment
