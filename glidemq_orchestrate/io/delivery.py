@@ -95,8 +95,9 @@ def _passes(error: GlideMQError, *, is_known: bool) -> bool:
 
 def followed(parcel: Parcel, settings: ConnectionSettings) -> Parcel | None:
     """The parcel with the calls that confirm its writes; None if none need to be confirmed."""
-    required = settings.confirmation
-    if required is None or not (writes := [call for call in parcel.calls if _is_relied_on(call)]):
+    if settings.confirm is None or (required := settings.confirmation) is None:
+        return None
+    if not (writes := [call for call in parcel.calls if _is_relied_on(call)]):
         return None
     # The mark goes to the server of the last write, also while its slot is being moved.
     asking = (ASKING,) if parcel.calls[parcel.calls.index(writes[-1]) - 1] is ASKING else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
@@ -40,7 +41,11 @@ class ReadingOperations:
     def __init__(self, ref: FlowRef, clock: Clock, owned: Ownership | None = None) -> None:
         self.ref, self.clock, self.owned = ref, clock, owned
         self._backend = backend_of(ref)
-        self._tending = tendings.for_flow(ref, clock)
+
+    @cached_property
+    def _tending(self) -> tendings.Tending:
+        """The supervision by this client, from its first wait on."""
+        return tendings.for_flow(self.ref, self.clock)
 
     def read_changes(self, watch: watching.Watch) -> Op[list[Change]]:
         """The next changes of a watch; renews the lease of the owner, and supervises where nobody does."""
