@@ -33,14 +33,13 @@ from glidemq_orchestrate.flows.node_table import (
     some_rows,
 )
 from glidemq_orchestrate.flows.status import NodeStatus
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import described
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.output import LogRange, read_logs
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Call, Op, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask_all, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PER_TRIP: Final = 200

@@ -20,9 +20,8 @@ from glidemq_orchestrate.flows.dependencies import OnFailure, Rule
 from glidemq_orchestrate.flows.generation import FlowRef, record_fields
 from glidemq_orchestrate.flows.node_table import Row, read_rows
 from glidemq_orchestrate.flows.status import raise_if_superseded
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import exact, parsed_object
 

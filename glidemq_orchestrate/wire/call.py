@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -24,6 +24,7 @@ from glidemq_orchestrate.wire.codec import readable
 T = TypeVar("T")
 logger = logging.getLogger("glidemq_orchestrate.worker")
 Word: TypeAlias = str | int | float
+PER_TRIP: Final = 200
 
 _QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
 # TIME is missing, since its callers measure how long the reply takes.
@@ -191,6 +192,18 @@ def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
         return []
     replies = yield batch
     return [_read_or_error(call, reply) for call, reply in zip(batch.calls, replies, strict=True)]
+
+
+def send_all(todo: Iterable[Call[T]]) -> Op[None]:
+    """Send calls in several trips, without using their replies; raise the first error."""
+    for part in parts(list(todo)):
+        yield from ask_all(part)
+
+
+def parts(items: Sequence[T], size: int = PER_TRIP) -> Iterator[Sequence[T]]:
+    """The items in slices, one for each trip."""
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
 
 
 def _read_or_error(call: Call[T], reply: Any) -> T | GlideMQError:

@@ -25,6 +25,7 @@ from glidemq_orchestrate.flows.portable.node_jobs import (
     held_by,
     how_many,
     open_gate,
+    send_fenced,
 )
 from glidemq_orchestrate.flows.portable.reading import outcome, status, unsuperseded
 from glidemq_orchestrate.flows.portable.records import Record
@@ -38,10 +39,9 @@ from glidemq_orchestrate.flows.portable.tables import (
     read_nodes,
 )
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
-from glidemq_orchestrate.flows.trips import parts, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.changes import complete_child
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 
 CANCELLED: Final = "cancelled: "

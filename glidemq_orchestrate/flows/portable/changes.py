@@ -25,9 +25,8 @@ from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.tables import Node, read_nodes
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, parts
 
 _UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
 

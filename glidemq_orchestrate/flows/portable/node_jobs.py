@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode, kept, traced
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.jobs.job_hash import OF_ONE_RUN, JobField, end_of_stub
 from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Word, command, function
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask_each, command, function, parts, send_all
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
@@ -265,3 +265,16 @@ def how_many(queue: QueueKeys, job_id: str) -> Call[int]:
 def open_gate(queue: QueueKeys, job_id: str, number: int | str) -> Call[int]:
     """Release a job from a gate. Idempotent."""
     return complete_child(queue, job_id, gate(queue, number))
+
+
+def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[None]:
+    """Send calls of our functions, each with the plain calls to use where the function is missing."""
+    for part in parts(list(todo)):
+        replies = yield from ask_each([call for call, _ in part])
+        plain: list[Call[Any]] = []
+        for (_, instead), reply in zip(part, replies, strict=True):
+            if isinstance(reply, LibraryMissing):
+                plain += instead
+            elif isinstance(reply, GlideMQError):
+                raise reply
+        yield from send_all(plain)

@@ -30,10 +30,9 @@ from glidemq_orchestrate.flows.status import (
     NodeStatus,
     raise_if_superseded,
 )
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.jobs.job_hash import end_of_stub
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, parts
 from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number

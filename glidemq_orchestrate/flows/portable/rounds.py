@@ -21,7 +21,7 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import What
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.portable import node_jobs, owners, records
-from glidemq_orchestrate.flows.portable.node_jobs import Only, add_deps, gate, held_by
+from glidemq_orchestrate.flows.portable.node_jobs import Only, add_deps, gate, held_by, send_fenced
 from glidemq_orchestrate.flows.portable.reading import record_of
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.staging import relist
@@ -31,12 +31,12 @@ from glidemq_orchestrate.flows.portable.tables import (
     forget_noted,
     forget_waiting,
     noted,
+    parts_of_size,
     read_nodes,
     write_noted,
 )
-from glidemq_orchestrate.flows.trips import parts, parts_of_size, send_all, send_fenced
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
 
 GIVEN: Final = ("completed", "skipped", "failed")
 

@@ -32,10 +32,9 @@ from glidemq_orchestrate.flows.node_table import write_table
 from glidemq_orchestrate.flows.portable import node_jobs, owners, records
 from glidemq_orchestrate.flows.portable.node_jobs import add_dependents, add_deps, gate
 from glidemq_orchestrate.flows.portable.records import Record
-from glidemq_orchestrate.flows.portable.tables import drop_tables, read_nodes, write_policies
-from glidemq_orchestrate.flows.trips import parts, parts_of_size, send_all
+from glidemq_orchestrate.flows.portable.tables import drop_tables, parts_of_size, read_nodes, write_policies
 from glidemq_orchestrate.foundation.clock import Clock
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id, read_generation
 
 MAX_STAGINGS: Final = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +22,8 @@ from glidemq_orchestrate.flows.dependencies import (
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import Row, job_now, read_rows
 from glidemq_orchestrate.flows.portable.node_jobs import PAGE
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command
+from glidemq_orchestrate.wire.call import PER_TRIP, Call, Op, ask, ask_all, command, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
 
@@ -302,3 +301,20 @@ def dependency_policies(
         )
         found[name] = {one: OnFailure(word) for one, word in fields.get("policies", {}).items()}
     return found
+
+
+MAX_BYTES: Final = 524_288
+
+
+def parts_of_size(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+    """Slices that the server writes in a millisecond or two."""
+    part: dict[str, str] = {}
+    length = 0
+    for name, text in pairs:
+        if part and (len(part) == PER_TRIP or length + len(text) > MAX_BYTES):
+            yield part
+            part, length = {}, 0
+        part[name] = text
+        length += len(text)
+    if part:
+        yield part

@@ -17,13 +17,12 @@ from glidemq_orchestrate.flows.portable.node_jobs import add_deps, deps_page, ga
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.portable.staging import discard, drop_own, forget, remove
 from glidemq_orchestrate.flows.portable.tables import read_nodes
-from glidemq_orchestrate.flows.trips import parts, send_all
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.changes import complete_child
 from glidemq_orchestrate.wire import keys
-from glidemq_orchestrate.wire.call import Op, ask, ask_all, members
+from glidemq_orchestrate.wire.call import Op, ask, ask_all, members, parts, send_all
 from glidemq_orchestrate.wire.keys import QueueKeys, is_node_id
 
 ABANDONED_MS: Final = 15 * 60_000

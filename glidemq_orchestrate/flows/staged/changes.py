@@ -12,11 +12,10 @@ from glidemq_orchestrate.flows.owner import Owner, own_flow, owner_names
 from glidemq_orchestrate.flows.staged.reading import status
 from glidemq_orchestrate.flows.staged.submit import advance
 from glidemq_orchestrate.flows.status import FlowState
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 PER_CALL: Final = 50

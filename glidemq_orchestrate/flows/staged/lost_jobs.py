@@ -12,12 +12,11 @@ from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import TABLE_PAGE, Row, rows_page
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import job_hash
 from glidemq_orchestrate.jobs.job_hash import JobField, end_of_stub
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, members
+from glidemq_orchestrate.wire.call import Call, Op, Word, ask, ask_all, command, function, members, parts
 from glidemq_orchestrate.wire.keys import GROUP, QueueKeys, read_ref
 
 PAGE: Final = 100

@@ -45,13 +45,12 @@ from glidemq_orchestrate.flows.status import (
     NodeStatus,
     raise_if_superseded,
 )
-from glidemq_orchestrate.flows.trips import parts
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import attempt as attempts
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire import replies
-from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function
+from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, function, parts
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import number
