@@ -3,7 +3,8 @@
 A call of a server function may access only one slot. If all keys of a flow are in one slot, it takes the
 ``staged`` path: the server does everything. If its queues are in several slots of a cluster, or the server
 lacks our functions, ``portable`` does the same in many small steps. A flow keeps its path in all its
-generations. Only this file, ``staged`` and ``portable`` depend on there being two.
+generations. Nothing else depends on the number of paths: ``FlowBackend`` has all operations that differ, and
+below it are those of workers and supervisors, who know a job rather than its flow.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
 
 
 class FlowBackend(Protocol):
-    """One path: all operations that depend on how flows are stored and run.
+    """A path: all operations that depend on how flows are stored and run.
 
     Attributes:
-        is_carried: Clients and workers advance a flow, and its queues may be in other slots than its home.
-            Otherwise the server advances it.
-        missing: Why a node without a job counts as failed; '' if the record has its end.
+        is_carried: Whether clients and workers advance a flow, whose queues may be in other slots than its
+            home. Otherwise the server advances it.
+        missing: Why a node without a job counts as failed; '' if the record contains its end.
     """
 
     @property

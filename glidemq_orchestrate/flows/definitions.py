@@ -1,4 +1,8 @@
-"""The definition of a node, read from its job."""
+"""The definitions of stored nodes: data, options and policies, so that a flow can run or be compared again.
+
+Our functions keep the definition when they remove a job, so that the flow can rerun the node. glide-mq's own
+functions keep nothing: such a node is lost, and needs a new submission.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ def settled_options(options: str) -> dict[str, Any]:
 
 
 class Manner(NamedTuple):
-    """How a node runs; many nodes share one. For policies of single dependencies see ``edges``.
+    """How a node runs; many nodes share one. It has no policies of single dependencies.
 
     Attributes:
         rule, on_failure, edge: '' if the node has none.

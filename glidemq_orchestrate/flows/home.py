@@ -1,4 +1,4 @@
-"""The home queue of a flow: its claim on the id, its choice, and its links to the flow's other queues.
+"""The home queue of a flow: its choice, its claim on the id, its links to other queues, and its deadlines.
 
 The claim is a key in its own slot, so no call writes it together with the record. A claim without a record
 was left by a kill between the two writes, or belongs to a submission that is about to write the record. A

@@ -1,4 +1,4 @@
-"""Lists the flows of a server, and removes those that are no longer needed."""
+"""The flows of a server: finds and lists them, reads their history, and removes those no longer needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls for the nodes of a flow: status, inputs and results."""
+"""The nodes of a flow on the server: the table with a row for each, their status, inputs and results."""
 
 from __future__ import annotations
 

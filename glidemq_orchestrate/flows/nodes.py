@@ -1,7 +1,12 @@
-"""Reads single nodes of a flow by name.
+"""Single nodes of a flow: reads, selects and changes them.
 
 Each read also checks the record, in the same trip. If another generation has begun, it raises ``Superseded``
 rather than return an old result or report a missing node.
+
+A change reruns nodes or ends them by hand, while the flow runs or after its end. It is first noted in the
+record, up to ``FlowBackend.max_changes`` nodes per call, each call all or nothing. If the client dies after a
+call, every supervisor of the home queue carries out the noted changes. A repeat of the request changes the
+nodes of later calls and skips those already changed.
 """
 
 from __future__ import annotations
@@ -210,7 +215,7 @@ def selection(
 
 
 def starts(nodes: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names of the nodes from which on a flow reruns; None for all of it.
+    """The names of the nodes from which a flow reruns; None for the whole flow.
 
     Raises:
         ConfigurationError: There are none, or they are not names.

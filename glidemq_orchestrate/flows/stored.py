@@ -1,4 +1,7 @@
-"""Reads the specification of a flow back from its tables and jobs."""
+"""The specification of a stored flow: read back from its tables and jobs, or compared with another one.
+
+Nothing is stored for the comparison: the table of the flow and the jobs of its nodes define each node.
+"""
 
 from __future__ import annotations
 

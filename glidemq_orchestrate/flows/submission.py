@@ -1,4 +1,10 @@
-"""Submits a flow: claims its id, chooses its path, and writes it, or joins an existing flow."""
+"""Submits a flow: claims its id, chooses its path, and writes it, or joins an existing flow, or restarts it.
+
+A further generation is staged like a separate flow, under an id with its number, and then supersedes the
+current one in a single call. A kill before that call leaves staged nodes that cannot start: a repeat
+continues with them, or else the sweep removes them. A kill after it leaves a flow that every supervisor of
+the home queue advances. The portable path has several calls instead: see ``portable/succession.py``.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +56,7 @@ from glidemq_orchestrate.wire.keys import QueueKeys, generation_id
 MAX_GENERATIONS: Final = 5
 
 
-def submit_flow(  # noqa: PLR0913  a flow, its name, where it goes, and whose it is
+def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
     prefix: str,
     flow: CheckedFlow,
     flow_id: str,
@@ -62,12 +68,12 @@ def submit_flow(  # noqa: PLR0913  a flow, its name, where it goes, and whose it
 ) -> Op[FlowRef]:
     """Write and start a flow on the path for its topology, and own it. Idempotent.
 
-    If another generation supersedes the one that it is about to join, it joins that. If the server loses the
-    flow before it is owned, it starts over.
+    If another generation supersedes the one to be joined, that generation is joined instead. If the server
+    loses the flow before it is owned, all of this is repeated.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        Superseded: Others kept beginning generations, or superseded that of a restart before it was owned.
+        Superseded: Other callers kept beginning generations, or superseded a restart before it was owned.
         FlowNotFound: The server kept losing the flow.
     """
     check_on_existing(on_existing)

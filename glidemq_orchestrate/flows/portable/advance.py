@@ -1,8 +1,8 @@
-"""Advances portable flows; within one slot the server does this itself.
+"""Advances portable flows, and waits for their end; within one slot the server advances them.
 
-``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. Idempotent, also
-concurrently. Each call concerns one round. If that has ended by the time the nodes are read, or the next one
-is noted, the call does nothing. A generation waits for the previous one: see ``succession``.
+``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. It is idempotent, also
+concurrently. Each call concerns one round. If that round has ended by the time the nodes are read, or the
+next one is noted, the call does nothing. A generation waits for the previous one: see ``succession``.
 """
 
 from __future__ import annotations

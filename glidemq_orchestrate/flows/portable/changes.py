@@ -62,7 +62,7 @@ def max_changes(size: int) -> int:
 def change(
     ref: FlowRef, names: Sequence[str], requested: Change, clock: Clock, *, strict: bool
 ) -> Op[list[str]]:
-    """``node_changes.change`` for these names; ``strict``: a node in an unsuitable state is an error."""
+    """Change nodes; see ``FlowBackend.change``."""
     while True:
         yield from advance(ref, clock)
         record = yield from living(ref)

@@ -1,4 +1,9 @@
-"""Creates, reads and ends the job of a portable node, within the slot of its queue."""
+"""Creates, blocks, reads and ends the job of a portable node, within the slot of its queue.
+
+A job is blocked by the members of its ``deps`` set: its dependencies, and gates, which are members without a
+job. Gate 0 blocks the roots until every node exists, and nodes with a rule or a delay until that is met. Gate
+n blocks the nodes that the n-th retry reruns.
+"""
 
 from __future__ import annotations
 

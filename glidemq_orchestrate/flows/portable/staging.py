@@ -1,4 +1,4 @@
-"""Submits a flow on the portable path: all jobs are created blocked, then one write starts them.
+"""Stages and removes portable flows: all jobs are created blocked, then one write starts them.
 
 An interrupted submission is continued by the next one of an equal flow, or aborted by the sweep; two
 concurrent ones help each other. One field decides, and only its first write counts: ``begin:0`` means that

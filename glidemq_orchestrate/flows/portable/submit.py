@@ -1,4 +1,4 @@
-"""Starts a flow: stages it, makes its generation current, and advances it."""
+"""Submits a portable flow: stages it, makes its generation the current one, and advances it."""
 
 from __future__ import annotations
 

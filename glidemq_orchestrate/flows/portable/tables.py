@@ -1,4 +1,4 @@
-"""Reads the nodes of a portable flow from its table and their jobs."""
+"""The nodes of a portable flow, from its tables and their jobs; decides whether a waiting node runs."""
 
 from __future__ import annotations
 

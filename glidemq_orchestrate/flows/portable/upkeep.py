@@ -1,4 +1,10 @@
-"""Supervises the portable flows of a queue: advances them, and removes abandoned and expired ones."""
+"""What workers and supervisors do for portable flows.
+
+A supervisor sweeps a home queue: it advances its flows, and removes abandoned and expired ones. A worker
+reads the inputs of a node and notifies its dependents in other queues; the server notifies those in the same
+queue.
+``advance`` does what a kill left undone, and notifies all dependents of nodes with many.
+"""
 
 from __future__ import annotations
 

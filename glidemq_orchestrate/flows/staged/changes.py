@@ -1,4 +1,4 @@
-"""Changes a flow and its nodes: cancels it, owns it, reruns nodes, ends them by hand."""
+"""Changes a flow within one slot: cancels it, adds owners, reruns nodes, ends them by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Open nodes that would never end: requeues them, or ends them with a clear reason."""
+"""Lost jobs of a flow within one slot.
+
+Open nodes that would never end are requeued, or end with a clear reason. Before a retry, removed jobs are
+found: some can be recreated, others need a new submission.
+"""
 
 from __future__ import annotations
 

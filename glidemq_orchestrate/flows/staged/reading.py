@@ -1,4 +1,4 @@
-"""Reads a flow: its status, nodes, results and outcome."""
+"""Reads a flow within one slot: its status, nodes, results, policies and outcome; waits for its end."""
 
 from __future__ import annotations
 

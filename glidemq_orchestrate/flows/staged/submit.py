@@ -1,4 +1,8 @@
-"""Stages the nodes of a flow, and starts it."""
+"""Submits a flow within one slot: stages its nodes in chunks, starts it, and advances it.
+
+A chunk costs the server a few milliseconds. ``lua/glidemq_orchestrate/functions`` has the contracts of the
+server functions.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ MAX_SLICES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A node, or a part of its edges; the last piece has the node itself."""
+    """A node, or some of its edges; the last piece also has the node itself."""
 
     node: CheckedNode
     after: Sequence[str]
@@ -47,13 +51,14 @@ class Piece:
 
 
 class JobNames:
-    """Caches job ids and refs of the nodes of a flow, and has the trace context of its jobs.
+    """The job ids and refs of the nodes of a flow, cached, and the trace context of its jobs.
 
-    ``carried``: the job ids of nodes carried over from the previous generation.
-    ``settled``: those that keep their edges too.
+    Attributes:
+        carried: The job ids of nodes carried over from the previous generation.
+        settled: The names of those that also keep their edges.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  all that the names depend on
+    def __init__(  # noqa: PLR0913, PLR0917  the names depend on each
         self,
         prefix: str,
         flow_id: str,
