@@ -9,8 +9,6 @@ import threading
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -35,19 +33,15 @@ from glidemq_orchestrate import (  # noqa: E402
     Context,
     EmbeddedServer,
     FlowNode,
-    FlowProducer,
-    FlowSpec,
     Queue,
     Skip,
     Unrecoverable,
     Worker,
 )
+from tests.providers.airflow.builders import QUEUE, FakeRun, FakeTask, Valkey  # noqa: E402
 
-QUEUE = "airflow-tests"
 HAS_STREAMS = hasattr(airflow.triggers.base.BaseEventTrigger, "shared_stream_key")  # Airflow 3.3 and later
 collect_ignore = [] if HAS_STREAMS else ["test_message_stream.py"]
-DAY: dict[str, Any] = {"ds": "2026-01-01", "ds_nodash": "20260101", "params": {"n": 3, "none": None}}
-"""What templates see."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,19 +54,6 @@ def _thread_of_asgiref() -> None:
 def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer() as running:
         yield running
-
-
-@dataclass
-class Valkey:
-    """A server, and a prefix of its own for each test."""
-
-    url: str
-    prefix: str
-    gate: threading.Event = field(default_factory=threading.Event)
-    ran: list[str] = field(default_factory=list)
-
-    def producer(self) -> FlowProducer:
-        return FlowProducer(self.url, prefix=self.prefix)
 
 
 @pytest.fixture
@@ -161,44 +142,6 @@ def _register_more(made: Worker) -> None:
         raise Skip(f"nothing to do for {ctx.data}")
 
 
-def chain(job: str = "echo", **data: Any) -> FlowSpec:
-    """first -> job -> last."""
-    return FlowSpec(
-        "chain",
-        nodes=[
-            FlowNode("first", queue=QUEUE, job="echo", data=1),
-            FlowNode("middle", queue=QUEUE, job=job, data=data or 2, after=["first"]),
-            FlowNode("last", queue=QUEUE, job="echo", data={"rows": 3}, after=["middle"]),
-        ],
-    )
-
-
-@dataclass
-class FakeTask:
-    """What an operator uses of a task instance."""
-
-    dag_id: str = "d"
-    task_id: str = "t"
-    run_id: str = "manual__2026-01-01T00:00:00+00:00"
-    map_index: int | None = None
-    try_number: int = 1
-    max_tries: int = 1
-    start_date: datetime = field(default_factory=lambda: datetime.now(UTC))
-    pushed: dict[str, Any] = field(default_factory=dict)
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.pushed[key] = value
-
-
-@dataclass
-class FakeRun:
-    """What an operator uses of a DAG run."""
-
-    start_date: datetime | None = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    run_after: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-    clear_number: int = 0
-
-
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Makes contexts; operators may be called outside of tasks. ``run``: fields of the DAG run."""
@@ -208,12 +151,3 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return {"ti": FakeTask(run_id=fields.pop("run_id", "r1"), **fields), "dag_run": run or FakeRun()}
 
     return make
-
-
-def run_mapped(task: Any, context: Any, index: int) -> Any:
-    """Unmap a task of ``partial().expand()``, render it as a worker does, and run it."""
-    context["ti"].map_index = index
-    context["dag_run"].conf = {}
-    context = {**DAY, **context, "dag": task.dag, "expanded_ti_count": None}
-    task.render_template_fields(context)
-    return context["task"].execute(context)

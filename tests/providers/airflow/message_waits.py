@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 from glidemq_orchestrate import JobState, NewJob, Queue
-from tests.providers.airflow.conftest import QUEUE
+from tests.providers.airflow.builders import QUEUE
 
 
 def trigger(**kwargs: Any) -> GlideMQMessageTrigger:

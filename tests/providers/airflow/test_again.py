@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,56 +23,28 @@ from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDeferred
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Worker
+from glidemq_orchestrate import FlowProducer, FlowSpec, FlowState, Worker
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.io.sync import SyncDriver
-from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
-from tests.providers.airflow.test_trigger import _task_is, fired, until
+from tests.providers.airflow.builders import (
+    CLEARED,
+    LONG,
+    RETRIED,
+    Contexts,
+    FakeRun,
+    FakeTask,
+    Valkey,
+    blocking,
+    deferred,
+    fired,
+    load,
+    task_states,
+    until,
+    waiting,
+)
 
-Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
-LONG = timedelta(seconds=20)
-CLEARED: dict[str, Any] = {"try_number": 2, "max_tries": 2, "run": FakeRun(clear_number=1)}
-RETRIED: dict[str, Any] = {"try_number": 2}
-
-
-def load(job: str = "count", data: Any = None, **kwargs: Any) -> FlowSpec:
-    """extract counts its runs, and load does what is asked for."""
-    nodes = [
-        FlowNode("extract", queue=QUEUE, job="count"),
-        FlowNode("load", queue=QUEUE, job=job, data=data, after=["extract"]),
-    ]
-    return FlowSpec("etl", nodes, **kwargs)
-
-
-def operator(flow: FlowSpec | None = None, **kwargs: Any) -> GlideMQFlowOperator:
-    kwargs.setdefault("deferrable", False)
-    return GlideMQFlowOperator(task_id="t", flow=flow or load(), defer_after=0.0, result="all", **kwargs)
-
-
-def deferred(made: GlideMQFlowOperator, context: Any) -> GlideMQFlowTrigger:
-    """The trigger of a task that waits, as a triggerer recreates it."""
-    made.deferrable = True
-    with pytest.raises(TaskDeferred) as caught:
-        made.execute(context)
-    return recreated(caught.value.trigger.serialize()[1], context)
-
-
-def waiting(made: GlideMQFlowOperator, context: Any, flows: FlowProducer) -> None:
-    """Defer the task, and see its flow come to the node that waits."""
-    deferred(made, context)
-    until = time.monotonic() + 20
-    while not flows.get(FLOW_ID).status().completed:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def recreated(kwargs: dict[str, Any], context: Any) -> GlideMQFlowTrigger:
-    trigger = GlideMQFlowTrigger(**{**kwargs, "not_before": None})
-    ti = context["ti"]
-    trigger.task_instance = FakeTask(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id)  # type: ignore[assignment]
-    return trigger
 
 
 def generations(flows: FlowProducer, flow_id: str = FLOW_ID) -> list[str]:
@@ -90,31 +61,31 @@ def flows(valkey: Valkey, worker: Worker) -> Any:
 class TestRetry:
     def test_it_repairs(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context())
+            blocking(load("fail")).execute(context())
         valkey.gate.set()
-        assert operator(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
+        assert blocking(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
         assert (valkey.ran, generations(flows)) == (["extract"], ["completed"])
 
     def test_a_mended_dag_is_accepted_and_keeps_what_completed(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context())
-        assert operator(load("echo", 5)).execute(context(**RETRIED)) == {"extract": 1, "load": 5}
+            blocking(load("fail")).execute(context())
+        assert blocking(load("echo", 5)).execute(context(**RETRIED)) == {"extract": 1, "load": 5}
         assert (valkey.ran, generations(flows)) == (["extract"], ["failed", "completed"])
         again = context(try_number=3)
-        assert operator(load("echo", 5)).execute(again) == {"extract": 1, "load": 5}
+        assert blocking(load("echo", 5)).execute(again) == {"extract": 1, "load": 5}
         assert generations(flows) == ["failed", "completed"], "a repeat begins nothing"
 
     def test_it_repairs_what_a_kill_of_the_same_run_cancelled(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        first = operator(load("wait"))
+        first = blocking(load("wait"))
         waiting(first, context(), flows)
         first.on_kill()
         assert flows.get(FLOW_ID).wait(timeout=LONG).status.state is FlowState.CANCELLED
         valkey.gate.set()
-        results = operator(load("wait")).execute(context(**RETRIED))
+        results = blocking(load("wait")).execute(context(**RETRIED))
         assert results == {"extract": 1, "load": "done"}
         assert generations(flows) == ["completed"]
 
@@ -122,10 +93,10 @@ class TestRetry:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context())
+            blocking(load("fail")).execute(context())
         valkey.gate.set()
         later = FakeRun(start_date=datetime(2026, 1, 2, tzinfo=UTC))
-        operator(load("fail")).execute(context(**RETRIED, run=later))
+        blocking(load("fail")).execute(context(**RETRIED, run=later))
         assert (valkey.ran, generations(flows)) == (["extract"], ["completed"])
 
 
@@ -134,8 +105,8 @@ class TestClear:
     def test_of_a_success_runs_anew_and_shows_no_old_result(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, flow: FlowSpec | None
     ) -> None:
-        assert operator().execute(context()) == {"extract": 1, "load": 2}
-        results = operator(flow).execute(context(**CLEARED))
+        assert blocking().execute(context()) == {"extract": 1, "load": 2}
+        results = blocking(flow).execute(context(**CLEARED))
         assert results == ({"extract": 3, "load": 4} if flow is None else {"extract": 3, "load": 7})
         assert generations(flows) == ["completed", "completed"]
 
@@ -143,7 +114,7 @@ class TestClear:
     def test_of_a_failure_runs_what_failed_and_of_a_success_all(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, on_existing: Any
     ) -> None:
-        made = operator(load("fail"), on_existing=on_existing)
+        made = blocking(load("fail"), on_existing=on_existing)
         with pytest.raises(GlideMQFlowFailed, match="clear this task: what did not complete runs again"):
             made.execute(context())
         with pytest.raises(GlideMQFlowFailed):
@@ -161,28 +132,28 @@ class TestClear:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, how: str
     ) -> None:
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context())
+            blocking(load("fail")).execute(context())
         valkey.gate.set()
         flow = flows.get(FLOW_ID)
         flow.retry_failed() if how == "retry" else flow.restart()
         ran = 1 if how == "retry" else 2
         for number in (2, 3):  # the second one died before it could tell of the end
             cleared = context(try_number=number, max_tries=2, run=FakeRun(clear_number=1))
-            assert operator(load("fail")).execute(cleared) == {"extract": ran, "load": "repaired"}
+            assert blocking(load("fail")).execute(cleared) == {"extract": ran, "load": "repaired"}
         assert len(valkey.ran) == ran
         now = context(try_number=4, max_tries=4, run=FakeRun(clear_number=2))
-        assert operator(load("fail")).execute(now) == {"extract": ran + 1, "load": "repaired"}
+        assert blocking(load("fail")).execute(now) == {"extract": ran + 1, "load": "repaired"}
 
     def test_after_a_time_out_runs_what_did_not_complete(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        made = operator(load("wait"))
+        made = blocking(load("wait"))
         waiting(made, context(), flows)
         with pytest.raises(GlideMQFlowTimeout, match="clear this task"):
             made.resume_execution("__fail__", {"error": "Trigger timeout"}, context())
         flows.get(FLOW_ID).wait(timeout=LONG)
         valkey.gate.set()
-        assert operator(load("wait")).execute(context(**CLEARED)) == {"extract": 1, "load": "done"}
+        assert blocking(load("wait")).execute(context(**CLEARED)) == {"extract": 1, "load": "done"}
 
     def test_with_a_task_before_it_that_has_run_again_runs_anew(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
@@ -196,7 +167,7 @@ class TestClear:
             return made
 
         def etl() -> Any:
-            made = operator(load("fail"))
+            made = blocking(load("fail"))
             made.upstream_task_ids = {"fetch"}
             return made
 
@@ -213,90 +184,90 @@ class TestClear:
     def test_a_run_that_was_created_again_runs_anew(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        operator().execute(context())
+        blocking().execute(context())
         later = FakeRun(start_date=datetime(2026, 1, 2, tzinfo=UTC))
-        assert operator().execute(context(run=later)) == {"extract": 3, "load": 4}
+        assert blocking().execute(context(run=later)) == {"extract": 3, "load": 4}
 
     def test_a_worker_that_dies_after_submitting_does_not_begin_it_twice(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        deferred(operator(load("wait")), context())
+        deferred(blocking(load("wait")), context())
         for try_number in (2, 3, 3):
-            deferred(operator(load("wait")), context(**{**CLEARED, "try_number": try_number}))
+            deferred(blocking(load("wait")), context(**{**CLEARED, "try_number": try_number}))
         assert generations(flows) == ["cancelled", "running"]
 
     def test_two_tries_at_once_begin_one_generation(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        deferred(operator(load("wait")), context())
+        deferred(blocking(load("wait")), context())
         contexts = [context(**{**CLEARED, "try_number": 2}) for _ in range(6)]
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda one: deferred(operator(load("wait")), one), contexts))
+            list(pool.map(lambda one: deferred(blocking(load("wait")), one), contexts))
         assert generations(flows) == ["cancelled", "running"]
 
     def test_of_one_that_was_killed_runs_the_flow_anew(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        first = operator(load("wait"))
+        first = blocking(load("wait"))
         waiting(first, context(), flows)
         first.on_kill()
         flows.get(FLOW_ID).wait(timeout=LONG)
         valkey.gate.set()
         cleared = context(try_number=2, run=FakeRun(clear_number=1))
-        assert operator(load("wait")).execute(cleared) == {"extract": 2, "load": "done"}
-        operator(load("wait")).execute(context(try_number=3, run=FakeRun(clear_number=1)))
+        assert blocking(load("wait")).execute(cleared) == {"extract": 2, "load": "done"}
+        blocking(load("wait")).execute(context(try_number=3, run=FakeRun(clear_number=1)))
         assert generations(flows) == ["cancelled", "completed"]
 
     def test_after_retries_were_lowered_runs_anew_though_max_tries_stay(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        operator(retries=2).execute(context(max_tries=2))
+        blocking(retries=2).execute(context(max_tries=2))
         now = {"try_number": 2, "max_tries": 2, "run": FakeRun(clear_number=1)}
-        assert operator(retries=1).execute(context(**now)) == {"extract": 3, "load": 4}
-        assert operator(retries=1).execute(context(**{**now, "try_number": 3})) == {"extract": 3, "load": 4}
+        assert blocking(retries=1).execute(context(**now)) == {"extract": 3, "load": 4}
+        assert blocking(retries=1).execute(context(**{**now, "try_number": 3})) == {"extract": 3, "load": 4}
 
 
 class TestWhatIsLeftOfAnOldTry:
     async def test_a_trigger_ends_and_its_kill_touches_nothing(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first = operator(load("wait"))
+        first = blocking(load("wait"))
         old = deferred(first, context())
         watching = asyncio.create_task(fired(old))
         await until(lambda: flows.get(FLOW_ID).status().completed)
-        new = deferred(operator(load("wait")), context(**CLEARED))
+        new = deferred(blocking(load("wait")), context(**CLEARED))
         payload = await watching
         assert (payload["status"], payload["generation"]) == ("superseded", 0)
-        _task_is(monkeypatch, {"r1": {"t": None}})
+        task_states(monkeypatch, {"r1": {"t": None}})
         await old.on_kill()
         first.on_kill()
         assert generations(flows) == ["cancelled", "running"]
         with pytest.raises(GlideMQFlowSuperseded, match="was restarted by a later try"):
-            operator(load("wait")).execute_complete(context(), payload)
+            blocking(load("wait")).execute_complete(context(), payload)
         valkey.gate.set()
         payload = await fired(new)
         assert (payload["status"], payload["generation"]) == ("completed", 1)
-        made = operator(load("wait"))
+        made = blocking(load("wait"))
         assert made.execute_complete(context(**CLEARED), payload) == {"extract": 2, "load": "done"}
 
     async def test_a_trigger_that_starts_late_sees_it_too(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        old = deferred(operator(load("wait")), context())
-        deferred(operator(load("wait")), context(**CLEARED))
+        old = deferred(blocking(load("wait")), context())
+        deferred(blocking(load("wait")), context(**CLEARED))
         assert (await fired(old))["status"] == "superseded"
 
     async def test_a_trigger_follows_what_was_begun_by_hand_and_leaves_it(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = context()
-        trigger = deferred(operator(load("wait")), made)
+        trigger = deferred(blocking(load("wait")), made)
         watching = asyncio.create_task(fired(trigger))
         await until(lambda: flows.get(FLOW_ID).status().completed)
         flows.get(FLOW_ID).restart()
         flows.submit(load("wait", 1), flow_id=FLOW_ID, on_existing="restart", idempotency_key="a click")
         await until(lambda: trigger.generation == 2)
-        _task_is(monkeypatch, {"r1": {"t": "failed"}})
+        task_states(monkeypatch, {"r1": {"t": "failed"}})
         await trigger.on_kill()
         assert generations(flows) == ["cancelled", "cancelled", "running"]
         valkey.gate.set()
@@ -306,7 +277,7 @@ class TestWhatIsLeftOfAnOldTry:
     def test_a_worker_that_waits_without_deferring_ends(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        made, errors = operator(load("wait")), list[BaseException]()
+        made, errors = blocking(load("wait")), list[BaseException]()
 
         def wait() -> None:
             try:
@@ -318,7 +289,7 @@ class TestWhatIsLeftOfAnOldTry:
         thread.start()
         while not valkey.ran:
             thread.join(0.01)
-        deferred(operator(load("wait")), context(**CLEARED))
+        deferred(blocking(load("wait")), context(**CLEARED))
         thread.join(20)
         assert [type(error) for error in errors] == [GlideMQFlowSuperseded]
         made.on_kill()
@@ -331,7 +302,7 @@ class TestWhatIsLeftOfAnOldTry:
     def test_a_worker_follows_what_was_begun_by_hand(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        made = operator(load("wait"))
+        made = blocking(load("wait"))
         with ThreadPoolExecutor(1) as pool:
             executing = pool.submit(made.execute, context())
             while not valkey.ran:
@@ -345,20 +316,20 @@ class TestWhatIsLeftOfAnOldTry:
     def test_a_sensor_waits_for_the_generation_that_is_current(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        operator().execute(context())
-        operator(load("echo", 9)).execute(context(**CLEARED))
+        blocking().execute(context())
+        blocking(load("echo", 9)).execute(context(**CLEARED))
         sensor = GlideMQFlowSensor(task_id="s", flow_id=FLOW_ID, result="all")
         assert sensor.execute(context()) == {"extract": 3, "load": 9}
 
     async def test_a_sensor_s_trigger_follows(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        deferred(operator(load("wait")), context())
+        deferred(blocking(load("wait")), context())
         trigger = GlideMQFlowTrigger(flow_id=FLOW_ID, wait_for_flow=True)
         trigger.task_instance = FakeTask(task_id="sensor", run_id="r1")  # type: ignore[assignment]
         watching = asyncio.create_task(fired(trigger))
         await until(lambda: trigger.generation == 0)
-        deferred(operator(load("wait")), context(**CLEARED))
+        deferred(blocking(load("wait")), context(**CLEARED))
         await until(lambda: trigger.generation == 1)
         valkey.gate.set()
         payload = await watching
@@ -375,7 +346,7 @@ class TestKill:
         monkeypatch: pytest.MonkeyPatch,
         when: str,
     ) -> None:
-        submit, made = FlowProducer.submit, operator(load("wait"))
+        submit, made = FlowProducer.submit, blocking(load("wait"))
 
         def killed(self: FlowProducer, *args: Any, **kwargs: Any) -> Any:
             if when == "before":
@@ -385,7 +356,7 @@ class TestKill:
                 made.on_kill()
             return flow
 
-        deferred(operator(load("wait")), context())
+        deferred(blocking(load("wait")), context())
         monkeypatch.setattr(FlowProducer, "submit", killed)
         with pytest.raises(GlideMQFlowCancelled, match="the Airflow task was killed"):
             made.execute(context(**CLEARED))
@@ -394,7 +365,7 @@ class TestKill:
     def test_before_a_restart_leaves_the_generation_of_a_stranger_alone(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made = operator(load("wait"), flow_id="shared")
+        made = blocking(load("wait"), flow_id="shared")
 
         def lost(*_: Any, **__: Any) -> Any:
             made.on_kill()
@@ -411,7 +382,7 @@ class TestKill:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, how: str
     ) -> None:
         """It was stopped for minutes, and is ended when it goes on: its retry waits for the flow by then."""
-        given_up, retry = operator(load("wait")), operator(load("wait"))
+        given_up, retry = blocking(load("wait")), blocking(load("wait"))
         waiting(given_up, context(), flows)
         waiting(retry, context(**RETRIED), flows)
         if how == "kill":
@@ -424,8 +395,8 @@ class TestKill:
         assert generations(flows) == ["cancelled"]
 
     def test_after_resuming_cancels_too(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
-        deferred(operator(load("wait")), context())
-        resumed = operator(load("wait"), deferrable=True)
+        deferred(blocking(load("wait")), context())
+        resumed = blocking(load("wait"), deferrable=True)
         with pytest.raises(TaskDeferred):
             resumed.execute_complete(context(), {"status": "failed", "flow_id": FLOW_ID})
         resumed.on_kill()
@@ -437,7 +408,7 @@ class TestAFlowOfSomebodyElse:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         flows.submit(load("fail"), flow_id="shared").wait(timeout=LONG)
-        made = operator(load("fail"), flow_id="shared")
+        made = blocking(load("fail"), flow_id="shared")
         with pytest.raises(GlideMQFlowFailed):
             made.execute(context())
         valkey.gate.set()
@@ -449,7 +420,7 @@ class TestAFlowOfSomebodyElse:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As where each DAG run is given the same id: the second one runs nothing, and shows the first."""
-        made, told = operator(flow_id="nightly"), list[str]()
+        made, told = blocking(flow_id="nightly"), list[str]()
         monkeypatch.setattr(made.log, "warning", lambda text, *args: told.append(text % args))
         first = made.execute(context())
         assert (made.execute(context(run_id="r2")), valkey.ran) == (first, ["extract", "load"])
@@ -463,21 +434,21 @@ class TestAFlowOfSomebodyElse:
     def test_it_is_never_changed(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, now: dict[str, Any]
     ) -> None:
-        operator(load("wait"), flow_id="shared", deferrable=True)
-        deferred(operator(load("wait"), flow_id="shared"), context(task_id="other"))
+        blocking(load("wait"), flow_id="shared", deferrable=True)
+        deferred(blocking(load("wait"), flow_id="shared"), context(task_id="other"))
         with pytest.raises(AirflowFailException, match="Only the task that began a flow can change it"):
-            operator(load("echo"), flow_id="shared").execute(context(**now))
+            blocking(load("echo"), flow_id="shared").execute(context(**now))
         assert generations(flows, "shared") == ["running"]
 
     async def test_its_next_generation_is_followed(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         shared = {"flow_id": "odd: +/ü'\"~" + "x" * 200}
-        deferred(operator(load("wait"), **shared), context(task_id="other"))
-        joined = deferred(operator(load("wait"), **shared), context())
+        deferred(blocking(load("wait"), **shared), context(task_id="other"))
+        joined = deferred(blocking(load("wait"), **shared), context())
         watching = asyncio.create_task(fired(joined))
         await until(lambda: valkey.ran)
-        deferred(operator(load("wait"), **shared), context(task_id="other", **CLEARED))
+        deferred(blocking(load("wait"), **shared), context(task_id="other", **CLEARED))
         await until(lambda: joined.generation == 1)
         valkey.gate.set()
         assert (await watching)["status"] == "completed"
@@ -527,16 +498,16 @@ class TestDying:
             mended = load("echo", 5) if kind == "mended" else load()
             if kind != "first":
                 with suppress(GlideMQFlowFailed):
-                    operator(load("fail") if kind == "mended" else load()).execute(context(run_id=run_id))
+                    blocking(load("fail") if kind == "mended" else load()).execute(context(run_id=run_id))
             ran = len(valkey.ran)
             dying(steps)
             try:
-                operator(mended).execute(context(run_id=run_id, **now))
+                blocking(mended).execute(context(run_id=run_id, **now))
             except _Died:
                 deaths += 1
                 dying(10**9)
                 again = {**now, "try_number": now.get("try_number", 1) + 1}
-                results = operator(mended).execute(context(run_id=run_id, **again))
+                results = blocking(mended).execute(context(run_id=run_id, **again))
                 fresh = {"extract": ran + 1, "load": ran + 2}
                 assert results == ({"extract": ran, "load": 5} if kind == "mended" else fresh), steps
             else:
@@ -552,7 +523,7 @@ class TestChoices:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         flows.submit(load(), flow_id=FLOW_ID).wait(timeout=LONG)
-        made = operator(on_existing="restart")
+        made = blocking(on_existing="restart")
         assert made.execute(context()) == {"extract": 3, "load": 4}
         assert made.execute(context()) == {"extract": 3, "load": 4}, "the same try, again"
         assert made.execute(context(**RETRIED)) == {"extract": 5, "load": 6}
@@ -561,11 +532,11 @@ class TestChoices:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context())
+            blocking(load("fail")).execute(context())
         valkey.gate.set()
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail"), on_existing="attach").execute(context(**CLEARED))
-        repaired = operator(load("fail"), on_existing="retry_failed").execute(context(**CLEARED))
+            blocking(load("fail"), on_existing="attach").execute(context(**CLEARED))
+        repaired = blocking(load("fail"), on_existing="retry_failed").execute(context(**CLEARED))
         assert repaired == {"extract": 1, "load": "repaired"}
         assert generations(flows) == ["completed"]
 
@@ -573,9 +544,9 @@ class TestChoices:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         full = load(labels={f"label{n}": "x" for n in range(10)})
-        assert operator(full).execute(context()) == {"extract": 1, "load": 2}
-        assert operator(full).execute(context(**RETRIED)) == {"extract": 1, "load": 2}
-        assert operator(full).execute(context(**CLEARED)) == {"extract": 3, "load": 4}
+        assert blocking(full).execute(context()) == {"extract": 1, "load": 2}
+        assert blocking(full).execute(context(**RETRIED)) == {"extract": 1, "load": 2}
+        assert blocking(full).execute(context(**CLEARED)) == {"extract": 3, "load": 4}
 
 
 class TestThePortablePath:
@@ -587,27 +558,27 @@ class TestThePortablePath:
 
     def test_a_retry_repairs(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
         with pytest.raises(GlideMQFlowFailed):
-            operator(load("fail")).execute(context())
+            blocking(load("fail")).execute(context())
         valkey.gate.set()
-        assert operator(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
+        assert blocking(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
 
     def test_leaves_are_found(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
-        operator().execute(context())
+        blocking().execute(context())
         made = GlideMQFlowOperator(task_id="t", flow=load(), result="leaves")
         event = {"status": "completed", "flow_id": FLOW_ID}
         assert made.execute_complete(context(), event) == {"load": 2}
 
     def test_a_clear_runs_anew(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
-        assert operator().execute(context()) == {"extract": 1, "load": 2}
-        assert operator().execute(context(**CLEARED)) == {"extract": 3, "load": 4}
+        assert blocking().execute(context()) == {"extract": 1, "load": 2}
+        assert blocking().execute(context(**CLEARED)) == {"extract": 3, "load": 4}
 
     def test_a_kill_cancels_and_the_clear_after_it_runs_anew(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        first = operator(load("wait"))
+        first = blocking(load("wait"))
         waiting(first, context(), flows)
         first.on_kill()
         flows.get(FLOW_ID).wait(timeout=LONG)
         valkey.gate.set()
-        results = operator(load("wait")).execute(context(**CLEARED))
+        results = blocking(load("wait")).execute(context(**CLEARED))
         assert results == {"extract": 2, "load": "done"}

@@ -21,7 +21,7 @@ from airflow_provider_glidemq.attempt import (
 
 from glidemq_orchestrate import FlowState, FlowStatus
 from glidemq_orchestrate.runs import Decision, decide
-from tests.providers.airflow.conftest import FakeRun, FakeTask
+from tests.providers.airflow.builders import FakeRun, FakeTask
 
 S0, S1 = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
 

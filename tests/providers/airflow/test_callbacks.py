@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,10 +20,8 @@ from airflow_provider_glidemq.version_compat import TaskDeferred
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from tests.providers.airflow import recording_callbacks
-from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
-from tests.providers.airflow.test_trigger import fired, submit
+from tests.providers.airflow.builders import QUEUE, Contexts, FakeTask, Valkey, chain, fired, submit
 
-Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
 HERE = recording_callbacks.__name__
 NOTING = [f"{HERE}:Noting"]

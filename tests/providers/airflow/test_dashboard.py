@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +16,8 @@ from airflow_provider_glidemq.version_compat import TaskDeferred
 from glidemq_orchestrate import Queue, Worker
 from glidemq_orchestrate.dashboard import check_templates, link_to
 from glidemq_orchestrate.errors import ConfigurationError
-from tests.providers.airflow.conftest import QUEUE, Valkey, chain
+from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, chain
 
-Contexts = Callable[..., Any]
 URLS = "https://mq/q/{queue}/j/{job_id} https://mq/f/{flow_id} https://mq/q/{queue}"
 
 

@@ -14,13 +14,12 @@ from glidemq_orchestrate import Context, FlowSpec, JobOptions, Worker
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.python import handlers
 from tests.providers.airflow import decorated
-from tests.providers.airflow.conftest import DAY, QUEUE, Valkey, run_mapped
+from tests.providers.airflow.builders import DAY, QUEUE, Contexts, Valkey, run_mapped
 
 tasks: Any = decorated  # for type checkers the calls lack what the worker supplies
 clean, count, dated, later = tasks.clean, tasks.count, tasks.dated, tasks.later
 plain, same, skips, step = tasks.plain, tasks.same, tasks.skips, tasks.step
 named: Any = task
-Contexts = Callable[..., Any]
 HERE = decorated.__name__
 
 

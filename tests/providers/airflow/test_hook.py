@@ -16,7 +16,7 @@ from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.server.findings import rule
-from tests.providers.airflow.conftest import Valkey
+from tests.providers.airflow.builders import Valkey
 from tests.server.connections.certificates import Certificates
 from tests.server.connections.topologies import running_pair, running_primaries
 from tests.server.lua.keyspace import dump

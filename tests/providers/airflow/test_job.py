@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,9 +18,8 @@ from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from glidemq_orchestrate import FlowState, JobOptions, Ordering, Worker
-from tests.providers.airflow.conftest import DAY, QUEUE, FakeRun, Valkey
+from tests.providers.airflow.builders import DAY, QUEUE, Contexts, FakeRun, Valkey
 
-Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
 LONG = timedelta(seconds=20)
 

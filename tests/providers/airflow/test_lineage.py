@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +18,7 @@ from airflow_provider_glidemq.operators.glidemq import (
 )
 
 from glidemq_orchestrate import Context, Unrecoverable, Worker
-from tests.providers.airflow.conftest import QUEUE, Valkey
-
-Contexts = Callable[..., Any]
+from tests.providers.airflow.builders import QUEUE, Contexts, Valkey
 
 
 def step(name: str, after: list[str] | None = None, job: str = "spark.python", **data: Any) -> dict[str, Any]:

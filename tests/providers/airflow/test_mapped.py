@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,7 @@ from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDe
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from glidemq_orchestrate.errors import FlowNotFound
-from tests.providers.airflow.conftest import QUEUE, Valkey, run_mapped
-from tests.providers.airflow.test_refused_templates import flow_of
-from tests.providers.airflow.test_templates import YAML, one
-
-Contexts = Callable[..., Any]
+from tests.providers.airflow.builders import QUEUE, YAML, Contexts, Valkey, flow_of, one, run_mapped
 
 
 class TestFlows:

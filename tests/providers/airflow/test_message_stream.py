@@ -16,7 +16,7 @@ from airflow_provider_glidemq.triggers.consumer import Source, Terms, consuming
 from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 from glidemq_orchestrate import Context, JobState, Queue, Worker
-from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.builders import QUEUE, Valkey
 from tests.providers.airflow.message_waits import add, received, states, trigger, until, until_states
 
 

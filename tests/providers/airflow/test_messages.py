@@ -20,7 +20,7 @@ from airflow_provider_glidemq.triggers.messages import GlideMQMessageTrigger
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
-from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.builders import QUEUE, Valkey
 from tests.providers.airflow.message_waits import add, received, states, trigger, until, until_states
 
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +11,7 @@ from airflow_provider_glidemq.notifications.glidemq import GlideMQNotifier, told
 
 from glidemq_orchestrate import JobOptions, JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError
-from tests.providers.airflow.conftest import QUEUE, FakeTask
-
-Contexts = Callable[..., Any]
-
+from tests.providers.airflow.builders import QUEUE, FakeTask
 
 WRONG_ARGUMENTS: list[dict[str, Any]] = [
     {"queue_name": "a:b"},

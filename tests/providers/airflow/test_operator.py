@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowFailed,
     GlideMQFlowTimeout,
 )
-from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, flow_id_for
 from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.version_compat import (
     AirflowFailException,
@@ -31,10 +30,17 @@ from airflow_provider_glidemq.version_compat import (
 
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Worker
 from glidemq_orchestrate.errors import GlideMQError, InvalidFlow
-from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
+from tests.providers.airflow.builders import (
+    FLOW_ID,
+    QUEUE,
+    Contexts,
+    FakeTask,
+    Valkey,
+    chain,
+    event,
+    operator,
+)
 
-Contexts = Callable[..., Any]
-FLOW_ID = flow_id_for("d", "t", "r1")
 OWNER = owner_of(name_of(FakeTask(run_id="r1")), 3600.0)  # type: ignore[arg-type]
 
 
@@ -44,15 +50,6 @@ WRONG_IMPORT_STRINGS: list[str] = [
     "neither",
     "json:__doc__",
 ]
-
-
-def operator(flow: Any = None, **kwargs: Any) -> GlideMQFlowOperator:
-    kwargs.setdefault("defer_after", 0.0)
-    return GlideMQFlowOperator(task_id="t", flow=flow or chain(), **kwargs)
-
-
-def event(status: str = "completed", flow_id: str = FLOW_ID) -> dict[str, Any]:
-    return {"status": status, "flow_id": flow_id, "reason": "", "completed": 0, "total": 0}
 
 
 def wait_for_end(valkey: Valkey, flow_id: str = FLOW_ID) -> None:

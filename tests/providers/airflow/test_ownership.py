@@ -23,22 +23,25 @@ from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
-from tests.providers.airflow.test_again import (
-    FLOW_ID,
+from tests.providers.airflow.builders import (
+    QUEUE,
     RETRIED,
+    Contexts,
+    FakeTask,
+    Valkey,
+    blocking,
     deferred,
-    flows,
+    fired,
     load,
-    operator,
     recreated,
+    task_states,
+    until,
     waiting,
 )
-from tests.providers.airflow.test_trigger import _task_is, fired, until
+from tests.providers.airflow.test_again import FLOW_ID, flows
 
 __all__ = ["flows"]
 
-Contexts = Callable[..., Any]
 LONG = timedelta(seconds=20)
 DAY = 86_400.0
 
@@ -77,7 +80,7 @@ class TestAVanishedTask:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
     ) -> None:
         """It was deferred, and no triggerer ever began to watch; or its process was killed by then."""
-        deferred(operator(load("wait")), context())
+        deferred(blocking(load("wait")), context())
         later(DAY / 2 + 1, DAY - 60)
         assert flows.get(FLOW_ID).status().state == "running"
         later(DAY + 60)
@@ -105,7 +108,7 @@ class TestAVanishedTask:
 
         monkeypatch.setattr(Waiting, "briefly" if deferrable else "until_end", die)
         with pytest.raises(KilledError):
-            operator(load("wait"), deferrable=deferrable).execute(context())
+            blocking(load("wait"), deferrable=deferrable).execute(context())
         later(151, 290)
         assert flows.get(FLOW_ID).status().state == "running"
         later(310)
@@ -119,18 +122,18 @@ class TestAVanishedTask:
         context: Contexts,
         later: Callable[..., None],
     ) -> None:
-        waiting(operator(load("wait"), lease=60.0), context(), flows)
+        waiting(blocking(load("wait"), lease=60.0), context(), flows)
         later(31, 62)
         assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
         valkey.gate.set()
-        results = operator(load("wait"), lease=60.0).execute(context(**RETRIED))
+        results = blocking(load("wait"), lease=60.0).execute(context(**RETRIED))
         assert results == {"extract": 1, "load": "done"}
         assert flows.get(FLOW_ID).generation == 0
 
     def test_a_task_that_only_lost_its_flow_is_told(
         self, flows: FlowProducer, context: Contexts, later: Callable[..., None]
     ) -> None:
-        made = operator(load("wait"), lease=60.0)
+        made = blocking(load("wait"), lease=60.0)
         deferred(made, context())
         later(31, 62)
         flows.get(FLOW_ID).wait(timeout=LONG)
@@ -142,20 +145,20 @@ class TestNoOwner:
     def test_where_the_flow_is_to_outlive_a_kill(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
-        trigger = deferred(operator(load("wait"), cancel_on_kill=False), context())
+        trigger = deferred(blocking(load("wait"), cancel_on_kill=False), context())
         assert (heard(valkey), trigger.owner, trigger.cancel_on_kill) == ({}, None, False)
 
     def test_of_a_flow_that_somebody_else_has_begun(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:
         flows.submit(load("wait"), flow_id="theirs")
-        trigger = deferred(operator(load("wait"), flow_id="theirs"), context())
+        trigger = deferred(blocking(load("wait"), flow_id="theirs"), context())
         assert (heard(valkey), trigger.owner, trigger.cancel_on_kill) == ({}, None, False)
 
     def test_without_a_lapse_the_task_owns_its_flow_which_runs_on(
         self, flows: FlowProducer, context: Contexts, later: Callable[..., None]
     ) -> None:
-        trigger = deferred(operator(load("wait"), lease=None), context())
+        trigger = deferred(blocking(load("wait"), lease=None), context())
         assert flows.get(FLOW_ID).owners() == [trigger.owner]
         later(4 * DAY, 8 * DAY)
         status = flows.get(FLOW_ID).status()
@@ -186,8 +189,8 @@ class TestWhatAPersonBegins:
         *,
         how: str,
     ) -> None:
-        _task_is(monkeypatch, {"r1": {"t": "failed"}})
-        trigger = deferred(operator(load("wait"), lease=60.0, poll_interval=0.1), context())
+        task_states(monkeypatch, {"r1": {"t": "failed"}})
+        trigger = deferred(blocking(load("wait"), lease=60.0, poll_interval=0.1), context())
         await asyncio.to_thread(by_hand, flows, how)
         watching = asyncio.create_task(fired(trigger, 20))
         await until(lambda: trigger._renewal.has_begun)
@@ -200,11 +203,11 @@ class TestWhatAPersonBegins:
     def test_a_task_that_is_killed_or_times_out_leaves_it(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, how: str
     ) -> None:
-        first = operator(load("wait"))
+        first = blocking(load("wait"))
         deferred(first, context())
         by_hand(flows, how)
         first.on_kill()
-        resumed = operator(load("wait"), deferrable=True)
+        resumed = blocking(load("wait"), deferrable=True)
         with pytest.raises(TaskDeferred):
             resumed.execute_complete(context(), {"status": "failed", "flow_id": FLOW_ID})
         resumed.on_kill()
@@ -212,7 +215,7 @@ class TestWhatAPersonBegins:
             resumed.execute_complete(context(), {"status": "timeout", "flow_id": FLOW_ID})
         with pytest.raises(TaskDeferralError):
             resumed.resume_execution("__fail__", {"error": "Trigger failure"}, context(max_tries=0))
-        retry = operator(load("wait"), deferrable=True)
+        retry = blocking(load("wait"), deferrable=True)
         deferred(retry, context(**RETRIED))
         retry.on_kill()
         assert (flows.get(FLOW_ID).status().state, flows.get(FLOW_ID).owners()) == ("running", [])
@@ -223,7 +226,7 @@ class TestTheTrigger:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(owner_calls, "MIN", timedelta(0))
-        trigger = deferred(operator(load("wait"), lease=0.6, poll_interval=0.05), context())
+        trigger = deferred(blocking(load("wait"), lease=0.6, poll_interval=0.05), context())
         (name, before) = next(iter(heard(valkey).items()))
         assert name == "600:Airflow task d.t of run r1"
         watching = asyncio.create_task(fired(trigger, 20))
@@ -236,7 +239,7 @@ class TestTheTrigger:
         self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
     ) -> None:
         """It has moved to another triggerer, or Airflow is older than 3.3 and a user has ended the task."""
-        trigger = deferred(operator(load("wait"), lease=60.0), context())
+        trigger = deferred(blocking(load("wait"), lease=60.0), context())
         watching = asyncio.create_task(fired(trigger, 20))
         await until(lambda: trigger._renewal.has_begun)
         watching.cancel()

@@ -19,7 +19,7 @@ from airflow_provider_glidemq.triggers.queue import GlideMQJobTrigger, GlideMQQu
 from airflow_provider_glidemq.version_compat import configuration
 
 from glidemq_orchestrate.errors import GlideMQError
-from tests.providers.airflow.test_templates import one
+from tests.providers.airflow.builders import one
 
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"flow_id": "x" * 257}, "flow id .* is not valid: use 1 to 256 characters"),

@@ -22,11 +22,8 @@ from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import FlowSpec, Worker
 from glidemq_orchestrate.runs import patience as waits
-from tests.providers.airflow.conftest import Valkey, chain
+from tests.providers.airflow.builders import Contexts, Valkey, chain, fired, submit, until
 from tests.providers.airflow.test_again import FLOW_ID
-from tests.providers.airflow.test_trigger import fired, submit, until
-
-Contexts = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)

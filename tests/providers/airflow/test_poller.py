@@ -19,7 +19,7 @@ from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, FlowNode, F
 from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound
 from glidemq_orchestrate.events import EventKind
 from glidemq_orchestrate.settings import ConnectionSettings
-from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.builders import QUEUE, Valkey
 
 MANY = 3 * OTHERS_AT_ONCE
 ONE = FlowSpec("one", nodes=[FlowNode("n", queue=QUEUE, job="nobody")])

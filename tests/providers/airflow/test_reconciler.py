@@ -17,7 +17,7 @@ from airflow_provider_glidemq.triggers.shared.tasks import ask, states_of
 from asgiref.sync import async_to_sync
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
-from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
+from tests.providers.airflow.builders import QUEUE, FakeRun, FakeTask, Valkey
 
 FAILED = "its Airflow task has ended (state: failed), and nobody watched it"
 

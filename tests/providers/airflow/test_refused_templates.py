@@ -12,8 +12,7 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
-from tests.providers.airflow.conftest import Valkey
-from tests.providers.airflow.test_templates import YAML, Contexts, one, rendered, results
+from tests.providers.airflow.builders import YAML, Contexts, Valkey, flow_of, one, rendered, results
 
 BAD: dict[str, tuple[Any, str]] = {
     "cycle": ([("a", ["b"]), ("b", ["a"])], "cycle: a -> b -> a|cycle: b -> a -> b"),
@@ -23,15 +22,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "twice a template": ([("a-{{ ds }}", []), ("a-{{ ds }}", [])], "more than once: a-<< ds >>"),
     "empty": ([], "no nodes|nodes"),
 }
-
-
-def flow_of(nodes: list[tuple[str, list[str]]], *, as_spec: bool) -> Any:
-    if as_spec:
-        return FlowSpec("x", [FlowNode(name, queue="q", job="j", after=after) for name, after in nodes])
-    return {
-        "name": "x",
-        "nodes": [{"name": name, "queue": "q", "job": "j", "after": after} for name, after in nodes],
-    }
 
 
 WRONG_TYPES: list[tuple[dict[str, Any], str]] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -22,10 +22,7 @@ from airflow_provider_glidemq.version_compat import AirflowTaskTimeout, TaskDefe
 
 from glidemq_orchestrate import Context, Flow, FlowNode, FlowSpec, Worker
 from tests.providers.airflow import recording_callbacks
-from tests.providers.airflow.conftest import QUEUE, Valkey
-from tests.providers.airflow.test_trigger import fired, submit
-
-Contexts = Callable[..., Any]
+from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, fired, submit
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec, Worker
-from tests.providers.airflow.conftest import QUEUE, Valkey
-from tests.providers.airflow.test_operator import event, operator
+from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, event, operator
 
-Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
 
 

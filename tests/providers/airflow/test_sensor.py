@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,10 +20,7 @@ from airflow_provider_glidemq.version_compat import (
 )
 
 from glidemq_orchestrate import FlowSpec, Worker
-from tests.providers.airflow.conftest import Valkey, chain
-
-Contexts = Callable[..., Any]
-
+from tests.providers.airflow.builders import Contexts, Valkey, chain
 
 WRONG_NAMES_OF_FLOWS: list[dict[str, str]] = [
     {"flow_id": "f", "external_dag_id": "d"},

@@ -15,9 +15,7 @@ from airflow_provider_glidemq.triggers.queue import GlideMQJobTrigger, GlideMQQu
 from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from glidemq_orchestrate import AsyncQueue, Queue, Worker
-from tests.providers.airflow.conftest import QUEUE, Valkey, run_mapped
-
-Contexts = Callable[..., Any]
+from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, run_mapped
 
 
 def job_sensor(job_id: str = "1", **kwargs: Any) -> GlideMQJobSensor:

@@ -20,9 +20,7 @@ from airflow_provider_glidemq.operators.glidemq import flow_id_for
 
 from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Wait, Worker
 from glidemq_orchestrate.errors import FailedNode
-from tests.providers.airflow.conftest import QUEUE, Valkey
-from tests.providers.airflow.test_again import deferred, operator
-from tests.providers.airflow.test_trigger import fired
+from tests.providers.airflow.builders import QUEUE, Valkey, blocking, deferred, fired
 
 FLOW_ID = flow_id_for("d", "t", "r1")
 FORGING = "no\n2026-01-01 ERROR all \x1b[31mis lost"
@@ -105,7 +103,7 @@ async def test_an_operator_tells_that_a_node_is_to_be_tried_again(  # noqa: PLR0
 
     again = JobOptions(attempts=2, backoff=Backoff("fixed", timedelta(seconds=3)))
     flow = FlowSpec("etl", [FlowNode("load", queue=QUEUE, job="broken", options=again)])
-    made = operator(flow, logging_interval=0.2, require_workers=False)
+    made = blocking(flow, logging_interval=0.2, require_workers=False)
     if where == "worker":
         with pytest.raises(Exception, match="month 13"):
             await asyncio.to_thread(made.execute, context())

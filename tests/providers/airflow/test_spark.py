@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +10,7 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import Context, FlowSpec, JobOptions, Worker
-from tests.providers.airflow.conftest import DAY, QUEUE, Valkey, run_mapped
-
-Contexts = Callable[..., Any]
-
+from tests.providers.airflow.builders import DAY, QUEUE, Contexts, Valkey, run_mapped
 
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"application": "steps.py"}, "task t: application 'steps.py' is not package.module:function"),

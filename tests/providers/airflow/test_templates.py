@@ -18,33 +18,9 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, Glid
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Ordering, Worker
 from glidemq_orchestrate.flows.dependencies import Dependency
 from glidemq_orchestrate.jobs.option_values import Fallback
-from tests.providers.airflow.conftest import DAY, QUEUE, Valkey
+from tests.providers.airflow.builders import DAY, QUEUE, YAML, Contexts, Valkey, one, rendered, results
 
-Contexts = Callable[..., Any]
 ODD = ["7\n", "007", "[1, 2]", "1e5", "a.json", "/x/b.yaml", "{ ds }", "None", "a\r\n\n"]
-
-
-def rendered(flow: Any, *, native: bool = False, **kwargs: Any) -> Any:
-    """The field ``flow`` as a task has it."""
-    with DAG("d", schedule=None, render_template_as_native_obj=native, **kwargs):
-        task = GlideMQFlowOperator(task_id="t", flow=flow)
-    task.resolve_template_files()
-    task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
-    return task.flow
-
-
-def one(data: Any = None, **node: Any) -> dict[str, Any]:
-    return {"name": "one", "nodes": [{"name": "only", "queue": QUEUE, "job": "echo", "data": data, **node}]}
-
-
-def results(flow: Any, context: Any, *, native: bool = False, **kwargs: Any) -> Any:
-    """What a task returns, rendered as Airflow does it."""
-    with DAG("d", schedule=None, render_template_as_native_obj=native):
-        task = GlideMQFlowOperator(task_id="t", flow=flow, deferrable=False, **kwargs)
-    task.resolve_template_files()
-    context = {**DAY, **context}
-    task.render_template_fields(context)
-    return task.execute(context)
 
 
 class TestRendering:
@@ -204,11 +180,6 @@ class TestRendering:
                 assert found == {"x": {"text": "{{ ds }}"}}
 
 
-YAML = """\
-name: one
-nodes:
-  - {name: only, queue: airflow-tests, job: echo, data: {day: "{{ ds }}", text: "7\\n"}}
-"""
 LOOP = """\
 name: many
 nodes:

@@ -6,7 +6,6 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import airflow
@@ -20,24 +19,10 @@ from airflow_provider_glidemq.triggers.shared.client import shared_client
 from airflow_provider_glidemq.triggers.shared.events import Subscription
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, FlowStatus, Worker
-from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
+from tests.providers.airflow.builders import QUEUE, FakeTask, Valkey, chain, fired, submit, task_states, until
 from tests.server.node_worker import NodeWorker
 
 CLASS_PATH = "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger"
-
-
-async def fired(trigger: GlideMQFlowTrigger, seconds: float = 20) -> dict[str, Any]:
-    """The one event; and no second one."""
-    events = [event.payload async for event in _within(trigger, seconds)]
-    assert len(events) == 1
-    payload: dict[str, Any] = events[0]
-    return payload
-
-
-async def _within(trigger: GlideMQFlowTrigger, seconds: float) -> Any:
-    async with asyncio.timeout(seconds):
-        async for event in trigger.run():
-            yield event
 
 
 @pytest.fixture
@@ -53,17 +38,6 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Subscription[FlowStatus]]:
 
     monkeypatch.setattr(Subscription, "wait", noted)
     return began
-
-
-async def until(predicate: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not predicate():  # noqa: ASYNC110  there is no event
-            await asyncio.sleep(0.01)
-
-
-def submit(valkey: Valkey, spec: FlowSpec, flow_id: str) -> None:
-    with valkey.producer() as producer:
-        producer.submit(spec, flow_id=flow_id)
 
 
 def test_serialize_is_pinned_and_stable() -> None:
@@ -326,7 +300,7 @@ def test_airflow_tells_a_trigger_of_a_kill_since_3_3() -> None:
 async def test_a_kill_cancels_unless_the_task_goes_on(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, state: str | None, ended: object
 ) -> None:
-    _task_is(monkeypatch, {"r1": {"t": state}})
+    task_states(monkeypatch, {"r1": {"t": state}})
     submit(valkey, chain("wait"), "f")
     trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
     trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
@@ -354,7 +328,7 @@ async def test_a_run_that_has_timed_out_is_the_reason_and_no_user(
             raise RuntimeError("Airflow does not answer")
         return run
 
-    _task_is(monkeypatch, {"r1": {"t": "skipped"}})
+    task_states(monkeypatch, {"r1": {"t": "skipped"}})
     monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(state_of_run))
     submit(valkey, chain("wait"), "f")
     trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
@@ -369,7 +343,7 @@ async def test_a_run_that_has_timed_out_is_the_reason_and_no_user(
 async def test_a_kill_that_is_interrupted_cancels_all_the_same(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, release = _task_is(monkeypatch, {"r1": {"t": "failed"}}, at_once=False)
+    asked, release = task_states(monkeypatch, {"r1": {"t": "failed"}}, at_once=False)
     submit(valkey, chain("wait"), "f")
     trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
     trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
@@ -387,7 +361,7 @@ async def test_a_kill_imports_nothing_more(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, waiting: list[Subscription[FlowStatus]]
 ) -> None:
     """Imports took 5 s, and 73 s on a busy machine; a triggerer that stops gives a kill a second."""
-    _task_is(monkeypatch, {"r1": {"t": "failed"}})
+    task_states(monkeypatch, {"r1": {"t": "failed"}})
     submit(valkey, chain("wait"), "f")
     trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
     trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
@@ -410,20 +384,3 @@ async def test_a_kill_that_cannot_see_the_task_cancels_nothing(valkey: Valkey, w
 async def test_a_trigger_that_may_not_cancel_does_not() -> None:
     async with asyncio.timeout(20):
         await GlideMQFlowTrigger(flow_id="f").on_kill()
-
-
-def _task_is(
-    monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], *, at_once: bool = True
-) -> tuple[threading.Event, threading.Event]:
-    """What Airflow reports about the task; when it is asked, and when it may answer."""
-    asked, release = threading.Event(), threading.Event()
-    if at_once:
-        release.set()
-
-    def answer(**_: Any) -> dict[str, Any]:
-        asked.set()
-        assert release.wait(60)
-        return states
-
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))
-    return asked, release

@@ -19,6 +19,7 @@ from dagster_glidemq.checks import MAX_RESULT_BYTES
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from tests.providers.dagster.builders import failure_of
 
 RunWorker = Callable[..., Any]
 BOTH = ["clean-left", "clean-right"]
@@ -68,13 +69,6 @@ def materialized(result: dg.ExecuteInProcessResult) -> list[str]:
 def metadata_of(result: dg.ExecuteInProcessResult, key: str) -> Mapping[str, Any]:
     found = result.asset_materializations_for_node("diamond")
     return next(event.metadata for event in found if event.asset_key == dg.AssetKey(key))
-
-
-def failure_of(result: dg.ExecuteInProcessResult) -> Any:
-    (event,) = result.get_step_failure_events()
-    failure = event.step_failure_data.user_failure_data
-    assert failure is not None, event.step_failure_data.error
-    return failure
 
 
 def test_leaves_and_chosen_nodes_become_assets_that_depend_on_each_other(diamond: FlowSpec) -> None:

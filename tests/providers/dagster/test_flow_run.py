@@ -18,6 +18,7 @@ from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, JobOptions, Owner
 from glidemq_orchestrate.runs import patience, unserved
+from tests.providers.dagster.builders import run_op
 
 RunWorker = Callable[..., Any]
 TWO = FlowSpec(
@@ -55,20 +56,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(flow_run, "_announce", told)
     return begun
-
-
-def run_op(
-    glidemq: GlideMQResource, instance: dg.DagsterInstance, body: Callable[..., Any], **kw: Any
-) -> dg.ExecuteInProcessResult:
-    @dg.op
-    def step(context: dg.OpExecutionContext) -> Any:
-        return body(context, glidemq)
-
-    @dg.job
-    def job() -> None:
-        step()
-
-    return job.execute_in_process(instance=instance, raise_on_error=False, **kw)
 
 
 def run_interrupted(glidemq: GlideMQResource, instance: dg.DagsterInstance) -> list[str]:

@@ -23,8 +23,8 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.pipes import is_pipes_job, open_pipes
 from tests.providers.dagster import pipes_work
+from tests.providers.dagster.builders import failure_of, messages
 from tests.providers.dagster.pipes_steps import clean, materialized, run, step_of
-from tests.providers.dagster.test_resource import failure_of, messages
 
 RunWorker = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from dagster_glidemq import PipesGlideMQClient
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
 from glidemq_orchestrate.pipes import open_pipes
 from tests.providers.dagster import pipes_job
+from tests.providers.dagster.builders import failure_of, messages
 from tests.providers.dagster.pipes_steps import materialized, run
-from tests.providers.dagster.test_resource import failure_of, messages
 
 RunWorker = Callable[..., Any]
 

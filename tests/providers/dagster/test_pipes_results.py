@@ -9,8 +9,8 @@ import pytest
 from dagster_glidemq import PipesGlideMQClient
 
 from tests.node import Node
+from tests.providers.dagster.builders import failure_of, messages
 from tests.providers.dagster.pipes_steps import clean, materialized, run
-from tests.providers.dagster.test_resource import failure_of, messages
 
 RunWorker = Callable[..., Any]
 ODD = {"x": {"raw_value": 1, "type": "colour"}}

@@ -16,8 +16,8 @@ from sqlalchemy.exc import OperationalError
 
 from glidemq_orchestrate import Context, FlowProducer, FlowState
 from glidemq_orchestrate.pipes import open_pipes
+from tests.providers.dagster.builders import messages
 from tests.providers.dagster.pipes_steps import clean, run
-from tests.providers.dagster.test_resource import messages
 
 RunWorker = Callable[..., Any]
 

@@ -21,9 +21,9 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
 )
 from glidemq_orchestrate.wire.codec import Json
+from tests.providers.dagster.builders import ONE, failure_of, messages, run_op
 
 RunWorker = Callable[..., Any]
-ONE = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=7)])
 
 
 FAILURES: list[tuple[GlideMQError, bool]] = [
@@ -32,31 +32,6 @@ FAILURES: list[tuple[GlideMQError, bool]] = [
     (QueueNotServed(["etl"]), True),
     (FlowFailed("f", []), False),
 ]
-
-
-def run_op(
-    glidemq: GlideMQResource, instance: dg.DagsterInstance, body: Callable[..., Any], **kw: Any
-) -> dg.ExecuteInProcessResult:
-    @dg.op(required_resource_keys={"glidemq"})
-    def step(context: dg.OpExecutionContext) -> Any:
-        return body(context, context.resources.glidemq)
-
-    @dg.job(resource_defs={"glidemq": glidemq})
-    def job() -> None:
-        step()
-
-    return job.execute_in_process(instance=instance, raise_on_error=False, **kw)
-
-
-def failure_of(result: dg.ExecuteInProcessResult) -> Any:
-    (event,) = result.get_step_failure_events()
-    failure = event.step_failure_data.user_failure_data
-    assert failure is not None, event.step_failure_data.error
-    return failure
-
-
-def messages(instance: dg.DagsterInstance, run_id: str) -> list[str]:
-    return [entry.user_message for entry in instance.all_logs(run_id) if not entry.is_dagster_event]
 
 
 def test_an_op_gets_the_outcome_and_logs_each_node_once(

@@ -31,7 +31,7 @@ from airflow_provider_glidemq.triggers.shared.client import SharedClient
 from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Worker
-from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
+from tests.providers.airflow.builders import QUEUE, FakeTask, Valkey
 
 Submit = Callable[..., Any]
 OWNER = owner_of(name_of(TaskKey("d", "etl.launch", "r1", -1)), 3600.0)

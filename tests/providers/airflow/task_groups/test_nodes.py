@@ -15,7 +15,7 @@ from airflow_provider_glidemq.triggers.shared.client import shared_client
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from glidemq_orchestrate.errors import NodeNotFound, Superseded
 from glidemq_orchestrate.jobs.states import JobState
-from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.builders import QUEUE, Valkey
 
 Submit = Callable[..., Any]
 

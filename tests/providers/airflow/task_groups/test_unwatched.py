@@ -12,7 +12,7 @@ from airflow_provider_glidemq.ownership import name_of, owner_of
 from airflow_provider_glidemq.triggers.shared.reconciler import Reconciler
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
-from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask
+from tests.providers.airflow.builders import QUEUE, FakeRun, FakeTask
 
 STARTED = {"etl.launch": "success", "etl.a": "deferred", "etl.b": None}
 
