@@ -182,7 +182,7 @@ def status_of_record(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) 
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
         superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
         idempotency_key=read_request(fields.get("request", "")),
-        runs=exact(fields.get("runs")) or 0,
+        times_reopened=exact(fields.get("runs")) or 0,
         note=fields.get("note", ""),
         stored_as=flow_id,
     )

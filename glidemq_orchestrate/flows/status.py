@@ -48,7 +48,7 @@ class FlowStatus:
         broken: Parts of the stored record cannot be read; here they are empty, 0 or ``UNKNOWN``.
         superseded_by: The generation that replaced it, or None.
         idempotency_key: The key of the ``submit`` or ``restart`` that began the generation, or ''.
-        runs: How often this generation has started again after its end, by a retry or a rerun of nodes.
+        times_reopened: How often this generation went on after its end, by a retry or a rerun of nodes.
         note: The last text of ``Flow.note``, or ''.
     """
 
@@ -68,7 +68,7 @@ class FlowStatus:
     broken: bool = False
     superseded_by: int | None = None
     idempotency_key: str = ""
-    runs: int = 0
+    times_reopened: int = 0
     note: str = ""
     stored_as: str = field(default="", repr=False)
 
@@ -83,10 +83,9 @@ class NodeStatus:
     """The state of one node of a flow when it was read.
 
     Attributes:
-        attempts: The number of attempts started in the current run.
+        attempts: The number of attempts started since it last started over.
         broken: Its row in the flow or its state cannot be read; such fields are empty or ``UNKNOWN``.
-        run: 0 for the first run. It grows each time the node starts over: by a retry, a rerun, or another
-            end set by hand.
+        reruns: How often the node has started over: by a retry, a rerun, or another end set by hand.
         worker: The worker of this package that runs it or ran it last, as in ``Queue.workers``; or None.
         renewed_at: When that worker last renewed its lease; None while the node is not active.
         lost_attempts: The number of attempts lost with their workers since the last one that ended. They do
@@ -106,7 +105,7 @@ class NodeStatus:
     started_at: datetime | None
     finished_at: datetime | None
     broken: bool = False
-    run: int = 0
+    reruns: int = 0
     worker: str | None = None
     renewed_at: datetime | None = None
     lost_attempts: int = 0

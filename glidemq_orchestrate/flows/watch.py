@@ -300,7 +300,7 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
             (node.name, name)
             for rank, node in news.values()
             if node.state != UNSEEN
-            for is_again in [node.run > watch.seen.run(rank, node.name)]
+            for is_again in [node.reruns > watch.seen.run(rank, node.name)]
             for name in node.after
             if name in watch.nodes and _may_be_early(watch, name, is_again=is_again)
         } - asked

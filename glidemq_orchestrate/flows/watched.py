@@ -90,7 +90,7 @@ def turn_of(node: NodeStatus) -> int:
     if node.state == UNSEEN:
         return 0
     failed = node.attempts - (node.state in (JobState.ACTIVE, JobState.COMPLETED))
-    return node.run * _TURNS_OF_RUN + min(max(failed, 0), _TURNS_OF_RUN - 1)
+    return node.reruns * _TURNS_OF_RUN + min(max(failed, 0), _TURNS_OF_RUN - 1)
 
 
 class Reported:

@@ -155,7 +155,7 @@ def test_a_clear_runs_what_follows_and_one_of_launch_all(airflow: Airflow, flows
     third = again("third", downstream=False)
     assert changed(second, third) == {"third"}
     flow = flow_of(flows, "line", run_id)
-    assert {node.name: node.run for node in flow.nodes() if node.name in LINE} == {
+    assert {node.name: node.reruns for node in flow.nodes() if node.name in LINE} == {
         "first": 0, "second": 1, "third": 2, "last": 2,
     }, "what was cleared together has run once"  # fmt: skip
     fourth = again("launch", downstream=True)
@@ -180,7 +180,7 @@ def test_a_failure_ends_as_in_airflow_and_a_mark_repairs_it(
     airflow.wait_for_task("line", run_id, "etl.third", ["success"])
     assert str(ended(airflow, run_id)["third"]).startswith("third ")
     node = flow_of(flows, "line", run_id).node("second")
-    assert (node.state, node.run) == ("completed", 1)
+    assert (node.state, node.reruns) == ("completed", 1)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_clear_while_waiting_survives_a_kill_of_the_triggerer(
     airflow.clear("line", run_id, ["etl.second"], downstream=True)
     airflow.wait_for_task("line", run_id, "etl.second", ["deferred"])
     airflow.start_again("triggerer")
-    wait_for(lambda: flow.node("second").run > 0, seconds=120)
+    wait_for(lambda: flow.node("second").reruns > 0, seconds=120)
     airflow.kill("triggerer")  # which may have cancelled the node, and not yet have run it again
     waits.unlink()
     airflow.start_again("triggerer")

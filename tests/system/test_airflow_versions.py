@@ -107,7 +107,7 @@ def data_of(flows: FlowProducer, run_id: str) -> list[Any]:
     """The state of each generation, and the job and the runs of the node that was mended."""
     flow = flows.get(flow_id_for("versioned", "flow", run_id))
     node = flow.node("clean")
-    return [[one.state.value for one in flow.history()], node.job, node.run]
+    return [[one.state.value for one in flow.history()], node.job, node.reruns]
 
 
 def test_a_cleared_task_runs_the_version_that_was_asked_for(

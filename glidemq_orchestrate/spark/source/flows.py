@@ -92,7 +92,7 @@ def _node_row(flow: ListedFlow, node: TimedNode) -> Row:
     return (
         text(whole.id), whole.generation, text(whole.name), whole.state.value, text(whole.home),
         text(found.name), text(found.job), text(found.queue), text(found.job_id), found.state.value,
-        count(str(found.attempts)), count(str(found.run)), found.worker,
+        count(str(found.attempts)), count(str(found.reruns)), found.worker,
         text(found.reason), [text(one) or "" for one in found.after], progress,
         ms(node.created), ms(node.entry.partition("-")[0]), _ms(found.started_at), _ms(found.finished_at),
         found.broken,

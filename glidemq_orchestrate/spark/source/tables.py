@@ -40,7 +40,7 @@ result string what the handler returned, as JSON
 failed_reason string why the last attempt failed; stays after a later success
 attempts_made int attempts that have failed so far
 max_attempts int attempts that it may have
-lost_runs int runs that were lost with their worker
+lost_attempts int attempts that were lost with their worker
 progress string what the handler last reported, as JSON
 priority int 1 runs first; 0 is none
 ordering_key string the key whose jobs run in order
@@ -61,13 +61,13 @@ broken boolean whether data or result is not JSON (then both are null), or what 
 """),
     "flows": _columns("""
 flow_id string the id of the flow
-generation int which run of the id this is: 0 is the first
+generation int 0 for the first generation of the id
 name string the name of its specification
 home string the queue that holds the flow
 state string staging, running, completed, failed, cancelled or unknown
 reason string the first failure that is not ignored, or why it was cancelled
 labels map<string,string> its labels
-request string the token of whoever asked for this generation
+idempotency_key string the key of the submit or restart that began the generation
 total int how many nodes it has
 completed int nodes that have completed
 failed int nodes that have failed, or could not run
@@ -89,8 +89,8 @@ job string the handler that runs it
 queue string the queue of its job
 job_id string the id of its job
 state string as in jobs, and skipped
-attempts int attempts that were started since the node last began to run
-run int grows when the node starts over; 0 is the first
+attempts int attempts that were started since the node last started over
+reruns int how often the node has started over
 worker string the worker of this package that runs it, or ran it last
 failed_reason string why its last attempt failed, also before a later success; or why it was skipped
 after array<string> the nodes that it depends on

@@ -149,7 +149,7 @@ class TaskAttempt(Attempt):
         """What the task keeps with a generation, if it is one that the task has begun or goes on with."""
         if is_shown and ((one := began(status)) is None or one.task != self.task):
             return None
-        return Note(self.request, status.runs, self.number, is_shown=is_shown).text
+        return Note(self.request, status.times_reopened, self.number, is_shown=is_shown).text
 
     def is_replaced_in(self, status: FlowStatus) -> bool:
         """Whether a later try of the task waits for a generation: this one was given up."""
@@ -247,7 +247,7 @@ def _is_new_run(before: Began, now: TaskAttempt) -> bool:
 def _has_more(status: FlowStatus) -> bool:
     """Whether a generation that a cleared task shows has something else to show, or to run."""
     note = Note.of(status)
-    if note is None or status.runs > note.runs:  # set going by hand since
+    if note is None or status.times_reopened > note.runs:  # set going by hand since
         return True
     if status.state == "completed":
         return not note.is_shown

@@ -169,7 +169,7 @@ class Seen:
         known = [time for time in times if time is not None]
         is_over = bool(nodes) and len(times) == len(nodes)
         ended = max(known).isoformat() if known else "" if is_over else None
-        return cls(attempt, generation, sum(node.run for node in nodes), ended if is_over else None)
+        return cls(attempt, generation, sum(node.reruns for node in nodes), ended if is_over else None)
 
     def at(self, nodes: Sequence[NodeStatus]) -> Self:
         """The same try, of what the nodes are now."""

@@ -118,9 +118,9 @@ class NodeReports:
     def _of(self, node: NodeStatus) -> _Seen:
         seen = self._seen.get(node.name)
         if seen is None or seen.job_id != node.job_id:
-            seen = self._seen[node.name] = _Seen(node.job_id, node.run)
-        elif seen.run != node.run:  # it runs again, and its job keeps its lines
-            seen.run, seen.is_over = node.run, False
+            seen = self._seen[node.name] = _Seen(node.job_id, node.reruns)
+        elif seen.run != node.reruns:  # it runs again, and its job keeps its lines
+            seen.run, seen.is_over = node.reruns, False
         return seen
 
 

@@ -197,7 +197,7 @@ class Emitter:
 
     def _ready_at(self, node: NodeStatus, status: FlowStatus) -> datetime | None:
         """When a node could begin; unknown of one that was run again."""
-        if node.run:
+        if node.reruns:
             return None
         ends = [self._ended[name].finished_at for name in node.after if name in self._ended]
         if len(ends) < len(node.after) or None in ends:

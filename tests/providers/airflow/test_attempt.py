@@ -133,16 +133,16 @@ CLEAR, EARLIER = attempt(4, 5, 2, S1), attempt(2, 3, 1, S1)
 
 CLEARED: list[tuple[str, str, dict[str, Any], Decision]] = [
     ("what failed", "failed", {}, Decision.REPAIR),
-    ("retried by hand, failed again", "failed", {"runs": 1}, Decision.REPAIR),
-    ("retried by hand, and runs", "running", {"runs": 1}, Decision.REPAIR),
-    ("retried by hand, and completed", "completed", {"runs": 1}, Decision.REPAIR),
+    ("retried by hand, failed again", "failed", {"times_reopened": 1}, Decision.REPAIR),
+    ("retried by hand, and runs", "running", {"times_reopened": 1}, Decision.REPAIR),
+    ("retried by hand, and completed", "completed", {"times_reopened": 1}, Decision.REPAIR),
     ("restarted by hand, and runs", "running", {"idempotency_key": ""}, Decision.REPAIR),
     ("restarted and complete", "completed", {"idempotency_key": "cli"}, Decision.REPAIR),
     ("completed, but the task failed with it", "completed", {}, Decision.REPAIR),
     (
         "retried by hand, joined, cleared while it waits",
         "running",
-        {"runs": 1, "note": Note(EARLIER.request, 1).text},
+        {"times_reopened": 1, "note": Note(EARLIER.request, 1).text},
         Decision.RESTART,
     ),
     (
@@ -154,7 +154,7 @@ CLEARED: list[tuple[str, str, dict[str, Any], Decision]] = [
     (
         "shown, then run again by hand",
         "completed",
-        {"runs": 2, "note": Note(EARLIER.request, 1, is_shown=True).text},
+        {"times_reopened": 2, "note": Note(EARLIER.request, 1, is_shown=True).text},
         Decision.REPAIR,
     ),
     (
@@ -191,7 +191,7 @@ def test_nothing_is_kept_of_another_run_or_an_older_input() -> None:
 def test_a_clear_of_a_task_that_shows_no_end_runs_all() -> None:
     clear = replace(CLEAR, shows_end=False)
     for state in ("failed", "running", "completed", "cancelled"):
-        found = [generation(FIRST, state=state, runs=1)]
+        found = [generation(FIRST, state=state, times_reopened=1)]
         assert decide(clear, found) is Decision.RESTART
         assert decide(replace(attempt(2), shows_end=False), found) is Decision.REPAIR
         by_hand = [*found, generation(FIRST, 1, state=state, idempotency_key="")]

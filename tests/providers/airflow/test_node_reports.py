@@ -113,7 +113,7 @@ class TestLines:
         logged.add("a", 1)
         assert len(logged.look(ended(ONE))) == 1
         logged.add("a", 1)
-        assert logged.look(ended(replace(ONE, run=1))) == ["[a] line 1"]
+        assert logged.look(ended(replace(ONE, reruns=1))) == ["[a] line 1"]
         assert numbers(logged.look(ended(replace(ONE, job_id="other")))) == [0, 1]
 
     def test_they_cannot_forge_lines_and_are_cut(self) -> None:

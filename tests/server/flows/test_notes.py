@@ -32,21 +32,21 @@ def test_a_note_stays_with_its_generation_and_runs_count_what_was_set_going_agai
     run_worker(["etl"], {"work": work})
     flow = flows.submit(FLOW, flow_id="f", idempotency_key="first")
     flow.wait(timeout=LONG)
-    assert (flow.status().runs, flow.status().note) == (0, "")
+    assert (flow.status().times_reopened, flow.status().note) == (0, "")
     flow.note("seen by one")
     flow.note("seen by two")
     flow.retry_failed()
     flow.wait(timeout=LONG)
-    assert (flow.status().runs, flow.status().note) == (1, "seen by two")
+    assert (flow.status().times_reopened, flow.status().note) == (1, "seen by two")
     work.ends["b"] = "done"
     flow.rerun("a")
     assert flow.wait(timeout=LONG).status.state == "completed"
-    assert flow.status().runs == 2
+    assert flow.status().times_reopened == 2
     flow.restart()
     flow.wait(timeout=LONG)
-    assert (flow.status().runs, flow.status().note) == (0, ""), "another generation"
+    assert (flow.status().times_reopened, flow.status().note) == (0, ""), "another generation"
     old = flow.history()[0]
-    assert (old.runs, old.note) == (2, "seen by two")
+    assert (old.times_reopened, old.note) == (2, "seen by two")
 
 
 def test_a_note_is_short_and_leaves_nothing_where_the_flow_is_gone(

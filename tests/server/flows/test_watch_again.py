@@ -151,11 +151,11 @@ class TestTheSameEndAgain:
     def test_each_run_has_its_number(self, flows: FlowProducer, work: Work) -> None:
         flow = flows.submit(pair(), flow_id="w")
         flow.wait(timeout=LONG)
-        runs = [tuple(one.run for one in flow.nodes())]
+        runs = [tuple(one.reruns for one in flow.nodes())]
         for name in ("b", "a", "b"):
             flow.rerun(name)
             flow.wait(timeout=LONG)
-            runs.append(tuple(one.run for one in flow.nodes()))
+            runs.append(tuple(one.reruns for one in flow.nodes()))
         first, second = zip(*runs, strict=True)
         assert first[0] == first[1] == 0 < first[2] == first[3]
         assert 0 == second[0] < second[1] < second[2] < second[3]

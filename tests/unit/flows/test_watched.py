@@ -23,7 +23,8 @@ WAITING_CHILDREN = JobState.WAITING_CHILDREN
 def node(name: str, state: JobState, **kw: Any) -> NodeStatus:
     times = (kw.get("began"), kw.get("ended"))
     attempts = kw.get("failed", 0) + (state in ("active", "completed"))
-    return NodeStatus(name, "etl", name, "work", (), state, attempts, "", None, *times, run=kw.get("run", 0))
+    run = kw.get("run", 0)
+    return NodeStatus(name, "etl", name, "work", (), state, attempts, "", None, *times, reruns=run)
 
 
 def test_nothing_was_reported_at_the_start() -> None:
@@ -61,7 +62,7 @@ def test_a_node_that_ends_or_tries_again_is_reported_again() -> None:
             for found in (seen, Reported.at("f", seen.record(rank, told))):
                 assert found.has(rank, told)
                 assert found.run(rank, "a") == 2
-                assert not found.has(rank, replace(told, run=3, attempts=0))
+                assert not found.has(rank, replace(told, reruns=3, attempts=0))
                 assert not found.has(rank, replace(told, attempts=told.attempts + 1))
                 assert found.has(rank, node("a", state))  # its job was removed since
         seen.record(rank, node("a", WAITING_CHILDREN, run=3))

@@ -202,7 +202,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         if not nodes.is_over:
             await self._until_over(client, nodes)
         self._log_progress(nodes)
-        self._has_run_before = nodes.flow.generation > 0 or any(node.run for node in nodes.shown)
+        self._has_run_before = nodes.flow.generation > 0 or any(node.reruns for node in nodes.shown)
         await self._remember(task, nodes)
         return await self._end(client, task, nodes)
 

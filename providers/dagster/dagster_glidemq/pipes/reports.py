@@ -191,7 +191,7 @@ class Reports:
         if generation == self._generation and former.name != node.name:
             first, second = sorted((former.name, node.name))
             raise ReportsUnusable(f"nodes {first} and {second} both report {what}; only one may")
-        if generation == self._generation and former.run == node.run:
+        if generation == self._generation and former.reruns == node.reruns:
             return True
         return self._left_out(
             node, f"{what} was reported before its node ran again: the new report is left out"

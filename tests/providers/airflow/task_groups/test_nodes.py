@@ -84,9 +84,9 @@ async def test_one_that_runs_is_stopped_and_started_over(valkey: Valkey, worker:
         async with asyncio.timeout(20):
             while (await nodes.read())[0].state is not JobState.ACTIVE:  # noqa: ASYNC110  there is no event
                 await asyncio.sleep(0.02)
-        run = nodes.shown[0].run
+        run = nodes.shown[0].reruns
         await nodes.start_over(["a"], "try 2", "cleared")
-        assert (await nodes.read())[0].run > run
+        assert (await nodes.read())[0].reruns > run
         valkey.gate.set()
         await over(nodes)
         assert (await nodes.flow.status()).state == "completed"
