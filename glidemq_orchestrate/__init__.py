@@ -34,6 +34,7 @@ _PUBLIC: Final = {
     "jobs.adding": ("NewJob",),
     "jobs.options": ("JobOptions",),
     "jobs.option_values": ("Backoff", "Deduplication", "Ordering", "RateLimit", "Keep"),
+    "jobs.usage": ("Usage",),
     "jobs.job": ("Job",),
     "jobs.states": ("JobState",),
     "schedules.schedule": ("JobTemplate", "Schedule"),
@@ -44,7 +45,17 @@ _PUBLIC: Final = {
     "worker.services.broadcast_worker": ("BroadcastWorker",),
     "worker.handlers.handler": ("Handlers",),
     "worker.handlers.context": ("Context",),
-    "worker.handlers.signals": ("RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
+    "worker.handlers.signals": (
+        "BatchError",
+        "RetryLater",
+        "Skip",
+        "Suspend",
+        "Unrecoverable",
+        "WaitForChildren",
+    ),
+    "worker.handlers.middleware": ("Execution", "Middleware"),
+    "worker.handlers.registered": ("JobEvent", "Serving"),
+    "worker.usage_limits": ("TokenLimit",),
 }
 _HOMES: Final = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names}
 

@@ -43,11 +43,17 @@ from glidemq_orchestrate.jobs.option_values import Ordering as Ordering
 from glidemq_orchestrate.jobs.option_values import RateLimit as RateLimit
 from glidemq_orchestrate.jobs.options import JobOptions as JobOptions
 from glidemq_orchestrate.jobs.states import JobState as JobState
+from glidemq_orchestrate.jobs.usage import Usage as Usage
 from glidemq_orchestrate.schedules.schedule import JobTemplate as JobTemplate
 from glidemq_orchestrate.schedules.schedule import Schedule as Schedule
 from glidemq_orchestrate.settings import ConnectionSettings as ConnectionSettings
 from glidemq_orchestrate.worker.handlers.context import Context as Context
 from glidemq_orchestrate.worker.handlers.handler import Handlers as Handlers
+from glidemq_orchestrate.worker.handlers.middleware import Execution as Execution
+from glidemq_orchestrate.worker.handlers.middleware import Middleware as Middleware
+from glidemq_orchestrate.worker.handlers.registered import JobEvent as JobEvent
+from glidemq_orchestrate.worker.handlers.registered import Serving as Serving
+from glidemq_orchestrate.worker.handlers.signals import BatchError as BatchError
 from glidemq_orchestrate.worker.handlers.signals import RetryLater as RetryLater
 from glidemq_orchestrate.worker.handlers.signals import Skip as Skip
 from glidemq_orchestrate.worker.handlers.signals import Suspend as Suspend
@@ -55,5 +61,6 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable as Unrecov
 from glidemq_orchestrate.worker.handlers.signals import WaitForChildren as WaitForChildren
 from glidemq_orchestrate.worker.services.broadcast_worker import BroadcastWorker as BroadcastWorker
 from glidemq_orchestrate.worker.services.worker import Worker as Worker
+from glidemq_orchestrate.worker.usage_limits import TokenLimit as TokenLimit
 
 __version__: str

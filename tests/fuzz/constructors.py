@@ -11,11 +11,11 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 import glidemq_orchestrate as gmo
+from glidemq_orchestrate import TokenLimit
 from glidemq_orchestrate.jobs.option_values import Fallback, JobRef, TokenBucket
 from glidemq_orchestrate.jobs.options import RunOptions
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker import TokenLimit
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.fuzz import odd
 from tests.fuzz.entry import Entry, Target, outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,13 +48,35 @@ class Cancelled:
             self._event.set()
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Block until the handler should stop, at most for ``timeout``; returns whether it should."""
+        """Block until the handler should stop, at most for ``timeout``; returns whether it should.
+
+        For plain handlers: an async one is cancelled itself.
+
+        Raises:
+            RuntimeError: It was called on an event loop, which it would block.
+            ConfigurationError: The timeout is not a duration.
+        """
+        if _is_on_loop():
+            raise RuntimeError(
+                "cancelled.wait would block the event loop: an async handler is cancelled itself"
+            )
         if self._event is None:
             self._event = threading.Event()
         if self._is_set:  # set in the meantime
             self._event.set()
         limit = optional_duration("timeout", timeout)
         return self._event.wait(None if limit is None else limit.total_seconds())
+
+
+def _is_on_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class FlowOfNode(ABC):
@@ -148,11 +171,12 @@ _NO_SPEAKER: Final = Unheard()
 class Context:
     """The argument of a handler: its input, and how it reports. Usable from any thread.
 
-    One rule for what is awaited: what only reports (``progress``, ``log``, ``output``, ``report_usage``,
-    ``write_message``) is never awaited. What needs a reply of the server has two forms. A plain handler calls
-    ``check_owner``, ``flow.add_nodes`` and ``flow.map_over``; an async handler awaits ``check_owner_async``,
-    ``flow.add_nodes_async`` and ``flow.map_over_async``. The plain form in an async handler is an error, as
-    it would block all other handlers.
+    One rule for what is awaited: an async handler awaits what ends in ``_async``, and nothing else. What only
+    reports (``progress``, ``log``, ``output``, ``report_usage``, ``write_message``) waits for nothing. What
+    needs a reply of the server has two forms: a plain handler calls ``check_owner``, ``flow.add_nodes`` and
+    ``flow.map_over``; an async handler awaits ``check_owner_async``, ``flow.add_nodes_async`` and
+    ``flow.map_over_async``. The plain form in an async handler is an error, as it would block all other
+    handlers. So is ``cancelled.wait``: an async handler is cancelled itself.
 
     Attributes:
         queue: The queue of the job.

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Context, Handlers, JobOptions, JobState, Queue, RetryLater, Worker
+from glidemq_orchestrate import (
+    Context,
+    Execution,
+    Handlers,
+    JobEvent,
+    JobOptions,
+    JobState,
+    Middleware,
+    Queue,
+    RetryLater,
+    Worker,
+)
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker import Execution, JobEvent, Middleware
 from glidemq_orchestrate.worker.handlers.middleware import Proceed
 from tests.server import process_handlers
 

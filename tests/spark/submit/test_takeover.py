@@ -194,7 +194,7 @@ KILLED = WORKER.replace(
     "Worker(",
     """
 import os
-from glidemq_orchestrate.worker import Middleware
+from glidemq_orchestrate import Middleware
 
 class Dies(Middleware):
     async def around(self, execution, proceed):

@@ -13,8 +13,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.worker.handlers.context import Cancelled
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import Context
-    from glidemq_orchestrate.worker import JobEvent
+    from glidemq_orchestrate import Context, JobEvent
 
 
 def one(ctx: Context) -> int:

@@ -1,0 +1,57 @@
+"""What a handler awaits: what ends in ``_async``, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import Context
+from glidemq_orchestrate.worker.contexts import RunningFlow
+from glidemq_orchestrate.worker.handlers.context import Cancelled, FlowOfNode, Speaker
+
+REPORTS = {"progress", "log", "output", "report_usage", "write_message"}
+
+
+def methods(kind: type) -> dict[str, Any]:
+    return {
+        name: one for name, one in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("kind", [Context, FlowOfNode, RunningFlow, Speaker])
+def test_what_is_awaited_ends_in_async_and_nothing_else_does(kind: type) -> None:
+    found = methods(kind)
+    assert {name for name, one in found.items() if inspect.iscoroutinefunction(one)} == {
+        name for name in found if name.endswith("_async")
+    }
+
+
+@pytest.mark.parametrize("kind", [Context, FlowOfNode])
+def test_what_needs_a_reply_has_both_forms_with_the_same_parameters(kind: type) -> None:
+    found = methods(kind)
+    plain = {name for name in found if not name.endswith("_async")} - REPORTS
+    assert plain == {name.removesuffix("_async") for name in found if name.endswith("_async")}
+    for name in plain:
+        assert inspect.signature(found[name]) == inspect.signature(found[f"{name}_async"])
+
+
+def test_the_rule_is_in_the_docstring() -> None:
+    text = " ".join((Context.__doc__ or "").split())
+    assert "an async handler awaits what ends in ``_async``, and nothing else" in text
+    for name in (*REPORTS, "check_owner_async", "flow.add_nodes_async", "flow.map_over_async"):
+        assert f"``{name}``" in text
+
+
+async def test_waiting_for_a_cancel_would_block_the_loop() -> None:
+    with pytest.raises(RuntimeError, match="an async handler is cancelled itself"):
+        Cancelled().wait(timedelta(seconds=1))
+
+
+def test_a_plain_handler_may_wait_for_it() -> None:
+    cancelled = Cancelled()
+    assert not cancelled.wait(0.01)
+    cancelled.set()
+    assert cancelled.wait()
