@@ -13,6 +13,7 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.flows.backend import Reach
+from tests.profile import IS_LONG
 from tests.server.life_cycle import LifeCycle
 from tests.server.lua.keyspace import Dump, changes, dump
 from tests.server.lua.portable_slots import Slots
@@ -286,15 +287,17 @@ def _flow_args(job: dict[str, Any]) -> list[Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "many_slots: uses keys of several cluster slots, so not for a cluster")
+    config.addinivalue_line("markers", "standalone: not for a cluster, such as for keys of several slots")
+    config.addinivalue_line("markers", "every_server: also where short of time, on each kind of server")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that needs a server on each of them."""
+    """Run a test on a primary of a cluster, which is strictest; some, or in the long profile all, on each."""
     if "server_port" in metafunc.fixturenames:
-        in_one_slot = not any(metafunc.definition.iter_markers("many_slots"))
-        servers = ["valkey", "redis7", *(["cluster"] if in_one_slot else [])]
-        metafunc.parametrize("server_port", servers, indirect=True, scope="session")
+        marks = {mark.name for mark in metafunc.definition.iter_markers()}
+        servers = ["cluster", "valkey", "redis7"][1 if "standalone" in marks else 0 :]
+        count = None if IS_LONG or "every_server" in marks else 1
+        metafunc.parametrize("server_port", servers[:count], indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,7 @@ def test_sum_is_that_of_the_source_without_the_sum(build: Any) -> None:
         assert hashlib.sha256(bare.encode()).hexdigest() == entry["sha256"]
 
 
+@pytest.mark.every_server
 def test_loaded_libraries_are_those_of_the_manifest(valkey: redis.Redis) -> None:
     manifest = json.loads((ARTEFACTS / "MANIFEST.json").read_text(encoding="utf-8"))
     client: Any = valkey
@@ -111,6 +112,7 @@ def test_library_has_exactly_the_45_functions_of_the_wire() -> None:
     assert all(name.startswith("glidemq_") for name in names)
 
 
+@pytest.mark.every_server
 def test_only_adding_is_refused_when_memory_is_full(valkey: redis.Redis) -> None:
     client: Any = valkey
     library = _mapping(client.function_list("glidemq")[0])

@@ -1,6 +1,6 @@
 """A cluster of three primaries: every queue in one slot, and a library lost on one primary comes back.
 
-All other tests of this folder run on a primary of the same cluster too. A server refuses a function that
+Nearly all other tests of this folder run on a primary of the same cluster. A server refuses a function that
 touches a key of another slot than that of its keys, so each of those tests proves that none is touched.
 """
 

@@ -135,7 +135,7 @@ def test_registering_a_parent_at_an_unknown_child_writes_nothing(q: Queue) -> No
     assert q.dump() == before
 
 
-@pytest.mark.many_slots
+@pytest.mark.standalone
 def test_parent_in_another_queue_is_left_alone(q: Queue) -> None:
     q.add()
     q.valkey.hset("glide:{other}:job:7", mapping={"id": "7", "state": "waiting-children"})

@@ -113,11 +113,13 @@ def test_clean_includes_the_cutoff_itself(q: Queue) -> None:
     assert q.clean("completed", T + 9, 0) == []
 
 
+@pytest.mark.every_server
 def test_rate_limit_counts_a_fixed_window_from_the_first_start(q: Queue) -> None:
     replies = [q.call("rateLimit", q.keys("rate", "meta"), 2, 1000, T + 100 * i) for i in range(12)]
     assert replies == [0, 0, 800, 700, 600, 500, 400, 300, 200, 100, 0, 0]
 
 
+@pytest.mark.every_server
 def test_reservation_respects_the_global_concurrency(q: Queue) -> None:
     q.valkey.hset(q.key("meta"), "globalConcurrency", 3)
     q.valkey.set(q.key("list-active"), 2)
@@ -143,6 +145,7 @@ def test_lists_are_popped_one_at_a_time(q: Queue) -> None:
     assert not q.valkey.exists(q.key("list-active"))
 
 
+@pytest.mark.every_server
 def test_budget_is_exceeded_above_its_cap_only(q: Queue) -> None:
     key = [q.key("budget:f")]
     assert q.call("recordUsageAndCheckBudget", key, "{}", "{}", 1, 0, "{}", "{}") == "no_budget"
@@ -157,6 +160,7 @@ def test_budget_is_exceeded_above_its_cap_only(q: Queue) -> None:
     )
 
 
+@pytest.mark.every_server
 def test_locks_belong_to_their_token(q: Queue) -> None:
     key = [q.key("schedulers:lock:x")]
     assert q.call("tryLock", key, "a", 5000) == 1
@@ -176,6 +180,7 @@ def test_removed_job_leaves_nothing_of_its_own(q: Queue) -> None:
     assert q.events()[-1] == ("event", "removed", "jobId", "1")
 
 
+@pytest.mark.every_server
 def test_jobs_are_found_by_name(q: Queue) -> None:
     for name in ("a", "b", "a"):
         q.add(name=name)

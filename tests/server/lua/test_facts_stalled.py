@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.server.lua.conftest import Queue
 
@@ -77,6 +79,7 @@ def test_without_active_list_jobs_sweep_and_repair_do_nothing(q: Queue) -> None:
     assert q.dump() == before
 
 
+@pytest.mark.every_server
 def test_repair_lowers_the_counter_to_the_jobs_that_are_active(q: Queue) -> None:
     _start_lifo(q)
     q.valkey.set(q.key("list-active"), 3)

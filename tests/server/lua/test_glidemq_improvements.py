@@ -182,14 +182,14 @@ def test_q8_locks_and_sub_keys_do_not_break_the_scans(q: Queue) -> None:
     assert q.reclaim_lists(T + 60_000, 1000) == 1
 
 
-@pytest.mark.many_slots
+@pytest.mark.standalone
 def test_q8_queue_names_are_not_patterns(q: Queue) -> None:
     q.valkey.hset("glide:{xy}:job:1", mapping={"state": "active", "lifo": "1"})
     q.valkey.hset("glide:{x*}:job:2", mapping={"state": "active", "lifo": "1"})
     assert q.call("getActiveListJobIds", ["glide:{x*}:id"], 0, -1) == ["2"]
 
 
-@pytest.mark.many_slots
+@pytest.mark.standalone
 def test_q8b_incomplete_scan_leaves_the_counter_alone(q: Queue) -> None:
     pipe = q.valkey.pipeline(transaction=False)
     for first in range(0, 130_000, 10_000):
@@ -326,6 +326,7 @@ def test_q18_removed_waiting_job_is_handed_to_no_worker(q: Queue, given: dict[st
     assert not q.valkey.exists(*q.keys("lifo", "priority"))
 
 
+@pytest.mark.every_server
 def test_q19_next_due_looks_into_every_priority(q: Queue) -> None:
     q.add(delay=5000)
     q.add(delay=70, priority=3)

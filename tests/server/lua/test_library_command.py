@@ -16,6 +16,7 @@ from tests.server.lua.servers import LIBRARIES, load_libraries
 
 FOREIGN = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return '90' end)\n"
 NAMES = ("glidemq", "glidemq_orchestrate")
+pytestmark = pytest.mark.standalone
 
 
 @pytest.fixture

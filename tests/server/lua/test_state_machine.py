@@ -421,7 +421,8 @@ class Machine(RuleBasedStateMachine):
         return {name: job[name] for name in ("delay", "priority", "attempts") if name in job}
 
 
-@pytest.mark.many_slots
+@pytest.mark.standalone
+@pytest.mark.every_server
 def test_no_sequence_of_calls_loses_or_doubles_a_job(q: Queue) -> None:
     profile = PROFILES[os.environ.get("GLIDEMQ_TEST_PROFILE", "ci")]
     q.life_cycle = None  # the machine looks by itself, once for each rule
