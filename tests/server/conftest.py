@@ -146,8 +146,17 @@ class Clients:
             self.runner.close()
 
 
+@pytest.fixture
+def clients(url: str) -> Iterator[Clients]:
+    """The blocking façades; the others do the same by construction, see ``clients/test_twins.py``."""
+    made = Clients(url, "sync")
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=["sync", "async"])
-def clients(request: pytest.FixtureRequest, url: str) -> Iterator[Clients]:
+def twins(request: pytest.FixtureRequest, url: str) -> Iterator[Clients]:
+    """The façades of each kind, for what the drivers and the façades themselves do."""
     made = Clients(url, request.param)
     yield made
     made.close()

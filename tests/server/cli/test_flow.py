@@ -418,9 +418,8 @@ class terminal:  # noqa: N801  reads as a with-block does
         return self.process.wait(timeout=20)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "expected"),
-    [
+def test_a_wrong_request_gets_one_clear_sentence(glidemq: Glidemq) -> None:
+    for words, code, expected in [
         (["watch", "nobody"], 1, "FlowNotFound: no flow nobody on this server"),
         (["node", "nobody", "a"], 1, "FlowNotFound: no flow nobody"),
         (["graph", "nobody"], 1, "FlowNotFound: no flow nobody"),
@@ -428,18 +427,15 @@ class terminal:  # noqa: N801  reads as a with-block does
         (["list", "--label", "dag"], 2, "--label must be KEY=VALUE"),
         (["list", "--since", "soon"], 2, "--since must be an age such as 90m, 2h or 7d"),
         (["list", "--limit", "0"], 2, "limit must be 1 to 10,000"),
-    ],
-)
-def test_a_wrong_request_gets_one_clear_sentence(
-    glidemq: Glidemq, words: list[str], code: int, expected: str
+    ]:
+        done = glidemq("flow", *words)
+        assert (done.exit_code, expected in done.stderr) == (code, True), done.output
+
+
+def test_options_of_submit_that_mean_nothing_are_refused(
+    glidemq: Glidemq, file: str, flows: FlowProducer, dump: Dump
 ) -> None:
-    done = glidemq("flow", *words)
-    assert (done.exit_code, expected in done.stderr) == (code, True), done.output
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+    for words, expected in [
         (["--owner", ""], "owner '' is not valid"),
         (["--lease", "60"], "--lease: requires --owner"),
         (["--keep"], "--keep: requires --owner"),
@@ -451,17 +447,13 @@ def test_a_wrong_request_gets_one_clear_sentence(
         (["--idempotency-key", "r"], "--idempotency-key: requires --id"),
         (["--id", ""], "flow id '' is not valid"),
         (["--id", "", "--dry-run"], "flow id '' is not valid"),
-    ],
-)
-def test_options_of_submit_that_mean_nothing_are_refused(  # noqa: PLR0917
-    glidemq: Glidemq, file: str, flows: FlowProducer, dump: Dump, words: list[str], expected: str
-) -> None:
-    flows.list()  # the libraries are loaded
-    before = dump()
-    done = glidemq("flow", "submit", file, *words, "--no-require-workers", "--no-wait")
-    told = " ".join(done.stderr.replace("│", " ").split())
-    assert (done.exit_code, expected in told) == (2, True), done.output
-    assert dump() == before
+    ]:
+        flows.list()  # the libraries are loaded
+        before = dump()
+        done = glidemq("flow", "submit", file, *words, "--no-require-workers", "--no-wait")
+        told = " ".join(done.stderr.replace("│", " ").split())
+        assert (done.exit_code, expected in told) == (2, True), done.output
+        assert dump() == before
 
 
 def test_a_node_that_is_not_there_and_a_foreign_position_are_reported(
@@ -480,12 +472,12 @@ def test_the_schema_is_printed(glidemq: Glidemq) -> None:
     assert set(shown["properties"]) >= {"name", "nodes", "labels", "retention"}
 
 
-@pytest.mark.parametrize("command", get_group(flow_app).commands)
-def test_every_command_explains_itself(command: str) -> None:
-    shown = CliRunner().invoke(app, ["flow", command, "--help"], terminal_width=200)
-    assert shown.exit_code == 0
-    assert len(shown.output) > 250
-    assert f"flow {command}" in shown.output
+def test_every_command_explains_itself() -> None:
+    for command in get_group(flow_app).commands:
+        shown = CliRunner().invoke(app, ["flow", command, "--help"], terminal_width=200)
+        assert shown.exit_code == 0
+        assert len(shown.output) > 250
+        assert f"flow {command}" in shown.output
 
 
 def test_the_exit_codes_are_documented() -> None:

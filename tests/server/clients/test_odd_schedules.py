@@ -75,43 +75,45 @@ def schedulers(url: str) -> Iterator[Schedules]:
 
 
 @pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
-@pytest.mark.parametrize("case", BROKEN)
-def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(  # noqa: PLR0917  fixtures
-    raw: Any, schedulers: Schedules, hand: Hand, caplog: pytest.LogCaptureFixture, case: str, where: bytes
+def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(
+    raw: Any, schedulers: Schedules, hand: Hand, caplog: pytest.LogCaptureFixture, where: bytes
 ) -> None:
-    name, text = BROKEN[case]
-    raw.hset(P + where, name, text)
-    raw.hset(P + b"schedulers", "good", json.dumps(DUE))
-    clock, fired = Moving(), 0
-    _report_once.cache_clear()
-    with caplog.at_level(logging.ERROR):
-        for _ in range(4):
-            hand.run(ops.tick(ETL, clock))
-            fired = int(json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"])
-            clock.now += 3_600_000
-    assert fired == 4
-    assert raw.hget(P + where, name) == text
-    assert len([record for record in caplog.records if "is left alone" in record.message]) == 1
-    broken, good = sorted(schedulers.list(), key=lambda entry: entry.name == "good")
-    assert (bool(broken.broken), good.broken) == (True, "")
-    assert schedulers.get(broken.name) == broken
-    assert schedulers.remove(broken.name)
-    assert [entry.name for entry in schedulers.list()] == ["good"]
+    for case, (name, text) in BROKEN.items():
+        raw.flushdb()
+        caplog.clear()
+        raw.hset(P + where, name, text)
+        raw.hset(P + b"schedulers", "good", json.dumps(DUE))
+        clock, fired = Moving(), 0
+        _report_once.cache_clear()
+        with caplog.at_level(logging.ERROR):
+            for _ in range(4):
+                hand.run(ops.tick(ETL, clock))
+                fired = int(json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"])
+                clock.now += 3_600_000
+        assert fired == 4, case
+        assert raw.hget(P + where, name) == text
+        assert len([record for record in caplog.records if "is left alone" in record.message]) == 1
+        broken, good = sorted(schedulers.list(), key=lambda entry: entry.name == "good")
+        assert (bool(broken.broken), good.broken) == (True, "")
+        assert schedulers.get(broken.name) == broken
+        assert schedulers.remove(broken.name)
+        assert [entry.name for entry in schedulers.list()] == ["good"]
 
 
 @pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
-@pytest.mark.parametrize("case", ODD)
 def test_odd_numbers_in_an_entry_do_not_stop_others_from_firing(
-    raw: Any, schedulers: Schedules, hand: Hand, case: str, where: bytes
+    raw: Any, schedulers: Schedules, hand: Hand, where: bytes
 ) -> None:
-    raw.hset(P + where, "a", json.dumps(ODD[case]))
-    raw.hset(P + b"schedulers", "good", json.dumps(DUE))
-    clock = Moving()
-    for _ in range(3):
-        hand.run(ops.tick(ETL, clock))
-        clock.now += 3_600_000
-    assert json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"] == 3
-    assert "good" in {entry.name for entry in schedulers.list()}
+    for case, entry in ODD.items():
+        raw.flushdb()
+        raw.hset(P + where, "a", json.dumps(entry))
+        raw.hset(P + b"schedulers", "good", json.dumps(DUE))
+        clock = Moving()
+        for _ in range(3):
+            hand.run(ops.tick(ETL, clock))
+            clock.now += 3_600_000
+        assert json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"] == 3, case
+        assert "good" in {entry.name for entry in schedulers.list()}
 
 
 def test_a_worker_fires_what_it_can_beside_every_odd_entry(

@@ -56,15 +56,15 @@ class TestAdd:
         self, clients: Clients, redis_client: Any
     ) -> None:
         queue = clients.queue(clock=Still())
-        job_id = clients.do(queue.add("work", options=JobOptions(priority=3)))
+        job_id = queue.add("work", options=JobOptions(priority=3))
         assert redis_client.zscore(f"{P}scheduled", job_id) == 3 * SHIFT
-        job = clients.do(queue.get_job(job_id))
+        job = queue.get_job(job_id)
         assert (job.state, job.priority) == (JobState.PRIORITIZED, 3)
-        late = clients.do(queue.add("work", options=JobOptions(priority=2048, delay=SECOND)))
+        late = queue.add("work", options=JobOptions(priority=2048, delay=SECOND))
         assert redis_client.zscore(f"{P}scheduled", late) == 2048 * SHIFT + 1_700_000_001_000
 
     def test_a_lifo_job_stands_in_the_lifo_list(self, clients: Clients, redis_client: Any) -> None:
-        job_id = clients.do(clients.queue().add("work", options=JobOptions(lifo=True)))
+        job_id = clients.queue().add("work", options=JobOptions(lifo=True))
         assert redis_client.lrange(f"{P}lifo", 0, -1) == [job_id]
         assert redis_client.hget(f"{P}job:{job_id}", "lifo") == "1"
 
@@ -114,18 +114,18 @@ class TestAdd:
         queue, child = clients.queue(), JobOptions(parent=JobRef("etl", "gone"))
         refused = pytest.raises(JobNotFound, match="no job gone in queue etl, the parent of a new job")
         with refused:
-            clients.do(queue.add("a", options=child))
+            queue.add("a", options=child)
         with refused:
-            clients.do(queue.add_many([NewJob("a", 1, options=child)]))
+            queue.add_many([NewJob("a", 1, options=child)])
         assert dump() == {}
         mine = NewJob("parent", 1, options=JobOptions(job_id="gone"))
-        assert len(clients.do(queue.add_many([mine, NewJob("a", 1, options=child)]))) == 2
+        assert len(queue.add_many([mine, NewJob("a", 1, options=child)])) == 2
 
     def test_packed_data_is_read_by_everyone(self, clients: Clients, redis_client: Any) -> None:
         data = {"text": "è" * 100}
-        job_id = clients.do(clients.queue(compression="gzip").add("work", data))
+        job_id = clients.queue(compression="gzip").add("work", data)
         assert redis_client.hget(f"{P}job:{job_id}", "data").startswith("gz:")
-        assert clients.do(clients.queue().get_job(job_id)).data == data
+        assert clients.queue().get_job(job_id).data == data
 
     def test_an_unknown_compression_is_refused(self, clients: Clients) -> None:
         with pytest.raises(ConfigurationError, match="compression 'zip'"):
@@ -147,12 +147,12 @@ class TestDeduplication:
     def test_simple_skips_until_the_earlier_job_has_ended(self, clients: Clients, redis_client: Any) -> None:
         queue = clients.queue()
         options = JobOptions(deduplication=Deduplication("d"))
-        first = clients.do(queue.add("work", options=options))
+        first = queue.add("work", options=options)
         with pytest.raises(JobSkipped) as raised:
-            clients.do(queue.add("work", options=options))
+            queue.add("work", options=options)
         assert (raised.value.existing, raised.value.deduplication_id) == (first, "d")
         redis_client.hset(f"{P}job:{first}", "state", "completed")
-        assert clients.do(queue.add("work", options=options)) != first
+        assert queue.add("work", options=options) != first
 
     def test_throttle_skips_within_its_window(self, url: str) -> None:
         clock = Still()
@@ -206,10 +206,10 @@ class TestAddMany:
         self, clients: Clients, dump: Dump, redis_client: Any
     ) -> None:
         queue = clients.queue(clock=Still())
-        together = clients.do(queue.add_many(MIXED))
+        together = queue.add_many(MIXED)
         found = without_entry_ids(dump())
         redis_client.flushdb()
-        alone = [clients.do(queue.add(job.name, job.data, options=job.options)) for job in MIXED]
+        alone = [queue.add(job.name, job.data, options=job.options) for job in MIXED]
         assert together == alone
         assert together[:2] + together[6:8] == ["1", "2", "own", "50"]
         assert found == without_entry_ids(dump())
@@ -230,24 +230,22 @@ class TestAddMany:
         queue = clients.queue()
         once = JobOptions(deduplication=Deduplication("d"))
         jobs = [NewJob("a", n, options=JobOptions(job_id=f"own-{n % 2}")) for n in range(4)]
-        found = clients.do(
-            queue.add_many([*jobs, NewJob("b", 1, options=once), NewJob("b", 2, options=once)])
-        )
+        found = queue.add_many([*jobs, NewJob("b", 1, options=once), NewJob("b", 2, options=once)])
         assert found[:4] == ["own-0", "own-1", None, None]
         assert found[5] is None
         assert redis_client.xlen(f"{P}stream") == 3
-        assert clients.do(queue.get_job("own-0")).data == 0
+        assert queue.get_job("own-0").data == 0
 
     def test_nothing_is_sent_when_one_job_cannot_be(self, clients: Clients, dump: Dump) -> None:
         queue = clients.queue()
         before = dump()
         for wrong, error in ((NewJob(""), InvalidJob), (NewJob("a", float("nan")), EncodeError)):
             with pytest.raises(error):
-                clients.do(queue.add_many([NewJob("a"), wrong]))
+                queue.add_many([NewJob("a"), wrong])
         assert dump() == before
 
     def test_nothing_is_nothing(self, clients: Clients) -> None:
-        assert clients.do(clients.queue().add_many([])) == []
+        assert clients.queue().add_many([]) == []
 
     def test_large_jobs_travel_in_their_own_calls(self, queue: Queue, redis_client: Any) -> None:
         data = "x" * 700_000
@@ -277,7 +275,7 @@ class TestAddMany:
 class TestAddAndWait:
     def test_it_returns_the_result(self, clients: Clients, run_worker: RunWorker) -> None:
         run_worker(["etl"], {"work": lambda ctx: {"got": ctx.data}})
-        assert clients.do(clients.queue().add_and_wait("work", 5)) == {"got": 5}
+        assert clients.queue().add_and_wait("work", 5) == {"got": 5}
 
     def test_it_raises_why_the_job_failed(self, clients: Clients, run_worker: RunWorker) -> None:
         def broken(_: Any) -> None:
@@ -285,12 +283,12 @@ class TestAddAndWait:
 
         run_worker(["etl"], {"work": broken})
         with pytest.raises(JobFailed, match="no rows") as raised:
-            clients.do(clients.queue().add_and_wait("work"))
+            clients.queue().add_and_wait("work")
         assert raised.value.reason.endswith("no rows")
 
     def test_it_raises_when_nothing_happened_in_time(self, clients: Clients) -> None:
         with pytest.raises(WaitTimeout, match="still waiting"):
-            clients.do(clients.queue().add_and_wait("work", timeout=timedelta(milliseconds=50)))
+            clients.queue().add_and_wait("work", timeout=timedelta(milliseconds=50))
 
     def test_it_raises_when_the_job_was_revoked(
         self, queue: Queue, redis_client: Any, eventually: Eventually, url: str
@@ -338,13 +336,13 @@ class TestAddAndWait:
     ) -> None:
         before = dump()
         with pytest.raises(InvalidJob, match="remove_on"):
-            clients.do(clients.queue().add_and_wait("work", options=options))
+            clients.queue().add_and_wait("work", options=options)
         assert dump() == before
 
     def test_a_time_out_of_nothing_is_refused(self, clients: Clients, dump: Dump) -> None:
         before = dump()
         with pytest.raises(InvalidJob, match="timeout"):
-            clients.do(clients.queue().add_and_wait("work", timeout=timedelta(0)))
+            clients.queue().add_and_wait("work", timeout=timedelta(0))
         assert dump() == before
 
 

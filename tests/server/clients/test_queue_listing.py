@@ -64,9 +64,9 @@ def test_the_states_of_jobs_are_read_by_id(
     expected = in_every_state(queue, node)
     redis_client.set(f"{P}job:broken", "no hash")
     asked = {job_id: state for state, ids in expected.items() for job_id in ids}
-    found = clients.do(clients.queue().states([*asked, "no such job", "broken"]))
+    found = clients.queue().states([*asked, "no such job", "broken"])
     assert found == [*asked.values(), None, JobState.UNKNOWN]
-    assert clients.do(clients.queue().states([])) == []
+    assert clients.queue().states([]) == []
 
 
 def test_every_state_is_listed_counted_and_kept_apart_from_the_others(
@@ -75,33 +75,33 @@ def test_every_state_is_listed_counted_and_kept_apart_from_the_others(
     expected = in_every_state(queue, node)
     mine = clients.queue()
     for state, ids in expected.items():
-        found = clients.do(mine.get_jobs(state))
+        found = mine.get_jobs(state)
         assert [job.state for job in found] == [state] * len(ids), state
         assert [job.id for job in found] == ids or sorted(job.id for job in found) == sorted(ids), state
-    waiting = clients.do(mine.get_jobs(JobState.WAITING))
+    waiting = mine.get_jobs(JobState.WAITING)
     assert [job.id for job in waiting] == expected[JobState.WAITING], "in the order of workers"
-    assert clients.do(mine.counts()) == {state: len(ids) for state, ids in expected.items()}
-    cheap = clients.do(mine.counts(indexed_only=True))
+    assert mine.counts() == {state: len(ids) for state, ids in expected.items()}
+    cheap = mine.counts(indexed_only=True)
     assert set(expected) - set(cheap) == {JobState.WAITING_CHILDREN, JobState.GROUP_WAITING}
 
 
 def test_an_empty_queue_has_nothing(clients: Clients) -> None:
     queue = clients.queue()
     states = [state for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)]
-    assert clients.do(queue.counts()) == dict.fromkeys(states, 0)
-    assert [clients.do(queue.get_jobs(state)) for state in states] == [[]] * len(states)
+    assert queue.counts() == dict.fromkeys(states, 0)
+    assert [queue.get_jobs(state) for state in states] == [[]] * len(states)
 
 
 def test_no_job_is_skipped(clients: Clients) -> None:
     with pytest.raises(ConfigurationError, match="skipped is a state of nodes"):
-        clients.do(clients.queue().get_jobs(JobState.SKIPPED))
+        clients.queue().get_jobs(JobState.SKIPPED)
 
 
 def test_jobs_that_cannot_be_read_are_listed_as_broken_and_hide_no_other(
     clients: Clients, redis_client: Any
 ) -> None:
     queue = clients.queue()
-    ids = [clients.do(queue.add("a", {"n": n})) for n in range(4)]
+    ids = [queue.add("a", {"n": n}) for n in range(4)]
     odd: dict[str, Any] = {"state": "here", "progress": "[" * 9999, "opts": "[" * 9999, "priority": "nan"}
     odd |= {"delay": "1e300", "timestamp": "x", "finishedOn": "9" * 400, "cost": "-", "expireAt": "1e17"}
     redis_client.hset(f"{P}job:{ids[0]}", mapping=odd)
@@ -109,7 +109,7 @@ def test_jobs_that_cannot_be_read_are_listed_as_broken_and_hide_no_other(
     redis_client.set(f"{P}job:text", "no hash")
     redis_client.zadd(f"{P}completed", {"text": 1})
     redis_client.set(f"{P}list-active", "x")
-    found = {job.id: (job.state, job.broken) for job in clients.do(queue.search())}
+    found = {job.id: (job.state, job.broken) for job in queue.search()}
     waiting = JobState.WAITING
     assert found == {
         ids[0]: (JobState.UNKNOWN, True),
@@ -118,12 +118,12 @@ def test_jobs_that_cannot_be_read_are_listed_as_broken_and_hide_no_other(
         ids[3]: (waiting, False),
         "text": (JobState.UNKNOWN, True),
     }
-    assert {job.id for job in clients.do(queue.get_jobs(JobState.UNKNOWN))} == {ids[0], "text"}
-    assert [job.id for job in clients.do(queue.get_jobs(waiting))] == ids[1:]
-    assert [job.id for job in clients.do(queue.get_jobs(JobState.COMPLETED))] == ["text"]
-    assert [job.id for job in clients.do(queue.search(data={"n": 2}))] == [ids[2]]
-    assert {job.id for job in clients.do(queue.scan_jobs()).jobs} == set(found)
-    assert clients.do(queue.counts())[waiting] == 4
+    assert {job.id for job in queue.get_jobs(JobState.UNKNOWN)} == {ids[0], "text"}
+    assert [job.id for job in queue.get_jobs(waiting)] == ids[1:]
+    assert [job.id for job in queue.get_jobs(JobState.COMPLETED)] == ["text"]
+    assert [job.id for job in queue.search(data={"n": 2})] == [ids[2]]
+    assert {job.id for job in queue.scan_jobs().jobs} == set(found)
+    assert queue.counts()[waiting] == 4
 
 
 def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:
@@ -151,7 +151,7 @@ def test_jobs_are_found_by_state_name_and_data(clients: Clients, queue: Queue, n
     mine = clients.queue()
 
     def ids(**wanted: Any) -> list[str]:
-        return sorted((job.id for job in clients.do(mine.search(**wanted))), key=int)
+        return sorted((job.id for job in mine.search(**wanted)), key=int)
 
     assert ids(state=JobState.COMPLETED, name="b") == ["3"]
     assert ids(state=JobState.WAITING, name="a") == ["10", "11"]
@@ -167,7 +167,7 @@ def test_all_keys_can_be_gone_through_in_pages(clients: Clients, queue: Queue) -
     queue.add_many([NewJob("a" if n % 2 else "b", n) for n in range(1500)])
     mine, found, cursor, pages = clients.queue(), set[str](), "0", 0
     while True:
-        page = clients.do(mine.scan_jobs(cursor, name="a", exclude_data=True))
+        page = mine.scan_jobs(cursor, name="a", exclude_data=True)
         found |= {job.id for job in page.jobs}
         cursor, pages = page.cursor, pages + 1
         if cursor == "0":
@@ -175,7 +175,7 @@ def test_all_keys_can_be_gone_through_in_pages(clients: Clients, queue: Queue) -
     assert len(found) == 750
     assert pages > 1
     with pytest.raises(ConfigurationError, match="cursor"):
-        clients.do(mine.scan_jobs("x"))
+        mine.scan_jobs("x")
 
 
 def test_a_queue_whose_name_is_a_pattern_finds_its_own_jobs_only(url: str, queue: Queue) -> None:
@@ -207,10 +207,10 @@ def test_what_is_not_a_job_is_passed_over(queue: Queue, redis_client: Any) -> No
 
 def test_the_queues_of_a_server_are_listed_by_name(clients: Clients, url: str) -> None:
     for name in ("etl", "spark"):
-        clients.do(clients.queue(name).add("a"))
-    clients.do(clients.queue("other", prefix="mine").add("a"))
-    assert clients.do(clients.client().queues()) == ["etl", "spark"]
-    assert clients.do(clients.client(prefix="mine").queues()) == ["other"]
+        clients.queue(name).add("a")
+    clients.queue("other", prefix="mine").add("a")
+    assert clients.client().queues() == ["etl", "spark"]
+    assert clients.client(prefix="mine").queues() == ["other"]
 
 
 def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, redis_client: Any) -> None:
@@ -219,15 +219,15 @@ def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
     mine = clients.queue()
     for state in (None, JobState.WAITING):
         redis_client.config_resetstat()
-        found = clients.do(mine.search(state=state, name="nowhere", look_at=1000))
+        found = mine.search(state=state, name="nowhere", look_at=1000)
         assert (list(found), found.is_partial) == ([], True)
         assert (
             redis_client.info("commandstats")["cmdstat_hmget"]["calls"] <= 2200
         )  # a page may be a little longer
         for bound in (None, 100_000):
-            found = clients.do(mine.search(state=state, name="last", look_at=bound))
+            found = mine.search(state=state, name="last", look_at=bound)
             assert ([job.name for job in found], found.is_partial) == (["last"], False)
-    found = clients.do(mine.search(name="a", limit=5, look_at=3000))
+    found = mine.search(name="a", limit=5, look_at=3000)
     assert (len(found), found.is_partial) == (5, False), "enough was found"
 
 
@@ -238,10 +238,10 @@ def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
             pipe.hset(f"{P}job:x{number}" if number % 2 else f"other:{number}", "state", "waiting-children")
         pipe.execute()
     mine = clients.queue()
-    counts = clients.do(mine.counts(look_at=1000))
+    counts = mine.counts(look_at=1000)
     assert counts.at_least == {JobState.WAITING_CHILDREN}
     assert 0 < counts[JobState.WAITING_CHILDREN] < 2500
-    counts = clients.do(mine.counts())
+    counts = mine.counts()
     assert (counts.at_least, counts[JobState.WAITING_CHILDREN]) == (frozenset(), 2500)
 
 

@@ -49,9 +49,9 @@ def clock() -> Still:
 
 def test_a_report_is_written_as_glide_mq_writes_it(clients: Clients, clock: Still, redis_client: Any) -> None:
     queue = clients.queue(clock=clock)
-    job_id = clients.do(queue.add("a"))
-    assert clients.do(queue.usage(job_id)) is None
-    clients.do(queue.report_usage(job_id, FIRST))
+    job_id = queue.add("a")
+    assert queue.usage(job_id) is None
+    queue.report_usage(job_id, FIRST)
     stored = redis_client.hgetall(f"{P}job:{job_id}")
     assert {name: value for name, value in stored.items() if name.startswith("usage:")} == {
         "usage:model": "m",
@@ -80,7 +80,7 @@ def test_a_report_is_written_as_glide_mq_writes_it(clients: Clients, clock: Stil
     (_, event) = redis_client.xrevrange(f"{P}events", count=1)[0]
     assert (event["event"], event["jobId"]) == ("usage", job_id)
     assert json.loads(event["data"]) == FIRST.to_wire()
-    found = clients.do(queue.usage(job_id))
+    found = queue.usage(job_id)
     assert (found.tokens, found.total_tokens, found.cached) == (FIRST.tokens, 120.5, True)
     assert (found.latency, found.cost_unit) == (FIRST.latency, "USD")
 
@@ -113,13 +113,12 @@ def test_a_report_for_a_missing_job_is_refused(clients: Clients, dump: Dump) -> 
     queue = clients.queue()
     before = dump()
     with pytest.raises(JobNotFound):
-        clients.do(queue.report_usage("99", FIRST))
+        queue.report_usage("99", FIRST)
     assert dump() == before
 
 
-@pytest.mark.parametrize(
-    ("wrong", "expected"),
-    [
+def test_an_invalid_usage_is_refused_by_name() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"tokens": {"a": -1}}, "tokens.a"),
         ({"costs": {"a": float("inf")}}, "costs.a"),
         ({"tokens": {"": 1}}, "category of tokens"),
@@ -127,31 +126,30 @@ def test_a_report_for_a_missing_job_is_refused(clients: Clients, dump: Dump) -> 
         ({"total_cost": float("nan")}, "total_cost"),
         ({"model": ""}, "model"),
         ({"latency": timedelta(seconds=-1)}, "latency"),
-    ],
-)
-def test_an_invalid_usage_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InvalidJob, match=expected):
-        Usage(**wrong)
+    ]
+    for wrong, expected in cases:
+        with pytest.raises(InvalidJob, match=expected):
+            Usage(**wrong)
 
 
 def test_an_empty_usage_is_refused(clients: Clients) -> None:
     with pytest.raises(InvalidJob, match="usage is empty"):
-        clients.do(clients.queue().report_usage("1", Usage()))
+        clients.queue().report_usage("1", Usage())
 
 
 class TestSummary:
     def test_the_minutes_asked_for_are_summed_over_queues(self, clients: Clients, clock: Still) -> None:
         for name, usage in (("etl", FIRST), ("etl", Usage(model="n", total_tokens=7)), ("spark", FIRST)):
             queue = clients.queue(name, clock=clock)
-            clients.do(queue.report_usage(clients.do(queue.add("a")), usage))
+            queue.report_usage(queue.add("a"), usage)
         clock.now += 3_600_000 - 10
-        found = clients.do(clients.queue(clock=clock).usage_summary())
+        found = clients.queue(clock=clock).usage_summary()
         assert (found.jobs, found.total_tokens, found.models) == (3, 248, {"m": 2, "n": 1})
         assert (found.tokens, found.cost_unit) == ({"input": 200, "output": 41}, "USD")
         assert found.total_cost == pytest.approx(0.2)
         assert found.by_queue["spark"].jobs == 1
         assert found.by_queue["spark"].costs == {"input": 0.1}
-        alone = clients.do(clients.queue(clock=clock).usage_summary(queues=["spark"]))
+        alone = clients.queue(clock=clock).usage_summary(queues=["spark"])
         assert (alone.jobs, list(alone.by_queue)) == (1, ["spark"])
 
     def test_what_is_outside_the_time_does_not_count(self, url: str, clock: Still) -> None:
@@ -178,12 +176,12 @@ class TestSummary:
             ({"start": now - timedelta(days=30), "queues": ["a", "b", "c"]}, "buckets"),
         ):
             with pytest.raises(ConfigurationError, match=expected):
-                clients.do(queue.usage_summary(**wrong))
+                queue.usage_summary(**wrong)
 
 
 def test_the_budget_of_a_flow_is_read(clients: Clients, redis_client: Any) -> None:
     queue = clients.queue()
-    assert clients.do(queue.flow_budget("7")) is None
+    assert queue.flow_budget("7") is None
     stored = {
         "usedTokens": "5.5",
         "usedCost": "0",
@@ -194,6 +192,6 @@ def test_the_budget_of_a_flow_is_read(clients: Clients, redis_client: Any) -> No
         "costUnit": "USD",
     }
     redis_client.hset(f"{P}budget:7", mapping=stored)
-    budget = clients.do(queue.flow_budget("7"))
+    budget = queue.flow_budget("7")
     assert (budget.used_tokens, budget.max_total_tokens, budget.exceeded) == (5.5, 100, True)
     assert (budget.on_exceeded, budget.max_costs, budget.max_total_cost) == ("pause", {"a": 1}, None)

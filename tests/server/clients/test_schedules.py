@@ -212,21 +212,20 @@ class TestUpsert:
             stage.schedulers.remove("s")
         assert stage.client.hexists(NODE, "s")
 
-    def test_both_facades_do_the_same(self, clients: Clients) -> None:
-        kind = Schedules if clients.runner is None else AsyncSchedules
-        made: Any = clients.keep(kind("etl", clients.url, clock=At()))
-        entry = clients.do(made.upsert("s", Schedule(every=SECOND)))
+    def test_both_facades_do_the_same(self, twins: Clients) -> None:
+        kind = Schedules if twins.runner is None else AsyncSchedules
+        made: Any = twins.keep(kind("etl", twins.url, clock=At()))
+        entry = twins.do(made.upsert("s", Schedule(every=SECOND)))
         assert entry.next_run == datetime.fromtimestamp(1001, UTC)
-        assert clients.do(made.get("s")) == entry
-        assert clients.do(made.list()) == [entry]
-        assert clients.do(made.remove("s")) is True
-        assert clients.do(made.remove("s")) is False
+        assert twins.do(made.get("s")) == entry
+        assert twins.do(made.list()) == [entry]
+        assert twins.do(made.remove("s")) is True
+        assert twins.do(made.remove("s")) is False
         with pytest.raises(ScheduleNotFound):
-            clients.do(made.get("s"))
+            twins.do(made.get("s"))
 
-    @pytest.mark.parametrize(
-        ("option", "values"),
-        [
+    def test_invalid_values_are_named(self) -> None:
+        cases: list[tuple[str, dict[str, Any]]] = [
             ("exactly one", {}),
             ("exactly one", {"every": SECOND, "cron": "* * * * *"}),
             ("every", {"every": timedelta(0)}),
@@ -238,11 +237,10 @@ class TestUpsert:
             ("catch_up_limit", {"every": SECOND, "catch_up": "all", "catch_up_limit": 101}),
             ("catch_up", {"repeat_after_complete": SECOND, "catch_up": "last"}),
             ("overlap", {"every": SECOND, "catch_up": "all", "overlap": False}),
-        ],
-    )
-    def test_invalid_values_are_named(self, option: str, values: dict[str, Any]) -> None:
-        with pytest.raises(ConfigurationError, match=option):
-            Schedule(**values)
+        ]
+        for option, values in cases:
+            with pytest.raises(ConfigurationError, match=option):
+                Schedule(**values)
 
     def test_what_would_never_run_is_refused(self, stage: Stage) -> None:
         start, end = (datetime.fromtimestamp(second, UTC) for second in (1, 2))

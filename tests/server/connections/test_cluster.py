@@ -148,18 +148,16 @@ def double(ctx: Any) -> int:
     return int(ctx.data) * 2
 
 
-def test_queues_of_every_slot_work_by_one_client_of_each_kind(
-    clients: Clients, run_worker: RunWorker
-) -> None:
-    run_worker(QUEUES, {"work": double}, url=clients.url)
+def test_queues_of_every_slot_work_by_one_client_of_each_kind(twins: Clients, run_worker: RunWorker) -> None:
+    run_worker(QUEUES, {"work": double}, url=twins.url)
     for name in QUEUES:
-        queue = clients.queue(name)
-        assert clients.do(queue.add_and_wait("work", 21)) == 42
-        ids = clients.do(queue.add_many([NewJob("work", n) for n in range(250)]))
+        queue = twins.queue(name)
+        assert twins.do(queue.add_and_wait("work", 21)) == 42
+        ids = twins.do(queue.add_many([NewJob("work", n) for n in range(250)]))
         assert len(set(ids)) == 250
-        clients.do(queue.pause())
-        assert clients.do(queue.is_paused())
-    assert clients.do(clients.client().queues()) == list(QUEUES)
+        twins.do(queue.pause())
+        assert twins.do(queue.is_paused())
+    assert twins.do(twins.client().queues()) == list(QUEUES)
 
 
 def test_a_child_of_a_job_in_another_slot_is_refused(url: str) -> None:
@@ -189,7 +187,7 @@ def test_events_schedulers_scans_and_removal_stay_with_the_queue(url: str, name:
 
 
 def test_a_flow_across_slots_runs_in_order_and_every_node_gets_its_inputs(
-    clients: Clients, run_worker: RunWorker
+    twins: Clients, run_worker: RunWorker
 ) -> None:
     seen: dict[str, dict[str, Any]] = {}
 
@@ -198,9 +196,9 @@ def test_a_flow_across_slots_runs_in_order_and_every_node_gets_its_inputs(
         seen[ctx.node] = dict(ctx.inputs)
         return f"{ctx.node}!"
 
-    run_worker(QUEUES, {"work": work}, url=clients.url)
-    flow = clients.do(clients.flows().submit(FLOW, flow_id="f"))
-    outcome = clients.do(flow.wait(timeout=LONG))
+    run_worker(QUEUES, {"work": work}, url=twins.url)
+    flow = twins.do(twins.flows().submit(FLOW, flow_id="f"))
+    outcome = twins.do(flow.wait(timeout=LONG))
     assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 5)
     assert outcome.results == {name: f"{name}!" for name in ("a", "m", "n", "end", "side")}
     assert seen == {"a": {}, "side": {}, "m": {"a": "a!"}, "n": {"a": "a!"}, "end": {"m": "m!", "n": "n!"}}

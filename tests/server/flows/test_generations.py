@@ -338,15 +338,15 @@ class TestTheOneBefore:
     def test_its_nodes_are_refused_by_name_too(
         self, clients: Clients, work: Work, redis_client: Any, eventually: Eventually
     ) -> None:
-        old = clients.do(clients.flows().submit(FlowSpec("n", [node("a")]), flow_id="f"))
-        clients.do(old.wait(timeout=LONG))
-        assert clients.do(old.results(["a"])) == {"a": "a!"}
-        clients.do(clients.do(clients.flows().get("f")).restart())
+        old = clients.flows().submit(FlowSpec("n", [node("a")]), flow_id="f")
+        old.wait(timeout=LONG)
+        assert old.results(["a"]) == {"a": "a!"}
+        clients.flows().get("f").restart()
 
         def check() -> None:
             for reading in (old.node, "a"), (old.results, ["a"]):
                 with pytest.raises(Superseded, match="generation 0 of flow f was superseded by generation 1"):
-                    clients.do(reading[0](reading[1]))
+                    reading[0](reading[1])
 
         check()
         eventually(lambda: not redis_client.keys("glide:{etl}:job:f~*"))

@@ -125,24 +125,24 @@ class TestFromOutside:
         self, clients: Clients, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         flows = clients.flows()
-        flow = clients.do(flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f"))
-        assert clients.do(flow.extend([node("c", "b"), node("d")])) is FlowState.RUNNING
+        flow = flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f")
+        assert flow.extend([node("c", "b"), node("d")]) is FlowState.RUNNING
         run_worker(["etl"], {"work": recorder()})
-        assert clients.do(flow.wait(timeout=LONG)).status.completed == 4
-        assert clients.do(flow.extend([node("e", "c", "d")])) is FlowState.RUNNING
-        outcome = clients.do(flow.wait(timeout=LONG))
+        assert flow.wait(timeout=LONG).status.completed == 4
+        assert flow.extend([node("e", "c", "d")]) is FlowState.RUNNING
+        outcome = flow.wait(timeout=LONG)
         assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 5)
         with pytest.raises(NodeExists, match="a"):
-            clients.do(flow.extend([node("a")]))
+            flow.extend([node("a")])
 
     def test_a_flow_that_has_failed_is_not_extended(
         self, clients: Clients, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         run_worker(["etl"], {"work": recorder("a")})
-        flow = clients.do(clients.flows().submit(FlowSpec("n", [node("a")]), flow_id="f"))
-        clients.do(flow.wait(timeout=LONG))
+        flow = clients.flows().submit(FlowSpec("n", [node("a")]), flow_id="f")
+        flow.wait(timeout=LONG)
         with pytest.raises(FlowEnded, match="failed"):
-            clients.do(flow.extend([node("b")]))
+            flow.extend([node("b")])
 
     def test_a_thousand_nodes_are_added_while_the_flow_works(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]

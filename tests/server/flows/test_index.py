@@ -71,23 +71,23 @@ class TestListing:
         flows = clients.flows(clock=clock)
         for number in range(4):
             clock.now += 1000
-            clients.do(flows.submit(spec(queue=f"q{number % 2}"), flow_id=f"f{number}"))
-        found = clients.do(flows.list())
+            flows.submit(spec(queue=f"q{number % 2}"), flow_id=f"f{number}")
+        found = flows.list()
         assert ids(found) == ["f3", "f2", "f1", "f0"]
         assert (found[0].state, found[0].home, found[0].total) == (FlowState.RUNNING, "q1", 1)
-        assert ids(clients.do(flows.list(limit=2))) == ["f3", "f2"]
-        assert ids(clients.do(flows.list(since=datetime.fromtimestamp(1003, UTC)))) == ["f3", "f2"]
+        assert ids(flows.list(limit=2)) == ["f3", "f2"]
+        assert ids(flows.list(since=datetime.fromtimestamp(1003, UTC))) == ["f3", "f2"]
 
     def test_filters_by_state_and_label_can_be_joined(self, clients: Clients) -> None:
         flows = clients.flows()
         for number in range(6):
             labels = {"dag": "etl" if number % 2 else "ml", "run": str(number)}
-            clients.do(flows.submit(spec(labels=labels), flow_id=f"f{number}"))
+            flows.submit(spec(labels=labels), flow_id=f"f{number}")
         for number in (0, 1):
-            clients.do(clients.do(flows.get(f"f{number}")).cancel())
+            flows.get(f"f{number}").cancel()
 
         def listed(**kw: Any) -> list[str]:
-            return sorted(ids(clients.do(flows.list(**kw))))
+            return sorted(ids(flows.list(**kw)))
 
         assert listed(state="cancelled") == ["f0", "f1"]
         assert listed(state=FlowState.RUNNING) == ["f2", "f3", "f4", "f5"]

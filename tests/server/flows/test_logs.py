@@ -42,38 +42,38 @@ def test_lines_are_read_by_node_name(
 ) -> None:
     monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[path])
     run_worker(["etl", "other"], {"log": log})
-    flow = clients.do(clients.flows().submit(SPEC, flow_id="f"))
-    clients.do(flow.wait(timeout=LONG))
-    found = clients.do(flow.logs({"few": 1, "many": 10, "no": 0}, limit=5))
+    flow = clients.flows().submit(SPEC, flow_id="f")
+    flow.wait(timeout=LONG)
+    found = flow.logs({"few": 1, "many": 10, "no": 0}, limit=5)
     assert {name: (logs.lines, logs.total) for name, logs in found.items()} == {
         "few": (lines("few", 1, 2), 3),
         "many": (lines("many", *range(10, 15)), 50),
         "no": ([], 0),
     }
-    last = clients.do(flow.logs({"few": -20, "many": -2}))
+    last = flow.logs({"few": -20, "many": -2})
     assert last["few"].lines == lines("few", 0, 1, 2)
     assert last["many"].lines == lines("many", 48, 49)
-    assert clients.do(flow.logs({"many": -10}, limit=2))["many"].lines == lines("many", 40, 41)
-    assert clients.do(flow.logs({"few": 3}))["few"].lines == []
-    assert clients.do(flow.logs({})) == {}
+    assert flow.logs({"many": -10}, limit=2)["many"].lines == lines("many", 40, 41)
+    assert flow.logs({"few": 3})["few"].lines == []
+    assert flow.logs({}) == {}
 
 
 def test_what_is_not_there_is_refused(clients: Clients) -> None:
-    flow = clients.do(clients.flows().submit(SPEC, flow_id="f"))
+    flow = clients.flows().submit(SPEC, flow_id="f")
     with pytest.raises(NodeNotFound, match="has no node never"):
-        clients.do(flow.logs({"few": 0, "never": 0}))
+        flow.logs({"few": 0, "never": 0})
     with pytest.raises(ConfigurationError, match="limit"):
-        clients.do(flow.logs({"few": 0}, limit=0))
-    other = clients.do(clients.flows().get("f"))
-    clients.do(other.restart())
+        flow.logs({"few": 0}, limit=0)
+    other = clients.flows().get("f")
+    other.restart()
     with pytest.raises(Superseded):
-        clients.do(flow.logs({"few": 0}))
+        flow.logs({"few": 0})
 
 
 def test_more_nodes_than_a_trip_holds(clients: Clients) -> None:
     nodes = [FlowNode(f"n{number}", queue="etl", job="log", data=1) for number in range(450)]
-    flow = clients.do(clients.flows().submit(FlowSpec("wide", nodes), flow_id="f"))
-    assert len(clients.do(flow.logs({node.name: 0 for node in nodes}))) == 450
+    flow = clients.flows().submit(FlowSpec("wide", nodes), flow_id="f")
+    assert len(flow.logs({node.name: 0 for node in nodes})) == 450
 
 
 def test_a_long_log_keeps_its_last_lines_and_their_numbers(
@@ -87,14 +87,14 @@ def test_a_long_log_keeps_its_last_lines_and_their_numbers(
             FlowNode("short", queue="other", job="log", data=3),
         ],
     )
-    flow = clients.do(clients.flows().submit(spec, flow_id="f"))
-    clients.do(flow.wait(timeout=LONG))
+    flow = clients.flows().submit(spec, flow_id="f")
+    flow.wait(timeout=LONG)
     assert redis_client.llen("glide:{etl}:log:f~long") == 10_500
     queue = clients.queue("etl")
 
     def read(offset: int, limit: int) -> tuple[list[str], int]:
-        both = [clients.do(queue.logs("f~long", offset=offset, limit=limit))]
-        both.append(clients.do(flow.logs({"short": 1, "long": offset}, limit=limit))["long"])
+        both = [queue.logs("f~long", offset=offset, limit=limit)]
+        both.append(flow.logs({"short": 1, "long": offset}, limit=limit)["long"])
         assert both[0] == both[1]
         assert both[0].total == 21_500
         return both[0].lines, both[0].first

@@ -43,12 +43,12 @@ def test_a_record_that_cannot_be_read_is_listed_as_broken_beside_the_others(
 ) -> None:
     flows = clients.flows()
     for flow_id in ("bad", "good", "text"):
-        clients.do(flows.submit(spec("a"), flow_id=flow_id))
+        flows.submit(spec("a"), flow_id=flow_id)
     odd = {"state": "here", "total": "9" * 400, "failed": "x", "labels": "[", "created_at": "1e300"}
     redis_client.hset(BAD, mapping=odd | {"name": b"\xff", "reason": b"\xff"})
     redis_client.delete(BAD.replace("bad", "text"))
     redis_client.set(BAD.replace("bad", "text"), "no hash")
-    found = {flow.id: flow for flow in clients.do(flows.list())}
+    found = {flow.id: flow for flow in flows.list()}
     assert {name: (flow.state, flow.broken) for name, flow in found.items()} == {
         "bad": (FlowState.UNKNOWN, True),
         "good": (FlowState.RUNNING, False),
@@ -63,22 +63,22 @@ def test_a_record_that_cannot_be_read_is_listed_as_broken_beside_the_others(
 def test_a_row_that_cannot_be_read_is_listed_as_a_broken_node(
     clients: Clients, redis_client: Any, row: str
 ) -> None:
-    flow = clients.do(clients.flows().submit(spec("a", "b"), flow_id="bad"))
+    flow = clients.flows().submit(spec("a", "b"), flow_id="bad")
     redis_client.hset(BAD + ":nodes", "a", row)
-    nodes = {node.name: node for node in clients.do(flow.nodes())}
+    nodes = {node.name: node for node in flow.nodes()}
     assert {name: node.broken for name, node in nodes.items()} == {"a": True, "b": False, "end": False}
     assert nodes["a"].state is JobState.UNKNOWN
-    assert clients.do(flow.node("b")).state is JobState.WAITING
-    assert clients.do(flow.status()).total == 3
+    assert flow.node("b").state is JobState.WAITING
+    assert flow.status().total == 3
 
 
 def test_a_job_of_a_node_that_is_not_a_hash_is_listed_as_a_broken_node(
     clients: Clients, redis_client: Any
 ) -> None:
-    flow = clients.do(clients.flows().submit(spec("a", "b"), flow_id="bad"))
+    flow = clients.flows().submit(spec("a", "b"), flow_id="bad")
     redis_client.delete("glide:{etl}:job:bad~a")
     redis_client.set("glide:{etl}:job:bad~a", "no hash")
-    broken = {node.name: node.broken for node in clients.do(flow.nodes())}
+    broken = {node.name: node.broken for node in flow.nodes()}
     assert broken == {"a": True, "b": False, "end": False}
 
 

@@ -86,11 +86,11 @@ def check(spec: FlowSpec, changes: Sequence[Change]) -> None:
 
 class TestWatching:
     def test_every_node_is_reported_in_order_and_then_the_end(
-        self, clients: Clients, run_worker: RunWorker, recorder: type[Record]
+        self, twins: Clients, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
-        found = clients.do(clients.flows().submit(DIAMOND))
+        found = twins.do(twins.flows().submit(DIAMOND))
         run_worker(["etl"], {"work": recorder()})
-        changes = watched(clients, found, timeout=LONG)
+        changes = watched(twins, found, timeout=LONG)
         check(DIAMOND, changes)
         assert last_states(changes) == dict.fromkeys("abcd", "completed")
         end = changes[-1]
@@ -99,12 +99,12 @@ class TestWatching:
         assert [one.node for one in changes[:-1] if one.state == "completed"][::3] == ["a", "d"]
 
     def test_a_flow_that_has_ended_is_reported_and_nothing_more(
-        self, clients: Clients, run_worker: RunWorker, recorder: type[Record]
+        self, twins: Clients, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
-        found = clients.do(clients.flows().submit(DIAMOND))
+        found = twins.do(twins.flows().submit(DIAMOND))
         run_worker(["etl"], {"work": recorder("b")})
-        clients.do(found.wait(timeout=LONG))
-        changes = watched(clients, found)
+        twins.do(found.wait(timeout=LONG))
+        changes = watched(twins, found)
         assert steps(changes[:-1]) == [
             ("a", "completed"), ("b", "failed"), ("c", "completed"), ("d", "failed")
         ]  # fmt: skip
@@ -116,7 +116,7 @@ class TestWatching:
         ]
         assert (changes[-1].state, changes[-1].reason) == ("failed", "b: ValueError: b is broken")
         assert all(one.at.tzinfo for one in changes)
-        assert watched(clients, found, after=changes[-1].position) == []
+        assert watched(twins, found, after=changes[-1].position) == []
 
     def test_progress_and_attempts_are_reported(self, flows: FlowProducer, run_worker: RunWorker) -> None:
         go, attempts = threading.Semaphore(0), iter([1, 2])
@@ -218,11 +218,11 @@ class TestWatching:
         assert list(found.watch(after=changes[-1].position)) == []
         assert [one.position for one in found.watch(after=changes[-2].position)] == [changes[-1].position]
 
-    def test_patience_ends_and_the_flow_goes_on(self, clients: Clients) -> None:
-        found = clients.do(clients.flows().submit(DIAMOND))
+    def test_patience_ends_and_the_flow_goes_on(self, twins: Clients) -> None:
+        found = twins.do(twins.flows().submit(DIAMOND))
         with pytest.raises(WaitTimeout, match="continue after the last position"):
-            watched(clients, found, timeout=timedelta(milliseconds=50))
-        assert clients.do(found.status()).state is FlowState.RUNNING
+            watched(twins, found, timeout=timedelta(milliseconds=50))
+        assert twins.do(found.status()).state is FlowState.RUNNING
 
 
 class TestGoingOn:
@@ -450,32 +450,30 @@ def test_a_portable_flow_is_watched_and_moved_on(
 def test_single_nodes_and_the_results_of_a_fan_in_are_read_by_name(
     clients: Clients, run_worker: RunWorker, recorder: type[Record]
 ) -> None:
-    found = clients.do(
-        clients.flows().submit(flow(node("a"), node("b", "a"), node("c", "a"), node("d", "c")))
-    )
+    found = clients.flows().submit(flow(node("a"), node("b", "a"), node("c", "a"), node("d", "c")))
     run_worker(["etl"], {"work": recorder("c")})
-    clients.do(found.wait(timeout=LONG))
-    one = clients.do(found.node("c"))
+    found.wait(timeout=LONG)
+    one = found.node("c")
     assert (one.name, one.state, one.after, one.queue) == ("c", "failed", ("a",), "etl")
-    assert clients.do(found.node("b")) == clients.do(found.nodes())[1]
-    assert clients.do(found.results(["b", "c", "a", "b"])) == {"b": "b!", "a": "a!"}
-    assert clients.do(found.results([])) == {}
+    assert found.node("b") == found.nodes()[1]
+    assert found.results(["b", "c", "a", "b"]) == {"b": "b!", "a": "a!"}
+    assert found.results([]) == {}
     with pytest.raises(NodeNotFound, match=f"flow {found.id} has no node x"):
-        clients.do(found.node("x"))
+        found.node("x")
     with pytest.raises(NodeNotFound, match=f"flow {found.id} has no node x"):
-        clients.do(found.results(["a", "x"]))
+        found.results(["a", "x"])
     with pytest.raises(ConfigurationError, match="the text 'ab'"):
-        clients.do(found.results("ab"))
+        found.results("ab")
 
 
-def watched(clients: Clients, found: Any, **kw: Any) -> list[Any]:
-    if clients.runner is None:
+def watched(twins: Clients, found: Any, **kw: Any) -> list[Any]:
+    if twins.runner is None:
         return list(found.watch(**kw))
 
     async def collect() -> list[Any]:
         return [change async for change in found.watch(**kw)]
 
-    return clients.runner.run(collect())
+    return twins.runner.run(collect())
 
 
 def test_a_dependency_that_was_read_again_too_early_is_read_once_more(

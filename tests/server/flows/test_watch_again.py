@@ -54,20 +54,18 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 
 class TestTheSameEndAgain:
     @pytest.mark.parametrize("again", list(RESULTS))
-    def test_it_is_reported_once_with_all_that_follows(
-        self, clients: Clients, work: Work, again: str
-    ) -> None:
-        flow = clients.do(clients.flows().submit(pair(), flow_id="w"))
-        position = watched(clients, flow)[-1].position
+    def test_it_is_reported_once_with_all_that_follows(self, twins: Clients, work: Work, again: str) -> None:
+        flow = twins.do(twins.flows().submit(pair(), flow_id="w"))
+        position = watched(twins, flow)[-1].position
         for _ in range(2):
-            clients.do(RESULTS[again](flow) if again == "rerun" else flow.complete_node("a", position[-9:]))
-            clients.do(flow.wait(timeout=LONG))
-            changes = watched(clients, flow, after=position)
+            twins.do(RESULTS[again](flow) if again == "rerun" else flow.complete_node("a", position[-9:]))
+            twins.do(flow.wait(timeout=LONG))
+            changes = watched(twins, flow, after=position)
             assert told(changes) == ENDED
             for number, change in enumerate(changes[:-1]):
-                assert told(watched(clients, flow, after=change.position)) == ENDED[number + 1 :]
+                assert told(watched(twins, flow, after=change.position)) == ENDED[number + 1 :]
             position = changes[-1].position
-            assert watched(clients, flow, after=position) == []
+            assert watched(twins, flow, after=position) == []
 
     def test_the_same_failure_again(self, flows: FlowProducer, work: Work) -> None:
         work.ends["a"] = "failed"
@@ -225,14 +223,14 @@ class TestWhileItBeginsAgain:
         assert hand.run(flow_watch._changes(watch, late)) == []
 
 
-def watched(clients: Clients, flow: Any, **kw: Any) -> list[Any]:
-    if clients.runner is None:
+def watched(twins: Clients, flow: Any, **kw: Any) -> list[Any]:
+    if twins.runner is None:
         return list(flow.watch(timeout=LONG, **kw))
 
     async def collect() -> list[Any]:
         return [change async for change in flow.watch(timeout=LONG, **kw)]
 
-    return clients.runner.run(collect())
+    return twins.runner.run(collect())
 
 
 class Mirror:

@@ -68,40 +68,40 @@ def test_a_connection_that_drops_inside_map_over_fails_no_node(  # noqa: PLR0917
 @pytest.mark.parametrize("moment", BOTH)
 @pytest.mark.parametrize("call", ["gmo_stage_flow", "gmo_start_flow", "gmo_flow_status"])
 def test_a_submission_survives_a_connection_that_drops(
-    clients: Clients, through: tuple[str, Cuts], call: str, moment: Moment
+    twins: Clients, through: tuple[str, Cuts], call: str, moment: Moment
 ) -> None:
     address, cuts = through
-    flows = clients.flows(url=address)
-    clients.do(flows.list())
+    flows = twins.flows(url=address)
+    twins.do(flows.list())
     cuts.at(call, moment)
-    flow = clients.do(flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f"))
-    assert clients.do(flow.status()).total == 2
+    flow = twins.do(flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f"))
+    assert twins.do(flow.status()).total == 2
     assert cuts.made == 1
 
 
 @pytest.mark.parametrize("moment", BOTH)
 def test_a_read_is_repeated_and_an_addition_is_not(
-    clients: Clients, through: tuple[str, Cuts], moment: Moment
+    twins: Clients, through: tuple[str, Cuts], moment: Moment
 ) -> None:
     address, cuts = through
-    queue = clients.queue(url=address)
-    job_id = clients.do(queue.add("work", 1))
+    queue = twins.queue(url=address)
+    job_id = twins.do(queue.add("work", 1))
     cuts.at("HMGET", moment, times=3)
-    assert clients.do(queue.get_job(job_id)).data == 1
+    assert twins.do(queue.get_job(job_id)).data == 1
     assert cuts.made == 3
     cuts.at("glidemq_addJob", moment)
     with pytest.raises(OutcomeUnknown):
-        clients.do(queue.add("work", 2))
-    assert len(clients.do(queue.search())) == (1 if moment == "before" else 2)
+        twins.do(queue.add("work", 2))
+    assert len(twins.do(queue.search())) == (1 if moment == "before" else 2)
 
 
-def test_repeating_ends(clients: Clients, through: tuple[str, Cuts]) -> None:
+def test_repeating_ends(twins: Clients, through: tuple[str, Cuts]) -> None:
     address, cuts = through
-    queue = clients.queue(url=address)
-    clients.do(queue.add("work", 1))
+    queue = twins.queue(url=address)
+    twins.do(queue.add("work", 1))
     cuts.at("HMGET", "before", times=99)
     with pytest.raises(OutcomeUnknown):
-        clients.do(queue.get_job("1"))
+        twins.do(queue.get_job("1"))
     assert cuts.made == 4
 
 

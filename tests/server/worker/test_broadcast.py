@@ -110,10 +110,10 @@ def test_history_is_read_when_asked_for(url: str, start: Any, eventually: Eventu
     eventually(lambda: sorted(seen) == ["b", "c"])
 
 
-def test_both_facades_publish(clients: Clients, redis_client: Any) -> None:
-    kind = Broadcast if clients.runner is None else AsyncBroadcast
-    news: Any = clients.keep(kind("news", clients.url))
-    assert clients.do(news.publish("a", {"x": 1})) == "1"
+def test_both_facades_publish(twins: Clients, redis_client: Any) -> None:
+    kind = Broadcast if twins.runner is None else AsyncBroadcast
+    news: Any = twins.keep(kind("news", twins.url))
+    assert twins.do(news.publish("a", {"x": 1})) == "1"
     assert redis_client.hget("glide:{news}:job:1", "data") == '{"x":1}'
 
 

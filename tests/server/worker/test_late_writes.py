@@ -52,20 +52,20 @@ def test_a_handler_of_a_removed_job_writes_nothing(
 ) -> None:
     queue, held = clients.queue(), Held()
     run_worker(["etl"], {"work": held, "next": lambda ctx: ctx.log("of the new job")})
-    clients.do(queue.add("work", {}, options=LISTED))
+    queue.add("work", {}, options=LISTED)
     assert held.begun.wait(30)
-    clients.do(queue.remove("mine"))
+    queue.remove("mine")
     assert redis_client.exists("glide:{etl}:gmo:list-held") == 0
     if is_new:
-        clients.do(queue.add("next", {}, options=MINE))
-        eventually(lambda: clients.do(queue.get_job("mine")).state == "completed")
+        queue.add("next", {}, options=MINE)
+        eventually(lambda: queue.get_job("mine").state == "completed")
     before = of_job(redis_client, "mine")
     held.go.set()
     assert held.done.wait(30)
     eventually(lambda: "outcome not accepted" in caplog.text)
     assert of_job(redis_client, "mine") == (before if is_new else [])
-    assert not is_new or clients.do(queue.usage("mine")) is None
-    lines = clients.do(queue.logs("mine")).lines
+    assert not is_new or queue.usage("mine") is None
+    lines = queue.logs("mine").lines
     assert lines == (["of the new job"] if is_new else [])
 
 
@@ -74,9 +74,9 @@ def test_what_is_left_of_a_job_is_no_job(clients: Clients, redis_client: Any) ->
     queue = clients.queue()
     redis_client.hset("glide:{etl}:job:mine", "lastActive", 1)
     redis_client.rpush("glide:{etl}:log:mine", "of the old job")
-    assert clients.do(queue.add("work", {"n": 1}, options=MINE)) == "mine"
-    assert clients.do(queue.get_job("mine")).data == {"n": 1}
-    assert clients.do(queue.logs("mine")).lines == []
+    assert queue.add("work", {"n": 1}, options=MINE) == "mine"
+    assert queue.get_job("mine").data == {"n": 1}
+    assert queue.logs("mine").lines == []
 
 
 def test_a_subscriber_of_a_removed_message_writes_nothing(
@@ -93,9 +93,9 @@ def test_a_subscriber_of_a_removed_message_writes_nothing(
     lock = timedelta(seconds=1)
     worker = BroadcastWorker("etl", handle, url, subscription="s", start_from="0-0", lock_duration=lock)
     with worker.running():
-        clients.do(clients.queue().add("news", {}, options=MINE))
+        clients.queue().add("news", {}, options=MINE)
         assert begun.wait(30)
-        clients.do(clients.queue().remove("mine"))
+        clients.queue().remove("mine")
         go.set()
         eventually(lambda: redis_client.xpending("glide:{etl}:stream", "s")["pending"] == 0)
     assert of_job(redis_client, "mine") == []
