@@ -14,10 +14,12 @@ import pytest
 from glidemq_orchestrate import (
     Context,
     Dependency,
+    Flow,
     FlowNode,
     FlowProducer,
     FlowSpec,
     JobOptions,
+    JobState,
     Ordering,
     Rule,
 )
@@ -62,13 +64,18 @@ def diamond(**changed: Any) -> FlowSpec:
     return FlowSpec("n", [replace(one, **changed.get(one.name, {})) for one in nodes])
 
 
-@pytest.fixture
-def broken(flows: FlowProducer, work: Work) -> FlowProducer:
-    """The diamond under the id f, in which b has failed; it would not fail again."""
+def end_with_a_failure(flows: FlowProducer, work: Work, flow_id: str = "f") -> None:
+    """Run the diamond, in which b fails; it would not fail again."""
     work.ends["b"] = "failed"
-    flows.submit(diamond(), flow_id="f").wait(timeout=LONG)
+    flows.submit(diamond(), flow_id=flow_id).wait(timeout=LONG)
     work.ends.clear()
     work.ran.clear()
+
+
+@pytest.fixture
+def broken(flows: FlowProducer, work: Work) -> FlowProducer:
+    """The diamond has failed under the id f."""
+    end_with_a_failure(flows, work)
     return flows
 
 
@@ -85,26 +92,25 @@ class TestCarryingOver:
         assert work.inputs["d"] == {"b": "b!", "c": "c!"}
         assert (flow.generation, flow.id, flow.status().state) == (1, "f", "completed")
 
-    @pytest.mark.parametrize(
-        ("change", "ran"),
-        [
-            ({}, "bd"),
-            ({"c": {"options": JobOptions(attempts=3, timeout=timedelta(hours=1), priority=7)}}, "bd"),
-            ({"a": {"queue_timeout": timedelta(hours=1), "on_failure": "ignore"}}, "bd"),
-            ({"e": {"data": 1}}, "bde"),
-            ({"c": {"rule": Rule.ALL_DONE}}, "bcd"),
-            ({"c": {"after": [Dependency("a", "ignore")]}}, "bcd"),
-            ({"c": {"after": []}}, "bcd"),
-            ({"a": {"data": 1}}, "abcd"),
-        ],
-    )
-    def test_what_does_not_shape_a_result_is_no_change(
-        self, broken: FlowProducer, work: Work, change: dict[str, Any], ran: str
-    ) -> None:
-        flow = broken.submit(diamond(**change), flow_id="f", on_existing="retry_failed")
-        assert flow.wait(timeout=LONG).status.completed == 5
-        assert sorted(work.ran) == list(ran)
-        assert flow.generation == (1 if change else 0)
+    def test_what_does_not_shape_a_result_is_no_change(self, flows: FlowProducer, work: Work) -> None:
+        options = JobOptions(attempts=3, timeout=timedelta(hours=1), priority=7)
+        changes: list[tuple[str, dict[str, Any]]] = [
+            ("bd", {}),
+            ("bd", {"c": {"options": options}}),
+            ("bd", {"a": {"queue_timeout": timedelta(hours=1), "on_failure": "ignore"}}),
+            ("bde", {"e": {"data": 1}}),
+            ("bcd", {"c": {"rule": Rule.ALL_DONE}}),
+            ("bcd", {"c": {"after": [Dependency("a", "ignore")]}}),
+            ("bcd", {"c": {"after": []}}),
+            ("abcd", {"a": {"data": 1}}),
+        ]
+        for number, (ran, change) in enumerate(changes):
+            flow_id = f"f{number}"
+            end_with_a_failure(flows, work, flow_id)
+            flow = flows.submit(diamond(**change), flow_id=flow_id, on_existing="retry_failed")
+            assert flow.wait(timeout=LONG).status.completed == 5
+            assert sorted(work.ran) == list(ran), change
+            assert flow.generation == (1 if change else 0), change
 
     def test_new_nodes_run_and_others_go(
         self, broken: FlowProducer, work: Work, redis_client: Any, eventually: Eventually
@@ -478,38 +484,46 @@ def test_after_its_retention_a_flow_begins_again_and_in_the_end_nothing_is_left(
 
 
 @pytest.mark.parametrize("on_existing", ["restart", "retry_failed"])
-@pytest.mark.parametrize("calls", sampled(range(24)))
 def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
-    broken: FlowProducer, work: Work, hand: Hand, on_existing: Any, calls: int
+    flows: FlowProducer, work: Work, hand: Hand, on_existing: Any
 ) -> None:
-    spec = replace(check_flow(diamond(b={"data": 1})), request="r")
-    hand.run_until(submit_flow("glide", spec, "f", on_existing, SystemClock()), calls)
-    hand.run(submit_flow("glide", spec, "f", on_existing, SystemClock()))
-    flow = broken.get("f")
-    assert flow.wait(timeout=LONG).status.completed == 5
-    assert flow.generation == 1
-    assert sorted(work.ran) == list("abcde" if on_existing == "restart" else "bd")
+    for calls in sampled(range(24)):
+        flow_id = f"f{calls}"
+        end_with_a_failure(flows, work, flow_id)
+        spec = replace(check_flow(diamond(b={"data": 1})), request="r")
+        hand.run_until(submit_flow("glide", spec, flow_id, on_existing, SystemClock()), calls)
+        hand.run(submit_flow("glide", spec, flow_id, on_existing, SystemClock()))
+        flow = flows.get(flow_id)
+        assert flow.wait(timeout=LONG).status.completed == 5, calls
+        assert flow.generation == 1
+        assert sorted(work.ran) == list("abcde" if on_existing == "restart" else "bd"), calls
 
 
-@pytest.mark.parametrize("calls", sampled(range(5, 12)))
 def test_what_completes_between_a_kill_and_the_repeat_is_kept_too(
-    flows: FlowProducer, work: Work, hand: Hand, eventually: Eventually, calls: int
+    flows: FlowProducer, work: Work, hand: Hand, eventually: Eventually
 ) -> None:
-    work.held |= {"a": threading.Event(), "e": threading.Event()}
-    flow = flows.submit(diamond(), flow_id="f")
-    eventually(lambda: sorted(work.ran) == ["a", "e"])
-    mended = check_flow(diamond(b={"data": 1}))
-    hand.run_until(submit_flow("glide", mended, "f", "retry_failed", SystemClock()), calls)
-    if calls < 10:  # the next generation has not begun
-        work.held["a"].set()
-        eventually(lambda: flow.node("c").state == "completed")
-    hand.run(submit_flow("glide", mended, "f", "retry_failed", SystemClock()))
-    for event in work.held.values():
-        event.set()
-    outcome = flows.get("f").wait(timeout=LONG)
-    assert (outcome.status.completed, outcome.status.total) == (5, 5)
-    assert outcome.results == {name: f"{name}!" for name in "abcde"}
-    assert work.ran.count("a") == (1 if calls < 10 else 2)
+    for calls in sampled(range(5, 12)):
+        flow_id = f"f{calls}"
+        work.ran.clear()
+        work.held |= {"a": threading.Event(), "e": threading.Event()}
+        flow = flows.submit(diamond(), flow_id=flow_id)
+        eventually(lambda: sorted(work.ran) == ["a", "e"])
+        mended = check_flow(diamond(b={"data": 1}))
+        hand.run_until(submit_flow("glide", mended, flow_id, "retry_failed", SystemClock()), calls)
+        if calls < 10:  # the next generation has not begun
+            work.held["a"].set()
+            eventually(partial(has_completed, flow, "c"))
+        hand.run(submit_flow("glide", mended, flow_id, "retry_failed", SystemClock()))
+        for event in work.held.values():
+            event.set()
+        outcome = flows.get(flow_id).wait(timeout=LONG)
+        assert (outcome.status.completed, outcome.status.total) == (5, 5), calls
+        assert outcome.results == {name: f"{name}!" for name in "abcde"}
+        assert work.ran.count("a") == (1 if calls < 10 else 2), calls
+
+
+def has_completed(flow: Flow, name: str) -> bool:
+    return flow.node(name).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("on_existing", ["restart", "retry_failed"])
@@ -583,9 +597,10 @@ class TestRefusals:
         with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
             broken.submit(diamond(b={"data": 1}), flow_id="f")
 
-    @pytest.mark.parametrize(
-        ("changed", "text"),
-        [
+    def test_a_conflict_says_which_settings_of_the_flow_differ(
+        self, flows: FlowProducer, redis_client: Any
+    ) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"name": "m"}, "differs in: name"),
             ({"deadline": timedelta(hours=1)}, "differs in: deadline"),
             ({"fail_fast": True, "deadline": None}, "differs in: deadline, fail_fast"),
@@ -595,20 +610,19 @@ class TestRefusals:
             ),
             ({"labels": {"a": "b"}}, ""),
             ({"retention": timedelta(hours=1)}, ""),
-        ],
-    )
-    def test_a_conflict_says_which_settings_of_the_flow_differ(
-        self, flows: FlowProducer, changed: dict[str, Any], text: str
-    ) -> None:
-        spec = FlowSpec("n", [node("a")], deadline=timedelta(hours=2))
-        flows.submit(spec, flow_id="f")
-        other = replace(spec, **changed)
-        if not text:  # it is the same flow
-            assert flows.submit(other, flow_id="f").status().labels == {}
-            return
-        with pytest.raises(FlowConflict, match=f"^flow id f belongs to another flow; {text}$") as caught:
-            flows.submit(other, flow_id="f")
-        assert list(caught.value.fields) == text.partition(";")[0].removeprefix("differs in: ").split(", ")
+        ]
+        for changed, text in cases:
+            redis_client.flushdb()
+            spec = FlowSpec("n", [node("a")], deadline=timedelta(hours=2))
+            flows.submit(spec, flow_id="f")
+            other = replace(spec, **changed)
+            if not text:  # it is the same flow
+                assert flows.submit(other, flow_id="f").status().labels == {}
+                continue
+            with pytest.raises(FlowConflict, match=f"^flow id f belongs to another flow; {text}$") as caught:
+                flows.submit(other, flow_id="f")
+            fields = text.partition(";")[0].removeprefix("differs in: ")
+            assert list(caught.value.fields) == fields.split(", ")
 
     def test_a_request_that_has_begun_another_specification(self, broken: FlowProducer, dump: Dump) -> None:
         broken.submit(diamond(), flow_id="f", on_existing="restart", idempotency_key="r").wait(timeout=LONG)
@@ -623,12 +637,14 @@ class TestRefusals:
         with pytest.raises(FlowConflict, match="request r began generation 1"):
             broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", idempotency_key="r")
 
-    @pytest.mark.parametrize("request_", ["x" * 257, "a\nb", 7])
-    def test_odd_requests(self, flows: FlowProducer, dump: Dump, request_: Any) -> None:
-        before = dump()
-        with pytest.raises(ConfigurationError, match=r"idempotency_key .* is not valid|idempotency_key must"):
-            flows.submit(diamond(), flow_id="f", idempotency_key=request_)
-        assert dump() == before
+    def test_odd_requests(self, flows: FlowProducer, dump: Dump) -> None:
+        for request_ in ["x" * 257, "a\nb", 7]:
+            before = dump()
+            with pytest.raises(
+                ConfigurationError, match=r"idempotency_key .* is not valid|idempotency_key must"
+            ):
+                flows.submit(diamond(), flow_id="f", idempotency_key=request_)
+            assert dump() == before
 
     def test_a_request_that_has_begun_a_generation_for_other_nodes(
         self, broken: FlowProducer, dump: Dump, path: str

@@ -124,31 +124,24 @@ class TestListing:
         timed.get("f0").cancel()
         assert ids(timed.list(state="cancelled", label=("odd", "0"))) == ["f0"]
 
-    @pytest.mark.parametrize(
-        "wrong",
-        [
+    def test_an_invalid_filter_is_refused(self, flows: FlowProducer) -> None:
+        for wrong in [
             {"state": "done"},
             {"label": "dag=etl"},
             {"label": ("a", "b", "c")},
             {"since": datetime(2026, 1, 1)},  # noqa: DTZ001  the point of the test
             {"limit": 0},
             {"limit": 10_001},
-        ],
-    )
-    def test_an_invalid_filter_is_refused(self, flows: FlowProducer, wrong: Any) -> None:
-        with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-            flows.list(**wrong)
+        ]:
+            with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+                flows.list(**wrong)
 
-    @pytest.mark.parametrize(
-        "labels", [{str(n): "x" for n in range(33)}, {"": "x"}, {"x": ""}, {"x": "y" * 257}, {"x": 1}]
-    )
-    def test_labels_that_cannot_be_listed_are_refused(
-        self, flows: FlowProducer, dump: Dump, labels: Any
-    ) -> None:
-        before = dump()
-        with pytest.raises(InvalidFlow, match="label"):
-            flows.submit(spec(labels=labels))
-        assert dump() == before
+    def test_labels_that_cannot_be_listed_are_refused(self, flows: FlowProducer, dump: Dump) -> None:
+        for labels in [{str(n): "x" for n in range(33)}, {"": "x"}, {"x": ""}, {"x": "y" * 257}, {"x": 1}]:
+            before = dump()
+            with pytest.raises(InvalidFlow, match="label"):
+                flows.submit(spec(labels=labels))
+            assert dump() == before
 
     def test_a_flow_is_listed_under_the_state_it_has(
         self, flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
@@ -296,19 +289,20 @@ class TestRetention:
         assert eventually(gone)
         assert timed.submit(spec("another"), flow_id="f").status().state is FlowState.RUNNING
 
-    @pytest.mark.parametrize("died_after", range(5))
     def test_a_sweep_that_died_is_finished_by_the_next(
-        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, died_after: int
+        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
-        timed.submit(spec(nodes=250, retention=DAY), flow_id="f").cancel()
-        clock.now += 86_400_000
-        hand.run_until(index.sweep([ETL], clock), died_after)
-        if died_after:  # half a flow is not shown as one
-            with pytest.raises(FlowExpired):
-                timed.get("f").results()
-        sweep(hand, clock)
-        assert redis_client.keys("*:job:*") == []
-        assert timed.get("f").status().state is FlowState.CANCELLED
+        for died_after in range(5):
+            redis_client.flushdb()
+            timed.submit(spec(nodes=250, retention=DAY), flow_id="f").cancel()
+            clock.now += 86_400_000
+            hand.run_until(index.sweep([ETL], clock), died_after)
+            if died_after:  # half a flow is not shown as one
+                with pytest.raises(FlowExpired):
+                    timed.get("f").results()
+            sweep(hand, clock)
+            assert redis_client.keys("*:job:*") == []
+            assert timed.get("f").status().state is FlowState.CANCELLED
 
     def test_a_retry_stops_the_time(self, hand: Hand, timed: FlowProducer, clock: Hours) -> None:
         flow = timed.submit(spec(retention=DAY), flow_id="f")
@@ -337,21 +331,22 @@ CLAIMED = 7  # calls before the first chunk
 
 
 class TestAbandoned:
-    @pytest.mark.parametrize("calls", range(CLAIMED + 1, CLAIMED + 4))
     def test_a_half_submitted_flow_is_removed_without_a_trace(
-        self, hand: Hand, timed: FlowProducer, clock: Hours, dump: Dump, calls: int
+        self, hand: Hand, timed: FlowProducer, clock: Hours, dump: Dump, redis_client: Any
     ) -> None:
-        before = dump(events=False)
-        half = check_flow(spec(nodes=130, labels={"a": "b"}))
-        hand.run_until(submit_flow("glide", half, "f", "attach", clock), calls)
-        assert ids(timed.list(state="staging")) == ["f"]
-        clock.now += 15 * 60_000 - 1
-        assert sweep(hand, clock) is False
-        assert ids(timed.list()) == ["f"]
-        clock.now += 1
-        assert sweep(hand, clock) is False
-        assert dump(events=False) == before
-        assert timed.submit(spec(nodes=130), flow_id="f").status().state is FlowState.RUNNING
+        for calls in range(CLAIMED + 1, CLAIMED + 4):
+            redis_client.flushdb()
+            before = dump(events=False)
+            half = check_flow(spec(nodes=130, labels={"a": "b"}))
+            hand.run_until(submit_flow("glide", half, "f", "attach", clock), calls)
+            assert ids(timed.list(state="staging")) == ["f"]
+            clock.now += 15 * 60_000 - 1
+            assert sweep(hand, clock) is False
+            assert ids(timed.list()) == ["f"]
+            clock.now += 1
+            assert sweep(hand, clock) is False
+            assert dump(events=False) == before
+            assert timed.submit(spec(nodes=130), flow_id="f").status().state is FlowState.RUNNING
 
     def test_one_that_cannot_be_removed_holds_up_no_other(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
@@ -379,20 +374,21 @@ class TestAbandoned:
         sweep(hand, clock)
         assert ids(timed.list(state="staging")) == ["f"]
 
-    @pytest.mark.parametrize("calls", range(CLAIMED + 1, CLAIMED + 4))
-    @pytest.mark.parametrize("slices", range(1, 4))
-    def test_a_submitter_that_wakes_up_amid_the_sweep_succeeds(  # noqa: PLR0917  fixtures
-        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, calls: int, slices: int
+    def test_a_submitter_that_wakes_up_amid_the_sweep_succeeds(
+        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
-        half = check_flow(spec(nodes=130))
-        hand.run_until(submit_flow("glide", half, "f", "attach", clock), calls)
-        clock.now += 15 * 60_000
-        hand.run_until(index.sweep([ETL], clock), slices)
-        hand.run(submit_flow("glide", half, "f", "attach", clock))
-        sweep(hand, clock)
-        assert timed.get("f").status().state is FlowState.RUNNING
-        assert redis_client.xlen("glide:{etl}:stream") == 130
-        assert ids(timed.list(state="running")) == ["f"]
+        for slices in range(1, 4):
+            for calls in range(CLAIMED + 1, CLAIMED + 4):
+                redis_client.flushdb()
+                half = check_flow(spec(nodes=130))
+                hand.run_until(submit_flow("glide", half, "f", "attach", clock), calls)
+                clock.now += 15 * 60_000
+                hand.run_until(index.sweep([ETL], clock), slices)
+                hand.run(submit_flow("glide", half, "f", "attach", clock))
+                sweep(hand, clock)
+                assert timed.get("f").status().state is FlowState.RUNNING
+                assert redis_client.xlen("glide:{etl}:stream") == 130
+                assert ids(timed.list(state="running")) == ["f"]
 
     def test_a_sweep_between_the_chunks_of_a_submission_is_healed(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any

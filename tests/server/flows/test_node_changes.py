@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -509,9 +509,8 @@ class TestByHand:
 
 
 class TestChoosing:
-    @pytest.mark.parametrize(
-        ("filters", "names"),
-        [
+    def test_by_name_state_and_error(self, flows: FlowProducer, work: Work) -> None:
+        cases: list[tuple[dict[str, Any], list[str]]] = [
             ({"pattern": "load-*"}, ["load-1", "load-2"]),
             ({"state": "failed"}, ["load-1", "load-2", "send", "z"]),
             ({"error": "Unrecoverable: *"}, []),
@@ -519,22 +518,21 @@ class TestChoosing:
             ({"pattern": "load-*", "error": "broken"}, ["load-1", "load-2"]),
             ({"state": "active"}, []),
             ({"nodes": ["z", "send"]}, ["send", "z"]),
-        ],
-    )
-    def test_by_name_state_and_error(
-        self, flows: FlowProducer, work: Work, filters: dict[str, Any], names: list[str]
-    ) -> None:
-        work.ends |= dict.fromkeys(("load-1", "load-2", "send"), "failed")
-        spec = FlowSpec("n", [node("load-1"), node("load-2"), node("send"), node("ok"), node("z", "send")])
-        flow = flows.submit(spec, flow_id="f")
-        flow.wait(timeout=LONG)
-        work.ends.clear()
-        assert sorted(flow.rerun(**filters)) == names
-        flow.wait(timeout=LONG)
+        ]
+        for filters, names in cases:
+            work.ends |= dict.fromkeys(("load-1", "load-2", "send"), "failed")
+            spec = FlowSpec(
+                "n", [node("load-1"), node("load-2"), node("send"), node("ok"), node("z", "send")]
+            )
+            flow = flows.submit(spec)
+            flow.wait(timeout=LONG)
+            work.ends.clear()
+            assert sorted(flow.rerun(**filters)) == names, filters
+            flow.wait(timeout=LONG)
 
-    @pytest.mark.parametrize(
-        ("pattern", "names"),
-        [
+    def test_by_the_names_of_a_fan_out(self, flows: FlowProducer, work: Work) -> None:
+        every = ["item[0]", "item[1]", "item[10]", "part-1", "part-2"]
+        cases: list[tuple[str, list[str]]] = [
             ("item[1]", ["item[1]"]),
             ("item[?]", ["item[0]", "item[1]"]),
             ("item[*]", ["item[0]", "item[10]", "item[1]"]),
@@ -544,16 +542,12 @@ class TestChoosing:
             ("*[0-1]*", ["item[0]", "item[10]", "item[1]", "part-1"]),
             ("item[2]", []),
             ("[", []),
-        ],
-    )
-    def test_by_the_names_of_a_fan_out(
-        self, flows: FlowProducer, work: Work, pattern: str, names: list[str]
-    ) -> None:
-        every = ["item[0]", "item[1]", "item[10]", "part-1", "part-2"]
-        flow = flows.submit(FlowSpec("n", [node(name) for name in every]), flow_id="f")
-        flow.wait(timeout=LONG)
-        assert sorted(flow.complete_node(pattern=pattern, result=1)) == sorted(names)
-        assert flow.wait(timeout=LONG).status.completed == 5
+        ]
+        for pattern, names in cases:
+            flow = flows.submit(FlowSpec("n", [node(name) for name in every]))
+            flow.wait(timeout=LONG)
+            assert sorted(flow.complete_node(pattern=pattern, result=1)) == sorted(names), pattern
+            assert flow.wait(timeout=LONG).status.completed == 5
 
     def test_more_than_one_call_holds(self, flows: FlowProducer, work: Work) -> None:
         names = [f"n-{i}" for i in range(170)]
@@ -569,9 +563,8 @@ class TestChoosing:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("call", "error", "text"),
-        [
+    def test_bad_input_changes_nothing(self, done: Flow, dump: Dump) -> None:
+        for call, error, text in [
             (lambda flow: flow.rerun("nope"), NodeNotFound, "the flow has no node nope"),
             (lambda flow: flow.rerun(nodes=["a", "nope"]), NodeNotFound, "nope"),
             (lambda flow: flow.complete_node("nope", 1), NodeNotFound, "nope"),
@@ -582,18 +575,14 @@ class TestRefusals:
             (lambda flow: flow.rerun(nodes="abc"), ConfigurationError, "must be a list of node names"),
             (lambda flow: flow.rerun(state="broken"), ConfigurationError, "state must be one of"),
             (lambda flow: flow.rerun("a", idempotency_key="x" * 300), ConfigurationError, "idempotency_key"),
-        ],
-    )
-    def test_bad_input_changes_nothing(
-        self, done: Flow, dump: Dump, call: Callable[[Flow], Any], error: type[Exception], text: str
-    ) -> None:
-        before = dump()
-        with pytest.raises(error, match=text):
-            call(done)
-        after = dump()
-        assert {key: after.get(key) for key in before if "worker" not in key} == {
-            key: value for key, value in before.items() if "worker" not in key
-        }
+        ]:
+            before = dump()
+            with pytest.raises(error, match=text):
+                call(done)
+            after = dump()
+            assert {key: after.get(key) for key in before if "worker" not in key} == {
+                key: value for key, value in before.items() if "worker" not in key
+            }
 
     def test_a_node_that_has_not_ended(self, flows: FlowProducer, dump: Dump) -> None:
         flow = flows.submit(diamond(), flow_id="f")
@@ -631,29 +620,29 @@ class TestRefusals:
 
 class TestCrashes:
     @pytest.mark.parametrize("what", ["follow", "completed"])
-    @pytest.mark.parametrize("calls", sampled(range(1, 12)))
-    def test_killed_after_each_call(
-        self, flows: FlowProducer, work: Work, hand: Hand, what: Any, calls: int
-    ) -> None:
-        names = [f"n-{i}" for i in range(60)]
-        spec = FlowSpec("n", [node("a"), *(node(name, "a") for name in names), node("z", *names)])
-        flow = flows.submit(spec, flow_id="f")
-        flow.wait(timeout=LONG)
-        work.ran.clear()
-        change = Change(what, "r", '"by hand"')
-        changed = names[:55]
-
-        def changing() -> Any:
-            return change_nodes(flow._ref, Selection(changed), change, SystemClock())
-
-        hand.run_until(changing(), calls)
-        assert hand.run(changing()) == changed
-        outcome = flow.wait(timeout=LONG)
-        assert counts(flow) == ("completed", 62, 0, 0)
-        again = {name for name in work.ran if name != "z"}
-        assert again == (set(changed) if what == "follow" else set())
-        assert outcome.results["n-3"] == ("n-3!" if what == "follow" else "by hand")
-        assert work.inputs["z"]["n-3"] == outcome.results["n-3"]
+    def test_killed_after_each_call(self, flows: FlowProducer, work: Work, hand: Hand, what: Any) -> None:
+        for calls in sampled(range(1, 12)):
+            names = [f"n-{i}" for i in range(60)]
+            spec = FlowSpec("n", [node("a"), *(node(name, "a") for name in names), node("z", *names)])
+            flow = flows.submit(spec, flow_id=f"f{calls}")
+            flow.wait(timeout=LONG)
+            work.ran.clear()
+            changed = names[:55]
+            changing = partial(
+                change_nodes,
+                flow._ref,
+                Selection(changed),
+                Change(what, "r", '"by hand"'),
+                SystemClock(),
+            )
+            hand.run_until(changing(), calls)
+            assert hand.run(changing()) == changed
+            outcome = flow.wait(timeout=LONG)
+            assert counts(flow) == ("completed", 62, 0, 0)
+            again = {name for name in work.ran if name != "z"}
+            assert again == (set(changed) if what == "follow" else set())
+            assert outcome.results["n-3"] == ("n-3!" if what == "follow" else "by hand")
+            assert work.inputs["z"]["n-3"] == outcome.results["n-3"]
 
     def test_a_supervisor_does_what_a_dead_caller_left(
         self, done: Flow, work: Work, hand: Hand, eventually: Eventually

@@ -96,16 +96,18 @@ class TestVanishing:
         if path == "staged":
             assert keys_of_owners(redis_client) == []
 
-    @pytest.mark.parametrize("at", [0, 86_399, 951_782_400, 951_868_799, 1_709_164_800, 4_107_542_399])
     def test_the_time_is_that_of_the_calendar(
-        self, flows: FlowProducer, supervisor: Supervisor, redis_client: Any, at: int
+        self, flows: FlowProducer, supervisor: Supervisor, redis_client: Any
     ) -> None:
-        flow = flows.submit(FLOW, owner=MINUTE)
-        redis_client.zadd("glide:{etl}:gmo:owners", {"60000:ada": at * 1000})
-        ahead = max(at - supervisor.clock.now_ms() / 1000, 0)
-        supervisor.look(ahead + 31, ahead + 62)
-        then = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        assert then in flow.status().reason
+        for at in [0, 86_399, 951_782_400, 951_868_799, 1_709_164_800, 4_107_542_399]:
+            redis_client.flushdb()
+            supervisor.clock.seconds = 0
+            flow = flows.submit(FLOW, owner=MINUTE)
+            redis_client.zadd("glide:{etl}:gmo:owners", {"60000:ada": at * 1000})
+            ahead = max(at - supervisor.clock.now_ms() / 1000, 0)
+            supervisor.look(ahead + 31, ahead + 62)
+            then = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            assert then in flow.status().reason
 
     def test_a_flow_may_be_kept(self, flows: FlowProducer, supervisor: Supervisor) -> None:
         flow = flows.submit(FLOW, owner=Owner("ada", on_expiry="keep"))
@@ -380,55 +382,60 @@ class TestRenewing:
             assert keys_of_owners(redis_client) == []
 
 
-@pytest.mark.parametrize("owner", [1, "ada", {"name": "ada"}])
 def test_an_owner_that_is_none_is_refused_before_anything_is_sent(
-    flows: FlowProducer, redis_client: Any, owner: Any
+    flows: FlowProducer, redis_client: Any
 ) -> None:
-    for how in ("attach", "restart"):
-        with pytest.raises(ConfigurationError, match=f"must be Owner or None, got {type(owner).__name__}"):
-            flows.submit(FLOW, flow_id="f", owner=owner, on_existing=how)
-    assert redis_client.keys("*") == []
+    for owner in [1, "ada", {"name": "ada"}]:
+        for how in ("attach", "restart"):
+            with pytest.raises(
+                ConfigurationError, match=f"must be Owner or None, got {type(owner).__name__}"
+            ):
+                flows.submit(FLOW, flow_id="f", owner=owner, on_existing=how)
+        assert redis_client.keys("*") == []
 
 
-@pytest.mark.parametrize("calls", sampled(range(30)))
 def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
-    flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, calls: int
+    flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, redis_client: Any
 ) -> None:
-    flow = replace(check_flow(FLOW), owner=MINUTE)
-    making = submit_flow("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path])
-    hand.run_until(making, calls)
-    supervisor.look(31, 62, 65)
-    assert all(one.state in {"staging", "cancelled"} for one in flows.list())
-    supervisor.look(70, 16 * 60, 16 * 60 + 1)
-    assert all(one.state == "cancelled" for one in flows.list())
+    for calls in sampled(range(30)):
+        redis_client.flushdb()
+        flow = replace(check_flow(FLOW), owner=MINUTE)
+        making = submit_flow("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path])
+        hand.run_until(making, calls)
+        supervisor.look(31, 62, 65)
+        assert all(one.state in {"staging", "cancelled"} for one in flows.list())
+        supervisor.look(70, 16 * 60, 16 * 60 + 1)
+        assert all(one.state == "cancelled" for one in flows.list())
 
 
-@pytest.mark.parametrize("calls", sampled(range(20)))
 def test_a_supervisor_that_dies_after_any_call_is_followed_by_another(
-    flows: FlowProducer, hand: Hand, supervisor: Supervisor, calls: int
+    flows: FlowProducer, hand: Hand, supervisor: Supervisor, redis_client: Any
 ) -> None:
-    mine = [flows.submit(FLOW, owner=MINUTE) for _ in range(25)]
-    supervisor.look(31)
-    supervisor.clock.seconds = 62
-    hand.run_until(upkeep.upkeep([ETL], supervisor.clock), calls)
-    hand.run_until(sweep.sweep(ETL, supervisor.clock), calls)
-    supervisor.look(63, 64, 65)
-    assert {flow.status().state.value for flow in mine} == {"cancelled"}
+    for calls in sampled(range(20)):
+        redis_client.flushdb()
+        mine = [flows.submit(FLOW, owner=MINUTE) for _ in range(25)]
+        supervisor.look(31)
+        supervisor.clock.seconds = 62
+        hand.run_until(upkeep.upkeep([ETL], supervisor.clock), calls)
+        hand.run_until(sweep.sweep(ETL, supervisor.clock), calls)
+        supervisor.look(63, 64, 65)
+        assert {flow.status().state.value for flow in mine} == {"cancelled"}
 
 
 @pytest.mark.parametrize("is_owned", [True, False])
-@pytest.mark.parametrize("at", sampled(range(1, 14)))
 def test_a_submission_during_which_the_server_loses_all_submits_again(
-    flows: FlowProducer, hand: Hand, redis_client: Any, path: str, at: int, *, is_owned: bool
+    flows: FlowProducer, hand: Hand, redis_client: Any, path: str, *, is_owned: bool
 ) -> None:
-    flow = replace(check_flow(FLOW), owner=MINUTE if is_owned else None)
-    owned = Ownership(MINUTE, Renewals()) if is_owned else None
-    op = submit_flow("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path], owned=owned)
-    has_begun = False
-    for number, _ in enumerate(hand.steps(op), 1):
-        if number == at:
-            has_begun = any(one.state == "running" for one in flows.list())
-            redis_client.flushdb()
-    if not has_begun:
-        assert flows.get("f").status().state == "running"
-        assert [one.id for one in flows.list()] == ["f"]
+    for at in sampled(range(1, 14)):
+        redis_client.flushdb()
+        flow = replace(check_flow(FLOW), owner=MINUTE if is_owned else None)
+        owned = Ownership(MINUTE, Renewals()) if is_owned else None
+        op = submit_flow("glide", flow, "f", "attach", SystemClock(), reach=REACHES[path], owned=owned)
+        has_begun = False
+        for number, _ in enumerate(hand.steps(op), 1):
+            if number == at:
+                has_begun = any(one.state == "running" for one in flows.list())
+                redis_client.flushdb()
+        if not has_begun:
+            assert flows.get("f").status().state == "running"
+            assert [one.id for one in flows.list()] == ["f"]

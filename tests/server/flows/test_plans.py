@@ -79,27 +79,24 @@ FLOWS: dict[str, tuple[FlowSpec, dict[str, str], Callable[[Any], None] | None]] 
 }
 
 
-@pytest.mark.parametrize("name", FLOWS)
-def test_of_an_equal_specification_it_runs_what_did_not_complete(
-    flows: FlowProducer, work: Work, name: str
-) -> None:
-    given, ends, change = FLOWS[name]
-    work.ends |= ends
-    flow = flows.submit(given, flow_id="f")
-    flow.wait(timeout=LONG)
-    if change:
-        change(flow)
-    work.ends = {one: end for one, end in ends.items() if end == "skipped"}
-    before = states(flow)
-    plan = flows.plan(given, flow_id="f")
-    assert states(flow) == before
-    work.ran.clear()
-    again = flows.submit(given, flow_id="f", on_existing="retry_failed")
-    again.wait(timeout=LONG)
-    assert sorted(plan.runs) == sorted(work.ran)
-    assert plan.runs == {one: f"was {before[one]}" for one in plan.runs}
-    assert sorted([*plan.keeps, *plan.runs]) == sorted(before)
-    assert (plan.generation, plan.drops) == (again.generation, []) == (0, [])
+def test_of_an_equal_specification_it_runs_what_did_not_complete(flows: FlowProducer, work: Work) -> None:
+    for name, (given, ends, change) in FLOWS.items():
+        work.ends = dict(ends)
+        flow = flows.submit(given, flow_id=name)
+        flow.wait(timeout=LONG)
+        if change:
+            change(flow)
+        work.ends = {one: end for one, end in ends.items() if end == "skipped"}
+        before = states(flow)
+        plan = flows.plan(given, flow_id=name)
+        assert states(flow) == before
+        work.ran.clear()
+        again = flows.submit(given, flow_id=name, on_existing="retry_failed")
+        again.wait(timeout=LONG)
+        assert sorted(plan.runs) == sorted(work.ran)
+        assert plan.runs == {one: f"was {before[one]}" for one in plan.runs}
+        assert sorted([*plan.keeps, *plan.runs]) == sorted(before)
+        assert (plan.generation, plan.drops) == (again.generation, []) == (0, [])
 
 
 def test_of_a_changed_specification_what_was_skipped_by_hand_runs(flows: FlowProducer, work: Work) -> None:

@@ -20,49 +20,47 @@ if TYPE_CHECKING:
 
 
 class TestRules:
-    @pytest.mark.parametrize("rule", Rule)
-    def test_a_rule_decides_by_the_ends_of_the_dependencies(
-        self, rule: Rule, flows: FlowProducer, work: Work
-    ) -> None:
-        nodes = [node(f"{end}.{n}") for end in ENDS for n in range(3)]
-        expected: dict[str, set[str]] = {}
-        for ends in (
-            ends for size in (1, 2, 3) for ends in itertools.combinations_with_replacement(ENDS, size)
-        ):
-            name = "completed.by-" + "-".join(ends)
-            nodes.append(node(name, *(f"{end}.{n}" for n, end in enumerate(ends)), rule=rule))
-            expected[name] = {"completed" if word == "run" else word for word in verdicts(rule, ends)}
-        flow = flows.submit(FlowSpec("n", nodes))
-        status = flow.wait(timeout=LONG).status
-        found = states(flow)
-        assert {name: found[name] for name in expected if found[name] not in expected[name]} == {}
-        assert status.open == 0
-        assert status.skipped == sum(state == "skipped" for state in found.values())
+    def test_a_rule_decides_by_the_ends_of_the_dependencies(self, flows: FlowProducer, work: Work) -> None:
+        for rule in Rule:
+            nodes = [node(f"{end}.{n}") for end in ENDS for n in range(3)]
+            expected: dict[str, set[str]] = {}
+            for ends in (
+                ends for size in (1, 2, 3) for ends in itertools.combinations_with_replacement(ENDS, size)
+            ):
+                name = "completed.by-" + "-".join(ends)
+                nodes.append(node(name, *(f"{end}.{n}" for n, end in enumerate(ends)), rule=rule))
+                expected[name] = {"completed" if word == "run" else word for word in verdicts(rule, ends)}
+            flow = flows.submit(FlowSpec("n", nodes))
+            status = flow.wait(timeout=LONG).status
+            found = states(flow)
+            assert {name: found[name] for name in expected if found[name] not in expected[name]} == {}
+            assert status.open == 0
+            assert status.skipped == sum(state == "skipped" for state in found.values())
 
-    @pytest.mark.parametrize("rule", Rule)
     def test_the_order_in_which_dependencies_end_does_not_matter(
-        self, rule: Rule, flows: FlowProducer, work: Work
+        self, flows: FlowProducer, work: Work
     ) -> None:
-        nodes: list[FlowNode] = []
-        found: dict[frozenset[str], set[str]] = {}
-        for trio in itertools.permutations(ENDS):
-            base = "-".join(trio)
-            nodes += [node(f"{end}.{base}-{n}", *_before(trio, base, n)) for n, end in enumerate(trio)]
-            nodes += [
-                node(f"gate.{base}-{n}", f"{end}.{base}-{n}", rule=Rule.ALL_DONE)
-                for n, end in enumerate(trio)
-            ]
-            nodes.append(
-                node(f"completed.{base}", *(f"{end}.{base}-{n}" for n, end in enumerate(trio)), rule=rule)
-            )
-        flow = flows.submit(FlowSpec("n", nodes))
-        flow.wait(timeout=LONG)
-        for name, state in states(flow).items():
-            if name.startswith("completed.") and name.count("-") == 2:
-                found.setdefault(frozenset(name[10:].split("-")), set()).add(state)
-        (seen,) = found.values()
-        # Both a failure and a skip decide immediately what waits for success of all: the first has its way.
-        assert len(seen) == 1 or (rule is Rule.ALL_SUCCESS and seen == {"failed", "skipped"})
+        for rule in Rule:
+            nodes: list[FlowNode] = []
+            found: dict[frozenset[str], set[str]] = {}
+            for trio in itertools.permutations(ENDS):
+                base = "-".join(trio)
+                nodes += [node(f"{end}.{base}-{n}", *_before(trio, base, n)) for n, end in enumerate(trio)]
+                nodes += [
+                    node(f"gate.{base}-{n}", f"{end}.{base}-{n}", rule=Rule.ALL_DONE)
+                    for n, end in enumerate(trio)
+                ]
+                nodes.append(
+                    node(f"completed.{base}", *(f"{end}.{base}-{n}" for n, end in enumerate(trio)), rule=rule)
+                )
+            flow = flows.submit(FlowSpec("n", nodes))
+            flow.wait(timeout=LONG)
+            for name, state in states(flow).items():
+                if name.startswith("completed.") and name.count("-") == 2:
+                    found.setdefault(frozenset(name[10:].split("-")), set()).add(state)
+            (seen,) = found.values()
+            # A failure and a skip both decide immediately what waits for success of all: the first wins.
+            assert len(seen) == 1 or (rule is Rule.ALL_SUCCESS and seen == {"failed", "skipped"})
 
     @pytest.mark.parametrize(
         ("rule", "first"), [("one_success", "completed"), ("one_failed", "failed"), ("one_done", "failed")]
@@ -130,37 +128,41 @@ def _before(trio: Sequence[str], base: str, n: int) -> Iterable[str]:
 
 
 class TestPolicies:
-    @pytest.mark.parametrize(
-        ("policy", "state"),
-        [("fail", "failed"), ("ignore", "completed"), ("skip", "skipped"), ("all_done", "completed")],
-    )
-    @pytest.mark.parametrize("place", ["node", "dependency"])
-    def test_what_a_failure_means(
-        self, policy: str, state: str, place: str, flows: FlowProducer, work: Work
-    ) -> None:
-        if place == "node":
-            nodes = [node("failed.1", on_failure=policy), node("completed.d", "failed.1", "completed.1")]
-        else:
-            nodes = [node("failed.1"), node("completed.d", Dependency("failed.1", policy), "completed.1")]
-        flow = flows.submit(FlowSpec("n", [node("completed.1"), *nodes]))
-        status = flow.wait(timeout=LONG).status
-        assert states(flow)["completed.d"] == state
-        is_forgiven = place == "node" and policy == "ignore"
-        assert status.state == ("completed" if is_forgiven else "failed")
-        assert status.failed == 2 - (policy != "fail")
+    def test_what_a_failure_means(self, flows: FlowProducer, work: Work) -> None:
+        for place in ["node", "dependency"]:
+            for policy, state in [
+                ("fail", "failed"),
+                ("ignore", "completed"),
+                ("skip", "skipped"),
+                ("all_done", "completed"),
+            ]:
+                if place == "node":
+                    nodes = [
+                        node("failed.1", on_failure=policy),
+                        node("completed.d", "failed.1", "completed.1"),
+                    ]
+                else:
+                    nodes = [
+                        node("failed.1"),
+                        node("completed.d", Dependency("failed.1", policy), "completed.1"),
+                    ]
+                flow = flows.submit(FlowSpec("n", [node("completed.1"), *nodes]))
+                status = flow.wait(timeout=LONG).status
+                assert states(flow)["completed.d"] == state
+                is_forgiven = place == "node" and policy == "ignore"
+                assert status.state == ("completed" if is_forgiven else "failed")
+                assert status.failed == 2 - (policy != "fail")
 
-    @pytest.mark.parametrize(("policy", "state"), [("ignore", "skipped"), ("all_done", "completed")])
-    @pytest.mark.parametrize("place", ["node", "dependency"])
-    def test_what_a_skip_means(
-        self, policy: str, state: str, place: str, flows: FlowProducer, work: Work
-    ) -> None:
-        if place == "node":
-            nodes = [node("skipped.1", on_failure=policy), node("completed.d", "skipped.1")]
-        else:
-            nodes = [node("skipped.1"), node("completed.d", Dependency("skipped.1", policy))]
-        flow = flows.submit(FlowSpec("n", nodes))
-        assert flow.wait(timeout=LONG).status.state == "completed"
-        assert states(flow)["completed.d"] == state
+    def test_what_a_skip_means(self, flows: FlowProducer, work: Work) -> None:
+        for place in ["node", "dependency"]:
+            for policy, state in [("ignore", "skipped"), ("all_done", "completed")]:
+                if place == "node":
+                    nodes = [node("skipped.1", on_failure=policy), node("completed.d", "skipped.1")]
+                else:
+                    nodes = [node("skipped.1"), node("completed.d", Dependency("skipped.1", policy))]
+                flow = flows.submit(FlowSpec("n", nodes))
+                assert flow.wait(timeout=LONG).status.state == "completed"
+                assert states(flow)["completed.d"] == state
 
     def test_the_dependency_has_the_last_word(self, flows: FlowProducer, work: Work) -> None:
         nodes = [

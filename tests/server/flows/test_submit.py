@@ -111,27 +111,30 @@ CHOSEN = 7  # for two queues: who has claimed it, their workers, the claim of th
 STEPS = STAGED + 2  # start with release of the first slice, and one more that finds nothing
 
 
-@pytest.mark.parametrize("calls", sampled(range(CHOSEN + STEPS)))
 def test_a_submission_that_died_after_any_call_is_completed_by_the_next(
-    hand: Hand, redis_client: Any, dump: Dump, calls: int
+    hand: Hand, redis_client: Any, dump: Dump
 ) -> None:
-    spec = chain(130, ("etl", "spark"))
-    hand.run_until(submission(spec), calls)
-    started = calls > CHOSEN + STAGED
-    assert waiting(redis_client) == (["f~n0"] if started else [])
-    if not started:
-        assert set(states(redis_client).values()) <= {"waiting-children"}
-    assert hand.run(submission(spec)).flow_id == "f"
-    assert waiting(redis_client) == ["f~n0"]
-    found = states(redis_client)
-    assert len(found) == 130
-    assert redis_client.hget("glide:{etl}:gmo:flow:f", "state") == "running"
-    assert redis_client.scard("glide:{etl}:gmo:flow:f:open") == 130
-    added = [fields for _, fields in redis_client.xrange("glide:{etl}:events") if fields["event"] == "added"]
-    assert len(added) == 65
-    before = dump()
-    hand.run(submission(spec))
-    assert dump() == before
+    for calls in sampled(range(CHOSEN + STEPS)):
+        redis_client.flushdb()
+        spec = chain(130, ("etl", "spark"))
+        hand.run_until(submission(spec), calls)
+        started = calls > CHOSEN + STAGED
+        assert waiting(redis_client) == (["f~n0"] if started else [])
+        if not started:
+            assert set(states(redis_client).values()) <= {"waiting-children"}
+        assert hand.run(submission(spec)).flow_id == "f"
+        assert waiting(redis_client) == ["f~n0"]
+        found = states(redis_client)
+        assert len(found) == 130
+        assert redis_client.hget("glide:{etl}:gmo:flow:f", "state") == "running"
+        assert redis_client.scard("glide:{etl}:gmo:flow:f:open") == 130
+        added = [
+            fields for _, fields in redis_client.xrange("glide:{etl}:events") if fields["event"] == "added"
+        ]
+        assert len(added) == 65
+        before = dump()
+        hand.run(submission(spec))
+        assert dump() == before
 
 
 def test_the_number_of_calls_of_that_submission_is_known(hand: Hand, redis_client: Any) -> None:
@@ -258,17 +261,20 @@ def test_a_half_submitted_flow_that_was_cancelled_is_never_called_completed(
     assert dump() == before
 
 
-@pytest.mark.parametrize("died_after", range(24))
 def test_a_half_submitted_flow_that_was_cancelled_can_be_repaired(
-    hand: Hand, flows: FlowProducer, run_worker: RunWorker, died_after: int
+    hand: Hand, flows: FlowProducer, run_worker: RunWorker
 ) -> None:
-    hand.run_until(submission(chain(130)), CLAIMED + 2)
-    flows.get("f").cancel("killed")
-    repair = submit_flow("glide", check_flow(chain(130)), "f", "retry_failed", CLOCK)
-    hand.run_until(repair, died_after)  # also when the repair dies after any call
+    """Also when the repair dies after any call."""
+    died_after = {f"f{calls}": calls for calls in sampled(range(24))}
+    for flow_id, calls in died_after.items():
+        hand.run_until(submission(chain(130), flow_id), CLAIMED + 2)
+        flows.get(flow_id).cancel("killed")
+        repair = submit_flow("glide", check_flow(chain(130)), flow_id, "retry_failed", CLOCK)
+        hand.run_until(repair, calls)
     run_worker(["etl"], {"work": lambda ctx: 1})
-    outcome = flows.submit(chain(130), flow_id="f", on_existing="retry_failed").wait(timeout=LONG)
-    assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 130)
+    for flow_id in died_after:
+        outcome = flows.submit(chain(130), flow_id=flow_id, on_existing="retry_failed").wait(timeout=LONG)
+        assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 130), flow_id
 
 
 def test_a_failed_flow_is_attached_to_or_retried_as_asked(flows: FlowProducer, run_worker: RunWorker) -> None:
@@ -300,34 +306,32 @@ BAD: list[tuple[type[Exception], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "spec"), BAD)
-def test_a_bad_flow_changes_nothing(
-    flows: FlowProducer, dump: Dump, kind: type[Exception], spec: Any
-) -> None:
-    flows.submit(chain(3), flow_id="other")
-    before = dump()
-    with pytest.raises(kind):
-        flows.submit(spec(), flow_id="f")
-    assert dump() == before
+def test_a_bad_flow_changes_nothing(flows: FlowProducer, dump: Dump) -> None:
+    for kind, spec in BAD:
+        flows.submit(chain(3), flow_id="other")
+        before = dump()
+        with pytest.raises(kind):
+            flows.submit(spec(), flow_id="f")
+        assert dump() == before
 
 
-@pytest.mark.parametrize("flow_id", ["x" * 257, "a{b", "a\nb", "f:open"])
-def test_a_bad_flow_id_changes_nothing(flows: FlowProducer, dump: Dump, flow_id: str) -> None:
-    with pytest.raises(ConfigurationError, match="flow id"):
-        flows.submit(chain(3), flow_id=flow_id)
-    assert dump() == {}
+def test_a_bad_flow_id_changes_nothing(flows: FlowProducer, dump: Dump) -> None:
+    for flow_id in ["x" * 257, "a{b", "a\nb", "f:open"]:
+        with pytest.raises(ConfigurationError, match="flow id"):
+            flows.submit(chain(3), flow_id=flow_id)
+        assert dump() == {}
 
 
-@pytest.mark.parametrize("flow_id", ["manual__2026-01-01T00:00:00+00:00", "größe", "a b/c", "x" * 256, "f:1"])
-def test_any_usable_flow_id_runs(flows: FlowProducer, run_worker: RunWorker, flow_id: str) -> None:
+def test_any_usable_flow_id_runs(flows: FlowProducer, run_worker: RunWorker) -> None:
     run_worker(["etl"], {"work": lambda ctx: ctx.node})
     spec = FlowSpec("n", [node("a"), node("ä:{}|", "a"), node("x" * 256, "ä:{}|")])
-    assert flows.submit(spec, flow_id=flow_id).result(timeout=LONG) == {
-        "a": "a",
-        "ä:{}|": "ä:{}|",
-        "x" * 256: "x" * 256,
-    }
-    assert flows.get(flow_id).status().state is FlowState.COMPLETED
+    for flow_id in ["manual__2026-01-01T00:00:00+00:00", "größe", "a b/c", "x" * 256, "f:1"]:
+        assert flows.submit(spec, flow_id=flow_id).result(timeout=LONG) == {
+            "a": "a",
+            "ä:{}|": "ä:{}|",
+            "x" * 256: "x" * 256,
+        }
+        assert flows.get(flow_id).status().state is FlowState.COMPLETED
 
 
 def test_a_delayed_root_is_delayed_from_the_start_on(flows: FlowProducer) -> None:
