@@ -228,6 +228,12 @@ def recorder() -> type[Record]:
 
 
 @pytest.fixture
+def frequent_chores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ``usefixtures``: the workers of the test do their chores ten times as often."""
+    monkeypatch.setattr("glidemq_orchestrate.worker.services.worker.UPKEEP_SECONDS", 0.2)
+
+
+@pytest.fixture
 def work(run_worker: RunWorker) -> Work:
     """What a worker of the queues ``etl`` and ``spark`` does with jobs named ``work``."""
     made = Work()

@@ -125,14 +125,15 @@ class TestListing:
         assert ids(timed.list(state="cancelled", label=("odd", "0"))) == ["f0"]
 
     def test_an_invalid_filter_is_refused(self, flows: FlowProducer) -> None:
-        for wrong in [
+        filters: list[dict[str, Any]] = [
             {"state": "done"},
             {"label": "dag=etl"},
             {"label": ("a", "b", "c")},
             {"since": datetime(2026, 1, 1)},  # noqa: DTZ001  the point of the test
             {"limit": 0},
             {"limit": 10_001},
-        ]:
+        ]
+        for wrong in filters:
             with pytest.raises(ConfigurationError, match=next(iter(wrong))):
                 flows.list(**wrong)
 
@@ -317,6 +318,7 @@ class TestRetention:
         with pytest.raises(InvalidFlow, match="retention"):
             flows.submit(spec(retention=timedelta(seconds=-1)))
 
+    @pytest.mark.usefixtures("frequent_chores")
     def test_workers_sweep_their_queues(
         self, flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, redis_client: Any
     ) -> None:

@@ -6,6 +6,8 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from glidemq_orchestrate import (
     FlowProducer,
     FlowSpec,
@@ -57,6 +59,7 @@ class TestLimits:
         slow = flows.submit(FlowSpec("n", nodes, deadline=timedelta(milliseconds=200)))
         assert slow.wait(timeout=LONG).status.reason == "deadline: it has not ended within 0.2 s"
 
+    @pytest.mark.usefixtures("frequent_chores")
     def test_the_flow_has_a_queue_timeout_for_all(
         self, flows: FlowProducer, work: Work, eventually: Eventually
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -281,6 +282,7 @@ class TestRerun:
         held.set()
         assert flow.wait(timeout=LONG).results == {"a": 2, "b": 2}
 
+    @pytest.mark.usefixtures("frequent_chores")
     def test_what_follows_and_waits_in_any_place_waits_again(
         self,
         url: str,
@@ -564,7 +566,7 @@ class TestChoosing:
 
 class TestRefusals:
     def test_bad_input_changes_nothing(self, done: Flow, dump: Dump) -> None:
-        for call, error, text in [
+        cases: list[tuple[Callable[[Flow], Any], type[Exception], str]] = [
             (lambda flow: flow.rerun("nope"), NodeNotFound, "the flow has no node nope"),
             (lambda flow: flow.rerun(nodes=["a", "nope"]), NodeNotFound, "nope"),
             (lambda flow: flow.complete_node("nope", 1), NodeNotFound, "nope"),
@@ -575,7 +577,8 @@ class TestRefusals:
             (lambda flow: flow.rerun(nodes="abc"), ConfigurationError, "must be a list of node names"),
             (lambda flow: flow.rerun(state="broken"), ConfigurationError, "state must be one of"),
             (lambda flow: flow.rerun("a", idempotency_key="x" * 300), ConfigurationError, "idempotency_key"),
-        ]:
+        ]
+        for call, error, text in cases:
             before = dump()
             with pytest.raises(error, match=text):
                 call(done)
@@ -644,6 +647,7 @@ class TestCrashes:
             assert outcome.results["n-3"] == ("n-3!" if what == "follow" else "by hand")
             assert work.inputs["z"]["n-3"] == outcome.results["n-3"]
 
+    @pytest.mark.usefixtures("frequent_chores")
     def test_a_supervisor_does_what_a_dead_caller_left(
         self, done: Flow, work: Work, hand: Hand, eventually: Eventually
     ) -> None:

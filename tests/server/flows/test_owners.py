@@ -385,7 +385,8 @@ class TestRenewing:
 def test_an_owner_that_is_none_is_refused_before_anything_is_sent(
     flows: FlowProducer, redis_client: Any
 ) -> None:
-    for owner in [1, "ada", {"name": "ada"}]:
+    wrong: list[Any] = [1, "ada", {"name": "ada"}]
+    for owner in wrong:
         for how in ("attach", "restart"):
             with pytest.raises(
                 ConfigurationError, match=f"must be Owner or None, got {type(owner).__name__}"

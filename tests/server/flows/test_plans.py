@@ -163,6 +163,7 @@ def test_of_a_flow_with_nodes_that_others_added(flows: FlowProducer, run_worker:
     assert flows.plan(given, flow_id="f").runs == {}
 
 
+@pytest.mark.usefixtures("frequent_chores")
 @pytest.mark.parametrize("end", ["completed", "failed"])
 def test_of_a_flow_whose_jobs_were_removed_after_its_retention(
     flows: FlowProducer, work: Work, redis_client: Any, eventually: Eventually, end: str

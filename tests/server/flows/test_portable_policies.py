@@ -166,6 +166,7 @@ def test_a_restart_that_was_cut_off_may_be_repeated(submit: Submit, work: Work, 
         assert work.ran == ["a", "b", "c"] * 2
 
 
+@pytest.mark.usefixtures("frequent_chores")
 def test_a_worker_notifies_many_dependents_when_no_client_waits(
     submit: Submit, work: Work, eventually: Eventually, redis_client: Any
 ) -> None:

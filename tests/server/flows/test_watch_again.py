@@ -84,6 +84,7 @@ class TestTheSameEndAgain:
         flow.wait(timeout=LONG)
         assert told(list(flow.watch(after=position))) == [("skipped.a", "skipped"), ("flow", "completed")]
 
+    @pytest.mark.usefixtures("frequent_chores")
     def test_while_the_flow_still_runs(self, flows: FlowProducer, work: Work, eventually: Eventually) -> None:
         flow = flows.submit(pair(), flow_id="w")
         position = list(flow.watch(timeout=LONG))[-1].position

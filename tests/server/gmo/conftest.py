@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -183,7 +184,8 @@ def a_node(name: str, *after: str, queue: str = "etl", **options: Any) -> FlowNo
 def bench(hand: Hand, redis_client: Any, dump: Dump) -> Iterator[Bench]:
     made = Bench(hand, redis_client, dump)
     yield made
-    strange = [key for key in redis_client.keys("*") if life_of(key) is None]
+    alike = {re.sub(r"\d+", "0", key): key for key in redis_client.keys("*")}  # one of a thousand is enough
+    strange = [key for key in alike.values() if life_of(key) is None]
     assert strange == [], "keys outside the table of lifetimes"
 
 
