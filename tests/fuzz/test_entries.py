@@ -39,7 +39,7 @@ def test_the_same_seed_has_the_same_cases_in_another_process() -> None:
     """As the command runs: Hypothesis also draws constants of the modules that a process has loaded."""
     script = (
         "from tests.fuzz.campaign import run; from tests.fuzz.entries import ENTRIES;"
-        "print(*(run(ENTRIES['constructors'], seed, 60).inputs for seed in (5, 6)))"
+        "print(*(run(ENTRIES['constructors'], seed, 15).inputs for seed in (5, 6)))"
     )
     command = [sys.executable, "-c", script]
     first, other = (
