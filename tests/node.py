@@ -14,6 +14,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from glidemq_orchestrate._lua import GLIDEMQ, library
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -30,8 +32,8 @@ class Node:
     ``reader`` is its connection for blocking reads.
     """
 
-    def __init__(self, client: Any, queue: str = "q", *, reader: Any = None) -> None:
-        self.client, self.name, self.prefix = client, queue, f"glide:{{{queue}}}"
+    def __init__(self, client: Any, queue: str = "q", *, reader: Any = None, prefix: str = "glide") -> None:
+        self.client, self.name, self.prefix = client, queue, f"{prefix}:{{{queue}}}"
         self.consumer, self.reader = "worker-1-0badcafe", reader or client
 
     def key(self, *names: str) -> list[str]:
@@ -285,3 +287,111 @@ class Node:
         a = self.add("A")
         self.link(a, (self, b), (self, c))
         return {"A": a, "B": b, "C": c, "D": d}
+
+
+class PlainNode(Node):
+    """A Node worker that ends jobs by the plain functions.
+
+    Attributes:
+        at: Its time in ms; 0: that of the server.
+        entries: Of the jobs that were begun by their ids; '' for a job from a list.
+    """
+
+    def __init__(
+        self, client: Any, queue: str = "etl", at: int = 0, consumer: str = "node-1", *, prefix: str = "glide"
+    ) -> None:
+        super().__init__(client, queue, prefix=prefix)
+        self.consumer, self.at = consumer, at
+        self.entries: dict[str, str] = {}
+        if not client.function_list(library=GLIDEMQ):
+            client.function_load(library(GLIDEMQ).source)
+        self.open()
+
+    def now(self) -> int:
+        return self.at or super().now()
+
+    @property
+    def stream(self) -> str:
+        return f"{self.prefix}:stream"
+
+    def begin_next(self) -> tuple[str, str] | None:
+        """Begin the job of the next entry of the stream, whatever the server says to that; job and entry."""
+        place = self.read()
+        if place is not None:
+            self.activate(*place)
+        return place
+
+    def begin(self, job_id: str) -> str:
+        """Begin the job of the next entry, which must be this one."""
+        entry = self._next_entry_of(job_id)
+        assert isinstance(self.activate(job_id, entry), Taken)
+        return job_id
+
+    def park(self, job_id: str) -> None:
+        """Take a job that its ordering key holds back."""
+        entry = self._next_entry_of(job_id)
+        assert self.activate(job_id, entry) in ("GROUP_FULL", "GROUP_ORDERED")
+
+    def _next_entry_of(self, job_id: str) -> str:
+        place = self.read()
+        assert place is not None
+        assert place[0] == job_id
+        self.entries[job_id] = place[1]
+        return place[1]
+
+    def begin_listed(self) -> str:
+        """Begin the next job of the lists."""
+        (job_id,) = self.pop()
+        self.activate(job_id, "")
+        self.entries[job_id] = ""
+        return str(job_id)
+
+    def end(self, job_id: str, entry: str | None = None, result: str = "1", *, remove: bool = False) -> None:
+        keys = self.key("stream", "completed", "events", f"job:{job_id}", "metrics:completed")
+        place = (job_id, self._entry(job_id, entry), result, self.now(), "workers")
+        self.fcall("glidemq_complete", keys, *place, "true" if remove else "0", 0, 0, "", "", 0)
+
+    def end_and_fetch(self, job_id: str, entry: str, result: str = "1") -> Any:
+        keys = self.key("stream", "completed", "events", f"job:{job_id}", "metrics:completed")
+        place = (job_id, entry, result, self.now(), "workers", self.consumer)
+        return self.fcall("glidemq_completeAndFetchNext", keys, *place, "0", 0, 0, "", "")
+
+    def end_as_failed(
+        self, job_id: str, entry: str | None = None, reason: str = "boom", attempts: int = 0
+    ) -> str:
+        keys = self.key("stream", "failed", "scheduled", "events", f"job:{job_id}", "metrics:failed")
+        place = (job_id, self._entry(job_id, entry), reason, self.now(), attempts, 10, "workers")
+        return str(self.fcall("glidemq_fail", keys, *place, "0", 0, 0, 0))
+
+    def _entry(self, job_id: str, given: str | None) -> str:
+        return self.entries.get(job_id, "") if given is None else given
+
+    def suspend(self, job_id: str, reason: str = "", timeout: int = 0) -> None:
+        keys = self.key(f"job:{job_id}", "stream", "events", "suspended")
+        words = (job_id, self.entries[job_id], "workers", self.now(), reason, timeout)
+        assert self.fcall("glidemq_suspend", keys, *words) == "ok"
+
+    def remove(self, job_id: str) -> int:
+        names = (f"job:{job_id}", "stream", "scheduled", "completed", "failed", "events", f"log:{job_id}")
+        return int(self.fcall("glidemq_removeJob", self.key(*names), job_id))
+
+    def run_all(self, *broken: str) -> list[str]:
+        """Run whatever is there; jobs whose id ends in one of ``broken`` fail."""
+        ended = []
+        while (place := self.begin_next()) is not None:
+            if place[0].endswith(broken or ("\n",)):
+                self.end_as_failed(*place)
+            else:
+                self.end(*place, f'"{place[0]}"')
+            ended.append(place[0])
+        return ended
+
+    def flow(self, parent: str, children: list[str], queue: str = "") -> None:
+        """A parent that waits for children in ``queue``, or in its own."""
+        keys = self.key("id", "stream", "scheduled", "events")
+        words: list[Any] = [parent, "{}", "{}", self.now(), 0, 0, 0, len(children), ""]
+        for child in children:
+            place = PlainNode(self.client, queue or self.name)
+            keys += place.key("id", "stream", "scheduled", "events")
+            words += [child, "{}", "{}", 0, 0, 0, place.prefix, self.name, ""]
+        self.fcall("glidemq_addFlow", keys, *words, 0)

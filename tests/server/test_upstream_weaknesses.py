@@ -18,7 +18,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.server.node_worker import NodeWorker
+from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from tests.server.conftest import Dump, Hand
@@ -37,7 +37,7 @@ class Fleet:
     def __init__(self, hand: Hand, client: Any) -> None:
         self.hand, self.client, self.now = hand, client, SystemClock().now_ms()
         self.queues = [QueueKeys("glide", "etl"), QueueKeys("glide", "spark")]
-        self.etl, self.spark = (NodeWorker(client, queue.queue, self.now) for queue in self.queues)
+        self.etl, self.spark = (PlainNode(client, queue.queue, self.now) for queue in self.queues)
 
     def now_ms(self) -> int:
         return self.now
@@ -47,7 +47,7 @@ class Fleet:
 
     def supervise(self, seconds: int = 20) -> None:
         self.now += seconds * 1000
-        self.etl.now = self.spark.now = self.now
+        self.etl.at = self.spark.at = self.now
         for queue in self.queues:
             self.hand.run(supervise.tick(Supervision(queue, "one"), self))
 
@@ -141,9 +141,9 @@ def test_row_7_a_dependency_that_ran_immediately_still_releases_its_dependent(
 ) -> None:
     taken: list[Any] = []
     flows.submit(FlowSpec("n", [node("a"), node("b", "a"), node("c", "b")]), flow_id="f")
-    taken.append(fleet.etl.take())
+    taken.append(fleet.etl.begin_next())
     flows.submit(FlowSpec("n", [node("a"), node("b", "a"), node("c", "b")]), flow_id="f")
-    fleet.etl.complete(*taken[0])
+    fleet.etl.end(*taken[0])
     assert fleet.run() == ["b", "c"]
 
 
@@ -151,9 +151,9 @@ def test_row_8_what_node_removed_at_its_end_still_has_its_value_and_releases(
     flows: FlowProducer, fleet: Fleet
 ) -> None:
     found = flows.submit(DIAMOND, flow_id="f")
-    taken = fleet.etl.take()
+    taken = fleet.etl.begin_next()
     assert taken is not None
-    fleet.etl.complete(*taken, '"kept"', remove=True)
+    fleet.etl.end(*taken, '"kept"', remove=True)
     fleet.supervise()
     assert fleet.run() == ["b", "c", "d"]
     assert found.results()["a"] == "kept"
@@ -180,11 +180,11 @@ def test_row_10_a_cancel_ends_waiting_blocked_and_running_nodes_whatever_node_re
     flows: FlowProducer, fleet: Fleet
 ) -> None:
     found = flows.submit(DIAMOND, flow_id="f")
-    taken = fleet.etl.take()
+    taken = fleet.etl.begin_next()
     assert taken is not None
     found.cancel("enough")
     assert (found.status().state, found.status().failed) == ("cancelled", 4)
-    fleet.etl.complete(*taken)
+    fleet.etl.end(*taken)
     fleet.supervise()
     assert (found.status().state, found.status().completed) == ("cancelled", 0)
     assert fleet.run() == []
@@ -203,9 +203,9 @@ def test_row_13_the_delay_of_a_dependent_holds_when_it_is_released(flows: FlowPr
         FlowSpec("n", [node("a"), node("b", "a", delay=late), node("c", "a", queue="spark", delay=late)]),
         flow_id="f",
     )
-    taken = fleet.etl.take()
+    taken = fleet.etl.begin_next()
     assert taken is not None
-    fleet.etl.complete(*taken)
+    fleet.etl.end(*taken)
     fleet.supervise(seconds=1)
     assert fleet.run() == []
     fleet.supervise(seconds=31)

@@ -19,8 +19,8 @@ from airflow_provider_glidemq.triggers.shared.client import shared_client
 from airflow_provider_glidemq.triggers.shared.events import Subscription
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, FlowStatus, Worker
+from tests.node import PlainNode
 from tests.providers.airflow.builders import QUEUE, FakeTask, Valkey, chain, fired, submit, task_states, until
-from tests.server.node_worker import NodeWorker
 
 CLASS_PATH = "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger"
 
@@ -158,7 +158,7 @@ async def test_a_state_without_an_event_is_seen_at_the_next_poll(
 async def test_a_flow_that_only_node_workers_run_ends_without_a_supervisor(valkey: Valkey) -> None:
     submit(valkey, chain(), "f")
     with redis.Redis.from_url(valkey.url.replace("valkey", "redis"), decode_responses=True) as client:
-        NodeWorker(client, QUEUE, time.time_ns() // 1_000_000, prefix=valkey.prefix).run_all()
+        PlainNode(client, QUEUE, time.time_ns() // 1_000_000, prefix=valkey.prefix).run_all()
     assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "completed"
 
 

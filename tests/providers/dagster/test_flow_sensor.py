@@ -17,8 +17,8 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowStatus, Jo
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from tests.conftest import RunWorker
+from tests.node import PlainNode
 from tests.providers.dagster.sensing import Ticks, trim_events
-from tests.server.node_worker import NodeWorker
 
 PARTS = dg.DynamicPartitionsDefinition(name="flows")
 
@@ -100,11 +100,11 @@ def test_a_flow_that_only_node_workers_serve_ends_by_the_ticks(
     ticks, told = Ticks(sensor(start="earliest"), glidemq, instance), Ticks(of_events, glidemq, instance)
     nodes = [FlowNode("a", queue="etl", job="step"), FlowNode("b", queue="etl", job="step", after=["a"])]
     flow = flows.submit(FlowSpec("node", nodes), flow_id="node")
-    node = NodeWorker(redis_client, now=int(time.time() * 1000))
+    node = PlainNode(redis_client, at=int(time.time() * 1000))
     for each in (told, ticks):
-        taken = node.take()
+        taken = node.begin_next()
         assert taken, "the job whose dependency has ended waits for no other supervisor"
-        node.complete(*taken)
+        node.end(*taken)
         found = each.tick().run_requests or []
     assert ended(list(found)) == [("node", "0", "completed")]
     assert len(told.requested()) == 1

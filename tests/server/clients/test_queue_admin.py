@@ -31,7 +31,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import ask, command
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.server.node import Node
+from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +47,9 @@ A_FLOW = FlowSpec(
 
 
 @pytest.fixture
-def node(queue: Queue, redis_client: Any) -> Node:
+def node(queue: Queue, redis_client: Any) -> PlainNode:
     queue.is_paused()
-    return Node(redis_client)
+    return PlainNode(redis_client)
 
 
 def events(client: Any) -> list[tuple[str, str]]:
@@ -90,10 +90,10 @@ def test_invalid_values_are_refused_and_nothing_is_written(queue: Queue, dump: D
 
 class TestClean:
     def test_old_jobs_are_deleted_the_oldest_first(
-        self, clients: Clients, queue: Queue, node: Node, redis_client: Any
+        self, clients: Clients, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         for n in range(3):
-            node.finish(node.begin(queue.add("a", n)))
+            node.end(node.begin(queue.add("a", n)))
         redis_client.zadd(f"{P}completed", {"2": 1, "1": 2})
         mine = clients.queue()
         assert mine.clean(JobState.COMPLETED, grace=HOUR, limit=1) == ["2"]
@@ -119,12 +119,12 @@ class TestClean:
 
 
 class TestDrain:
-    def fill(self, queue: Queue, node: Node) -> None:
+    def fill(self, queue: Queue, node: PlainNode) -> None:
         queue.add_many([NewJob("o", n, options=JobOptions(ordering=Ordering("k"))) for n in range(3)])
         node.begin("1")
         node.park("2")
         queue.add("p", options=JobOptions(priority=3))
-        node.promote()
+        node.promote(0)
         queue.add_many(
             [
                 NewJob("a"),
@@ -136,7 +136,7 @@ class TestDrain:
         node.flow("up", ["down"])
 
     def test_what_waits_is_deleted_and_what_runs_or_is_delayed_stays(
-        self, clients: Clients, queue: Queue, node: Node
+        self, clients: Clients, queue: Queue, node: PlainNode
     ) -> None:
         self.fill(queue, node)
         assert clients.queue().drain() == 8, "the parent that waited for a deleted child too"
@@ -159,18 +159,18 @@ class TestDrain:
         assert sum(int(count) for event, count in events(redis_client) if event == "drained") == 300
         assert set(redis_client.keys(f"{P}*")) <= {f"{P}id", f"{P}events", f"{P}stream"}
 
-    def test_an_ordering_key_goes_on_after_it_was_drained(self, queue: Queue, node: Node) -> None:
+    def test_an_ordering_key_goes_on_after_it_was_drained(self, queue: Queue, node: PlainNode) -> None:
         ordered = JobOptions(ordering=Ordering("k"))
         queue.add_many([NewJob("o", n, options=ordered) for n in range(3)])
         assert queue.drain() == 3
         node.begin(queue.add("o", options=ordered))
 
     def test_nodes_of_flows_and_what_workers_hold_stay(
-        self, queue: Queue, node: Node, flows: FlowProducer
+        self, queue: Queue, node: PlainNode, flows: FlowProducer
     ) -> None:
         node.begin(queue.add("a"))
         queue.add("b")
-        node.take()
+        node.read()
         flows.submit(A_FLOW, flow_id="f")
         assert queue.drain() == 0
         assert len(queue.search()) == 4
@@ -178,7 +178,7 @@ class TestDrain:
 
 class TestObliterate:
     def test_nothing_of_the_queue_is_left(
-        self, clients: Clients, queue: Queue, node: Node, dump: Dump, flows: FlowProducer
+        self, clients: Clients, queue: Queue, node: PlainNode, dump: Dump, flows: FlowProducer
     ) -> None:
         TestDrain().fill(queue, node)
         flows.submit(A_FLOW, flow_id="f")
@@ -202,7 +202,7 @@ class TestObliterate:
             queue.obliterate()
             assert len(other.search()) == 1
 
-    def test_a_job_of_a_list_counts_as_active(self, queue: Queue, node: Node) -> None:
+    def test_a_job_of_a_list_counts_as_active(self, queue: Queue, node: PlainNode) -> None:
         queue.add("a", options=JobOptions(lifo=True))
         node.begin_listed()
         with pytest.raises(QueueInUse):
@@ -215,11 +215,11 @@ class TestObliterate:
 
 class TestRetryFailed:
     def test_the_oldest_are_retried_and_nodes_of_flows_are_not(
-        self, clients: Clients, queue: Queue, node: Node, flows: FlowProducer, redis_client: Any
+        self, clients: Clients, queue: Queue, node: PlainNode, flows: FlowProducer, redis_client: Any
     ) -> None:
         flows.submit(A_FLOW, flow_id="f").cancel("why")
         for n in range(3):
-            node.fail(node.begin(queue.add("a", n)))
+            node.end_as_failed(node.begin(queue.add("a", n)))
         redis_client.zadd(f"{P}failed", {"gone": 0})
         mine = clients.queue()
         assert mine.retry_failed(1) == 1
@@ -250,7 +250,7 @@ class TestLimits:
         assert queue.global_rate_limit() is None
 
     def test_an_ordering_key_is_held_back_and_listed(
-        self, clients: Clients, queue: Queue, node: Node
+        self, clients: Clients, queue: Queue, node: PlainNode
     ) -> None:
         mine = clients.queue()
         queue.add_many([NewJob("o", n, options=JobOptions(ordering=Ordering("k", 1))) for n in range(2)])
@@ -305,17 +305,17 @@ class TestWorkers:
 
 
 class TestDeadLetters:
-    def dead_letter(self, hand: Hand, queue: Queue, node: Node, data: Any = None) -> str:
+    def dead_letter(self, hand: Hand, queue: Queue, node: PlainNode, data: Any = None) -> str:
         """The letter of a failed job."""
         queue.set_dead_letter_queue("dead")
         job_id = queue.add("a", data or {"n": 1})
-        node.fail(node.begin(job_id), "no rows")
+        node.end_as_failed(node.begin(job_id), reason="no rows")
         hand.driver.run(ask(command("HSET", f"{P}gmo:letters", job_id, "1\n", decode=int)))
         (letter_id,) = hand.run(letters.write_noted([QueueKeys("glide", "etl")], SystemClock()))
         return str(letter_id)
 
     def test_a_letter_has_the_form_that_node_writes(
-        self, clients: Clients, hand: Hand, queue: Queue, node: Node, redis_client: Any
+        self, clients: Clients, hand: Hand, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         letter_id = self.dead_letter(hand, queue, node)
         stored = redis_client.hgetall(f"glide:{{dead}}:job:{letter_id}")
@@ -334,7 +334,7 @@ class TestDeadLetters:
         assert (letter.failed_reason, letter.attempts_made) == ("no rows", 1)
 
     def test_letters_of_other_queues_are_not_shown(
-        self, clients: Clients, hand: Hand, queue: Queue, node: Node
+        self, clients: Clients, hand: Hand, queue: Queue, node: PlainNode
     ) -> None:
         letter_id = self.dead_letter(hand, queue, node)
         other = clients.queue("other")
@@ -345,7 +345,7 @@ class TestDeadLetters:
                 call(letter_id)
 
     def test_a_replayed_job_runs_again_itself(
-        self, clients: Clients, hand: Hand, queue: Queue, node: Node
+        self, clients: Clients, hand: Hand, queue: Queue, node: PlainNode
     ) -> None:
         letter_id = self.dead_letter(hand, queue, node)
         mine = clients.queue()
@@ -353,7 +353,7 @@ class TestDeadLetters:
         assert queue.get_job("1").state == JobState.WAITING
         assert mine.dead_letters() == []
 
-    def test_a_missing_job_is_added_again(self, hand: Hand, queue: Queue, node: Node) -> None:
+    def test_a_missing_job_is_added_again(self, hand: Hand, queue: Queue, node: PlainNode) -> None:
         letter_id = self.dead_letter(hand, queue, node)
         queue.remove("1")
         job_id = queue.replay_dead_letter(letter_id)
@@ -361,7 +361,7 @@ class TestDeadLetters:
         assert queue.dead_letters() == []
 
     def test_a_job_that_was_retried_meanwhile_is_not_run_twice(
-        self, hand: Hand, queue: Queue, node: Node
+        self, hand: Hand, queue: Queue, node: PlainNode
     ) -> None:
         letter_id = self.dead_letter(hand, queue, node)
         queue.retry("1")
@@ -369,21 +369,23 @@ class TestDeadLetters:
             queue.replay_dead_letter(letter_id)
         assert len(queue.dead_letters()) == 1
 
-    def test_a_letter_is_thrown_away(self, clients: Clients, hand: Hand, queue: Queue, node: Node) -> None:
+    def test_a_letter_is_thrown_away(
+        self, clients: Clients, hand: Hand, queue: Queue, node: PlainNode
+    ) -> None:
         letter_id = self.dead_letter(hand, queue, node)
         clients.queue().remove_dead_letter(letter_id)
         assert queue.dead_letters() == []
         assert queue.get_job("1").state == JobState.FAILED
 
     def test_a_queue_without_dead_letters_has_none(
-        self, clients: Clients, hand: Hand, queue: Queue, node: Node
+        self, clients: Clients, hand: Hand, queue: Queue, node: PlainNode
     ) -> None:
         mine = clients.queue()
         assert mine.dead_letter_queue() is None
         assert mine.dead_letters() == []
         with pytest.raises(JobNotFound, match="has no dead-letter queue"):
             mine.get_dead_letter("1")
-        node.fail(node.begin(queue.add("a")))
+        node.end_as_failed(node.begin(queue.add("a")))
         hand.driver.run(ask(command("HSET", f"{P}gmo:letters", "1", "1\n", decode=int)))
         assert hand.run(letters.write_noted([QueueKeys("glide", "etl")], SystemClock())) == []
         mine.set_dead_letter_queue("dead")
@@ -391,7 +393,9 @@ class TestDeadLetters:
         mine.set_dead_letter_queue(None)
         assert mine.dead_letter_queue() is None
 
-    def test_data_that_does_not_fit_is_left_with_the_job(self, hand: Hand, queue: Queue, node: Node) -> None:
+    def test_data_that_does_not_fit_is_left_with_the_job(
+        self, hand: Hand, queue: Queue, node: PlainNode
+    ) -> None:
         self.dead_letter(hand, queue, node, "x" * 1_048_570)
         (letter,) = queue.dead_letters()
         assert (letter.job_id, letter.data) == ("1", None)

@@ -28,7 +28,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
 )
 from glidemq_orchestrate.jobs.option_values import JobRef
-from tests.server.node import Node
+from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +43,9 @@ A_FLOW = FlowSpec(
 
 
 @pytest.fixture
-def node(queue: Queue, redis_client: Any) -> Node:
+def node(queue: Queue, redis_client: Any) -> PlainNode:
     queue.is_paused()
-    return Node(redis_client)
+    return PlainNode(redis_client)
 
 
 @pytest.fixture
@@ -118,10 +118,10 @@ def test_invalid_values_are_refused_and_nothing_is_written(queue: Queue, dump: D
 
 
 class TestRetry:
-    def test_a_failed_job_is_ready_immediately(self, clients: Clients, queue: Queue, node: Node) -> None:
+    def test_a_failed_job_is_ready_immediately(self, clients: Clients, queue: Queue, node: PlainNode) -> None:
         job_id = queue.add("a", options=JobOptions(delay=timedelta(milliseconds=1)))
         queue.promote(job_id)
-        node.fail(node.begin(job_id))
+        node.end_as_failed(node.begin(job_id))
         clients.queue().retry(job_id)
         job = queue.get_job(job_id)
         assert (job.state, job.failed_reason, job.attempts_made, job.finished_at) == (
@@ -131,17 +131,17 @@ class TestRetry:
             None,
         )
         assert queue.get_jobs(JobState.FAILED) == []
-        node.finish(node.begin(job_id))
+        node.end(node.begin(job_id))
         assert queue.get_job(job_id).state == JobState.COMPLETED
 
-    def test_a_job_with_a_priority_goes_to_its_list(self, queue: Queue, node: Node) -> None:
+    def test_a_job_with_a_priority_goes_to_its_list(self, queue: Queue, node: PlainNode) -> None:
         job_id = queue.add("a", options=JobOptions(priority=4))
-        node.promote()
-        node.fail(node.begin_listed())
+        node.promote(0)
+        node.end_as_failed(node.begin_listed())
         queue.retry(job_id)
         assert node.begin_listed() == job_id
 
-    def test_a_revoked_job_may_run_again(self, queue: Queue, node: Node) -> None:
+    def test_a_revoked_job_may_run_again(self, queue: Queue, node: PlainNode) -> None:
         job_id = queue.add("a")
         queue.revoke(job_id)
         queue.retry(job_id)
@@ -188,7 +188,9 @@ class TestRevoke:
         assert queue.revoke(queue.add("a", options=options)) == "revoked"
         assert not redis_client.exists(f"{P}scheduled", f"{P}lifo", f"{P}priority")
 
-    def test_an_entry_far_from_its_place_is_found(self, queue: Queue, redis_client: Any, node: Node) -> None:
+    def test_an_entry_far_from_its_place_is_found(
+        self, queue: Queue, redis_client: Any, node: PlainNode
+    ) -> None:
         queue.add_many([NewJob("w")] * 3000)
         redis_client.hset(f"{P}job:2900", "timestamp", "1")
         queue.revoke("2900")
@@ -196,7 +198,7 @@ class TestRevoke:
         assert len(entries) == 2999
         assert "2900" not in entries
 
-    def test_a_parked_job_fails_and_the_next_of_its_key_goes_on(self, queue: Queue, node: Node) -> None:
+    def test_a_parked_job_fails_and_the_next_of_its_key_goes_on(self, queue: Queue, node: PlainNode) -> None:
         first, second, third = queue.add_many(
             [NewJob("o", n, options=JobOptions(ordering=Ordering("k"))) for n in range(3)]
         )
@@ -204,17 +206,17 @@ class TestRevoke:
         node.park(str(second))
         node.park(str(third))
         assert queue.revoke(str(second)) == "revoked"
-        node.finish(str(first))
+        node.end(str(first))
         assert node.begin(str(third)) == third
 
-    def test_a_running_job_is_flagged(self, clients: Clients, queue: Queue, node: Node) -> None:
+    def test_a_running_job_is_flagged(self, clients: Clients, queue: Queue, node: PlainNode) -> None:
         job_id = node.begin(queue.add("a"))
         assert clients.queue().revoke(job_id) == "flagged"
         job = queue.get_job(job_id)
         assert (job.state, job.revoked) == ("active", True)
 
     def test_a_suspended_job_and_one_that_waits_for_others_end(
-        self, queue: Queue, node: Node, redis_client: Any
+        self, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         job_id = queue.add("a")
         node.suspend(node.begin(job_id))
@@ -223,8 +225,10 @@ class TestRevoke:
         assert [job.id for job in queue.get_jobs(JobState.FAILED)] == [job_id, "2"]
         assert not redis_client.exists(f"{P}suspended")
 
-    def test_an_ended_job_is_left_alone(self, clients: Clients, queue: Queue, node: Node, dump: Dump) -> None:
-        node.finish(node.begin(queue.add("a")))
+    def test_an_ended_job_is_left_alone(
+        self, clients: Clients, queue: Queue, node: PlainNode, dump: Dump
+    ) -> None:
+        node.end(node.begin(queue.add("a")))
         before = dump()
         with pytest.raises(JobStateConflict, match="is already completed"):
             clients.queue().revoke("1")
@@ -258,7 +262,9 @@ class TestRemove:
         queue.remove(queue.add("a", options=options))
         assert set(dump(events=False)) == {f"{P}id"}
 
-    def test_an_entry_far_from_its_place_is_found(self, queue: Queue, redis_client: Any, node: Node) -> None:
+    def test_an_entry_far_from_its_place_is_found(
+        self, queue: Queue, redis_client: Any, node: PlainNode
+    ) -> None:
         queue.add_many([NewJob("w")] * 3000)
         redis_client.hset(f"{P}job:2900", "timestamp", "1")
         queue.remove("2900")
@@ -267,16 +273,16 @@ class TestRemove:
         assert "2900" not in entries
 
     def test_a_running_job_is_removed_and_what_its_worker_sends_changes_nothing(
-        self, queue: Queue, node: Node, redis_client: Any
+        self, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         job_id = node.begin(queue.add("a"))
         queue.remove(job_id)
-        node.finish(job_id)
+        node.end(job_id)
         assert queue.counts()[JobState.COMPLETED] == 0
         assert redis_client.xpending(f"{P}stream", "workers")["pending"] == 0
 
     @pytest.mark.parametrize("home", ["etl", "other"])
-    def test_a_parent_waits_no_longer(self, queue: Queue, node: Node, url: str, home: str) -> None:
+    def test_a_parent_waits_no_longer(self, queue: Queue, node: PlainNode, url: str, home: str) -> None:
         node.flow("up", ["down", "down"], queue=home)
         children = ["2", "3"] if home == "etl" else ["1", "2"]
         with Queue(home, url) as place:
@@ -321,7 +327,7 @@ class TestChanges:
         with pytest.raises(JobStateConflict, match="is not delayed"):
             mine.promote(job_id)
 
-    def test_a_running_job_cannot_be_moved(self, queue: Queue, node: Node, dump: Dump) -> None:
+    def test_a_running_job_cannot_be_moved(self, queue: Queue, node: PlainNode, dump: Dump) -> None:
         job_id = node.begin(queue.add("a"))
         before = dump()
         with pytest.raises(JobStateConflict, match="does not allow this"):
@@ -355,17 +361,17 @@ def test_log_lines_are_kept_in_order(clients: Clients, queue: Queue) -> None:
 
 class TestRelations:
     def test_the_results_of_children_are_read_across_queues(
-        self, clients: Clients, queue: Queue, node: Node, redis_client: Any
+        self, clients: Clients, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         node.flow("up", ["a", "b"])
-        node.finish(node.begin("2"), '{"n":1}')
+        node.end(node.begin("2"), result='{"n":1}')
         redis_client.sadd(f"{P}deps:1", "glide:{other}:9", "rubbish")
         redis_client.hset("glide:{other}:job:9", mapping={"state": "completed", "returnvalue": "[2]"})
         found = clients.queue().children_values("1")
         assert found == {JobRef("etl", "2"): {"n": 1}, JobRef("other", "9"): [2]}
 
     def test_parents_are_listed_for_trees_and_graphs(
-        self, clients: Clients, queue: Queue, node: Node, redis_client: Any, flow: Any
+        self, clients: Clients, queue: Queue, node: PlainNode, redis_client: Any, flow: Any
     ) -> None:
         mine = clients.queue()
         assert mine.parents("f~a") == [JobRef("etl", "f~b")]
@@ -380,7 +386,7 @@ class TestRelations:
 
 class TestSuspension:
     def test_a_suspended_job_is_described_and_woken_by_a_signal(
-        self, clients: Clients, queue: Queue, node: Node, redis_client: Any
+        self, clients: Clients, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         mine, job_id = clients.queue(), queue.add("a")
         assert mine.suspend_info(job_id) is None
@@ -394,7 +400,9 @@ class TestSuspension:
         assert (stored["name"], json.loads(stored["data"])) == ("go", {"by": "me"})
         assert queue.get_job(job_id).state == JobState.WAITING
 
-    def test_earlier_signals_are_listed_when_it_is_suspended_again(self, queue: Queue, node: Node) -> None:
+    def test_earlier_signals_are_listed_when_it_is_suspended_again(
+        self, queue: Queue, node: PlainNode
+    ) -> None:
         job_id = queue.add("a")
         node.suspend(node.begin(job_id))
         queue.signal(job_id, "first")

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import JobOptions, JobState, NewJob, Ordering, Queue
 from glidemq_orchestrate.errors import ConfigurationError
-from tests.server.node import Node
+from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from tests.server.conftest import Clients
@@ -19,18 +19,18 @@ P = "glide:{etl}:"
 
 
 @pytest.fixture
-def node(queue: Queue, redis_client: Any) -> Node:
+def node(queue: Queue, redis_client: Any) -> PlainNode:
     """The workers of another client, by raw calls; the libraries are loaded."""
     queue.is_paused()
-    return Node(redis_client)
+    return PlainNode(redis_client)
 
 
-def in_every_state(queue: Queue, node: Node) -> dict[JobState, list[str]]:
+def in_every_state(queue: Queue, node: PlainNode) -> dict[JobState, list[str]]:
     """One job or two in each state."""
     node.suspend(node.begin(queue.add("a")))
-    node.finish(node.begin(queue.add("a", {"n": 1})))
-    node.finish(node.begin(queue.add("b", {"n": 2})))
-    node.fail(node.begin(queue.add("a")))
+    node.end(node.begin(queue.add("a", {"n": 1})))
+    node.end(node.begin(queue.add("b", {"n": 2})))
+    node.end_as_failed(node.begin(queue.add("a")))
     queue.add_many([NewJob("o", n, options=JobOptions(ordering=Ordering("k"))) for n in (1, 2)])
     node.begin("5")
     node.park("6")
@@ -39,7 +39,7 @@ def in_every_state(queue: Queue, node: Node) -> dict[JobState, list[str]]:
     node.flow(parent="up", children=["down"])
     node.begin("9")
     prioritized = queue.add("a", options=JobOptions(priority=2))
-    node.promote()
+    node.promote(0)
     queue.add_many([NewJob("a", {"n": 3}), NewJob("b"), NewJob("l", None, options=JobOptions(lifo=True))])
     queue.add("late", options=JobOptions(delay=HOUR))
     queue.add("late", options=JobOptions(delay=HOUR, priority=5))
@@ -59,7 +59,7 @@ def in_every_state(queue: Queue, node: Node) -> dict[JobState, list[str]]:
 
 
 def test_the_states_of_jobs_are_read_by_id(
-    clients: Clients, queue: Queue, node: Node, redis_client: Any
+    clients: Clients, queue: Queue, node: PlainNode, redis_client: Any
 ) -> None:
     expected = in_every_state(queue, node)
     redis_client.set(f"{P}job:broken", "no hash")
@@ -70,7 +70,7 @@ def test_the_states_of_jobs_are_read_by_id(
 
 
 def test_every_state_is_listed_counted_and_kept_apart_from_the_others(
-    clients: Clients, queue: Queue, node: Node
+    clients: Clients, queue: Queue, node: PlainNode
 ) -> None:
     expected = in_every_state(queue, node)
     mine = clients.queue()
@@ -126,9 +126,9 @@ def test_jobs_that_cannot_be_read_are_listed_as_broken_and_hide_no_other(
     assert queue.counts()[waiting] == 4
 
 
-def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:
+def test_a_part_of_a_state_is_listed(queue: Queue, node: PlainNode) -> None:
     for n in range(5):
-        node.finish(node.begin(queue.add("a", n)))
+        node.end(node.begin(queue.add("a", n)))
     queue.add_many([NewJob("w", n) for n in range(1200)])
     data = [job.data for job in queue.get_jobs(JobState.COMPLETED, offset=1, limit=2)]
     assert data == [1, 2]
@@ -146,7 +146,7 @@ def test_an_invalid_part_is_refused(queue: Queue, wrong: dict[str, Any]) -> None
         queue.get_jobs(JobState.WAITING, **wrong)
 
 
-def test_jobs_are_found_by_state_name_and_data(clients: Clients, queue: Queue, node: Node) -> None:
+def test_jobs_are_found_by_state_name_and_data(clients: Clients, queue: Queue, node: PlainNode) -> None:
     in_every_state(queue, node)
     mine = clients.queue()
 

@@ -566,7 +566,7 @@ class TestChoosing:
 
 class TestRefusals:
     def test_bad_input_changes_nothing(self, done: Flow, dump: Dump) -> None:
-        cases: list[tuple[Callable[[Flow], Any], type[Exception], str]] = [
+        cases: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
             (lambda flow: flow.rerun("nope"), NodeNotFound, "the flow has no node nope"),
             (lambda flow: flow.rerun(nodes=["a", "nope"]), NodeNotFound, "nope"),
             (lambda flow: flow.complete_node("nope", 1), NodeNotFound, "nope"),

@@ -18,9 +18,9 @@ from glidemq_orchestrate.flows.portable import advance, reading
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from glidemq_orchestrate.wire.replies import error_from
+from tests.node import PlainNode
 from tests.profile import IS_LONG
 from tests.server.lua.servers import owner_of
-from tests.server.node_worker import NodeWorker
 
 QUEUES = ("b", "c", "q")  # one for each primary
 
@@ -153,7 +153,7 @@ class Slots:
     def run_jobs(self, *broken: str) -> list[str]:
         """Run and advance until nothing is left; names in the order of their ends."""
         order: list[str] = []
-        workers = [NodeWorker(self.client(f"{{{name}}}"), name, self.now) for name in QUEUES]
+        workers = [PlainNode(self.client(f"{{{name}}}"), name, self.now) for name in QUEUES]
         while ended := [job_id for worker in workers for job_id in worker.run_all(*broken)]:
             order += [job_id.partition("~")[2] for job_id in ended]
             self.advance()

@@ -12,14 +12,14 @@ from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.portable import advance, changes, reading
 from glidemq_orchestrate.flows.portable import upkeep as sweep
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.node import PlainNode
 from tests.profile import sampled
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places
-from tests.server.node_worker import NodeWorker
 
 
 def test_a_watching_client_moves_it_on_and_gets_changes_in_order(slots: Slots) -> None:
     slots.submit()
-    workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
+    workers = [PlainNode(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
     watch = flow_watch.begin(slots.ref(), None, None, slots)
     seen: list[tuple[str, str]] = []
     while not watch.is_over:
@@ -64,8 +64,8 @@ def test_a_failure_ends_dependents_in_other_slots_and_a_retry_runs_only_what_did
 
 def test_a_cancel_reaches_every_slot_and_can_be_repaired(slots: Slots) -> None:
     slots.submit()
-    worker = NodeWorker(slots.client("{b}"), "b", slots.now)
-    assert worker.take()
+    worker = PlainNode(slots.client("{b}"), "b", slots.now)
+    assert worker.begin_next()
     assert slots.run(changes.cancel(slots.ref(), "enough", slots))[0] is FlowState.RUNNING
     assert slots.status() == ("cancelled", 0, 5)
     assert slots.run_jobs() == []
@@ -79,7 +79,7 @@ def test_a_submission_cut_anywhere_starts_nothing_early_and_a_repeat_completes_i
         for client in slots.clients:
             client.flushall()
         _, sent = slots.submit(calls=cut)
-        workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
+        workers = [PlainNode(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
         early = [job_id for worker in workers for job_id in worker.run_all()]
         assert not early or len([key for key in slots.stored() if ":job:" in key]) == 5
         slots.submit()
@@ -96,7 +96,7 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
             client.flushall()
         slots.submit()
         for name, broken in (("b", "\n"), ("c", "~m"), ("q", "\n")):
-            NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all(broken)
+            PlainNode(slots.client(f"{{{name}}}"), name, slots.now).run_all(broken)
             slots.run(advance.advance(slots.ref(), slots), cut)
         slots.advance()
         slots.run_jobs("~m")
@@ -117,9 +117,9 @@ def test_what_was_abandoned_is_swept_and_what_runs_is_advanced(slots: Slots) -> 
     slots.run(sweep.sweep(home, slots))
     assert {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed"))} == set()
     slots.submit()
-    NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
+    PlainNode(slots.client("{b}"), "b", slots.now).run_all()
     slots.run(sweep.sweep(home, slots))
-    assert NodeWorker(slots.client("{c}"), "c", slots.now).run_all() == ["f~m"]
+    assert PlainNode(slots.client("{c}"), "c", slots.now).run_all() == ["f~m"]
 
 
 def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> None:

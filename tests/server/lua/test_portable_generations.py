@@ -22,8 +22,8 @@ from glidemq_orchestrate.flows.portable import upkeep as sweep
 from glidemq_orchestrate.flows.submission import MAX_TRIES, begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
+from tests.node import PlainNode
 from tests.server.lua.portable_slots import QUEUES, Slots, node, places
-from tests.server.node_worker import NodeWorker
 
 HOME = QueueKeys("glide", "b")
 # a(b) -> m(c) -> n(b)
@@ -64,7 +64,7 @@ def supervised(slots: Slots) -> list[str]:
     for _ in range(5):
         swept(slots)
         for name in QUEUES:
-            ended = NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all()
+            ended = PlainNode(slots.client(f"{{{name}}}"), name, slots.now).run_all()
             ran += [job_id.partition("~")[2] for job_id in ended]
     swept(slots)
     return ran
@@ -140,7 +140,7 @@ def test_the_one_before_is_cancelled_wherever_the_beginning_is_cut(slots: Slots)
     for cut in itertools.count(1, 3):
         clear(slots)
         slots.submit(OLD)
-        NodeWorker(slots.client("{b}"), "b", slots.now).run_all()  # a has run
+        PlainNode(slots.client("{b}"), "b", slots.now).run_all()  # a has run
         _, sent = slots.run(begin(slots), cut)
         slots.run(begin(slots))
         ran = supervised(slots)
@@ -351,12 +351,12 @@ def test_a_beginning_at_any_place_of_the_removal(slots: Slots) -> None:
 
 def test_a_node_worker_that_reports_too_late_changes_nothing(slots: Slots) -> None:
     slots.submit(OLD)
-    worker = NodeWorker(slots.client("{b}"), "b", slots.now)
-    taken = worker.take()
+    worker = PlainNode(slots.client("{b}"), "b", slots.now)
+    taken = worker.begin_next()
     assert taken is not None
     slots.run(begin(slots))
     before = slots.run(reading.nodes(slots.ref()))[0]
-    worker.complete(*taken)
+    worker.end(*taken)
     slots.run(advance.advance(replace(slots.ref(), flow_id="f"), slots))
     assert slots.run(reading.nodes(slots.ref()))[0] == before
     assert Counter(slots.run_jobs()) == Counter("amn")

@@ -21,9 +21,9 @@ from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.node import PlainNode
 from tests.profile import sampled
 from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
-from tests.server.node_worker import NodeWorker
 
 HOME = QueueKeys("glide", "b")
 CLUSTER = pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
@@ -50,7 +50,7 @@ def supervised(slots: Slots) -> list[str]:
 
 
 def run_queue(slots: Slots, queue: str) -> list[str]:
-    worker = NodeWorker(slots.client(f"{{{queue}}}"), queue, slots.now)
+    worker = PlainNode(slots.client(f"{{{queue}}}"), queue, slots.now)
     return [job_id.partition("~")[2] for job_id in worker.run_all()]
 
 
@@ -179,18 +179,18 @@ def test_a_slow_advance_releases_nothing_that_waits_for_what_runs_again(slots: S
 @CLUSTER
 def test_what_waits_for_a_node_that_runs_again_alone_waits_for_it_anew(slots: Slots) -> None:
     slots.submit(FlowSpec("n", [node("x"), node("y"), node("end", "x", "y"), node("far", queue="c")]))
-    worker = NodeWorker(slots.client("{b}"), "b", slots.now)
-    first, second = worker.take(), worker.take()
+    worker = PlainNode(slots.client("{b}"), "b", slots.now)
+    first, second = worker.begin_next(), worker.begin_next()
     assert first is not None
     assert second is not None
-    worker.complete(*first)
+    worker.end(*first)
     slots.run(change(slots, "alone", first[0].partition("~")[2]))
-    again = worker.take()
+    again = worker.begin_next()
     assert again is not None
     assert again[0] == first[0]
-    worker.complete(*second)
-    assert (worker.take(), states(slots)["end"]) == (None, "waiting-children")
-    worker.complete(*again)
+    worker.end(*second)
+    assert (worker.begin_next(), states(slots)["end"]) == (None, "waiting-children")
+    worker.end(*again)
     assert sorted(supervised(slots)) == ["end", "far"]
     assert slots.status() == ("completed", 4, 0)
 
@@ -279,11 +279,11 @@ def test_the_late_end_by_a_node_worker_that_a_node_was_taken_from_does_not_count
     slots.submit()
     run_queue(slots, "b")
     slots.advance()
-    worker = NodeWorker(slots.client("{c}"), "c", slots.now)
-    taken = worker.take()
+    worker = PlainNode(slots.client("{c}"), "c", slots.now)
+    taken = worker.begin_next()
     assert taken is not None
     slots.run(change(slots, "follow", "a"))
-    worker.complete(*taken, '"stale"')
+    worker.end(*taken, '"stale"')
     assert supervised(slots) == ["a", "side", "m", "n", "end"]
     assert slots.run(reading.results(slots.ref()))[0]["m"] == "f~m"
 

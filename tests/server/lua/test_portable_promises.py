@@ -21,9 +21,9 @@ from glidemq_orchestrate.flows.portable import upkeep as sweep
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.node import PlainNode
 from tests.profile import sampled
 from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
-from tests.server.node_worker import NodeWorker
 
 HOME = QueueKeys("glide", "b")
 ALL = Counter({"a": 1, "m": 1, "n": 1, "end": 1, "side": 1})
@@ -101,13 +101,13 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
         clear(slots)
         slots.submit()
         for name in QUEUES:
-            NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all("~a", "~side")
+            PlainNode(slots.client(f"{{{name}}}"), name, slots.now).run_all("~a", "~side")
         late, is_over = slots.begun(advance.advance(slots.ref(), slots), place)
         assert slots.advance() is FlowState.FAILED
         assert slots.run(changes.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
         for _ in late:
             pass
-        workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
+        workers = [PlainNode(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
         for _ in range(5):  # no client waits: supervisors alone
             for worker in workers:
                 worker.run_all()
@@ -142,7 +142,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
         slots.submit(stuck, f"stuck-{number}")
     slots.now += 1
     slots.submit(FLOW, "late")
-    workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
+    workers = [PlainNode(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
     for _ in range(8):
         for worker in workers:
             worker.run_all()
@@ -158,7 +158,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
     ids = ["x", "x:policies", "x:waiting", "x:portable", "policies:x", "expiring"]
     for flow_id in ids:
         slots.submit(rules, flow_id)
-    workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
+    workers = [PlainNode(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
     for _ in range(4):
         for worker in workers:
             worker.run_all()
@@ -175,10 +175,10 @@ def test_a_flow_that_cannot_be_read_holds_up_no_other(slots: Slots) -> None:
     broken = slots.client(home.base)
     broken.delete(f"{home.flow('f1')}:nodes")
     broken.set(f"{home.flow('f1')}:nodes", "odd")
-    NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
+    PlainNode(slots.client("{b}"), "b", slots.now).run_all()
     with pytest.raises(Exception, match="WRONGTYPE"):
         slots.run(sweep.sweep(home, slots))
-    assert set(NodeWorker(slots.client("{c}"), "c", slots.now).run_all()) == {"f2~m", "f3~m"}
+    assert set(PlainNode(slots.client("{c}"), "c", slots.now).run_all()) == {"f2~m", "f3~m"}
 
 
 def test_a_node_whose_job_is_missing_has_failed_with_that_reason(slots: Slots) -> None:
@@ -299,9 +299,9 @@ def test_a_claim_without_a_flow_is_taken_over_by_the_next_submitter(slots: Slots
 
 def test_a_blocked_node_whose_dependencies_have_all_notified_it_is_woken(slots: Slots) -> None:
     slots.submit(TWO)
-    NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
+    PlainNode(slots.client("{b}"), "b", slots.now).run_all()
     slots.advance()
-    worker = NodeWorker(slots.client("{c}"), "c", slots.now)
+    worker = PlainNode(slots.client("{c}"), "c", slots.now)
     slots.client("{c}").delete("glide:{c}:stream")
     slots.client("{c}").hset("glide:{c}:job:f~m", "state", "waiting-children")
     slots.client("{c}").xgroup_create("glide:{c}:stream", "workers", "0", mkstream=True)
@@ -326,7 +326,7 @@ def test_no_call_notifies_or_carries_thousands(slots: Slots, monkeypatch: pytest
     for client in slots.clients:
         sizes_of_notices = [client.scard(key) for key in client.scan_iter("*:parents:*")]
         assert max(sizes_of_notices, default=0) <= 50
-    assert NodeWorker(slots.client("{b}"), "b", slots.now).run_all() == ["f~first"]
+    assert PlainNode(slots.client("{b}"), "b", slots.now).run_all() == ["f~first"]
     slots.advance()
     released = [slots.client(f"{{{name}}}").xlen(f"glide:{{{name}}}:stream") for name in QUEUES]
     assert sum(released) == 1_500

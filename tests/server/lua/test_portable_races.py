@@ -18,9 +18,9 @@ from glidemq_orchestrate.flows.portable.staging import relist
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.node import PlainNode
 from tests.profile import sampled
 from tests.server.lua.portable_slots import Slots, node, places
-from tests.server.node_worker import NodeWorker
 
 HOME = QueueKeys("glide", "b")
 TWO = FlowSpec("n", [node("a"), node("m", "a", queue="c")])
@@ -202,11 +202,11 @@ def test_clients_that_decide_differently_decide_nothing_by_what_was_not_accepted
     for place, more in itertools.product(range(7, 11), range(4)):
         clear(slots)
         slots.submit(SPLIT)
-        assert NodeWorker(slots.client("{b}"), "b", slots.now).run_all("~a") == ["f~a"]
+        assert PlainNode(slots.client("{b}"), "b", slots.now).run_all("~a") == ["f~a"]
         saw_less = slots.steps(advance.advance(slots.ref(), slots))
         for _ in range(place):
             next(saw_less, None)
-        assert NodeWorker(slots.client("{c}"), "c", slots.now).run_all("~e") == ["f~e"]
+        assert PlainNode(slots.client("{c}"), "c", slots.now).run_all("~e") == ["f~e"]
         saw_more = slots.steps(advance.advance(slots.ref(), slots))
         for _ in range(8):
             next(saw_more, None)

@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged.submit import chunks, stage_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
-from tests.server.node_worker import NodeWorker
+from tests.node import PlainNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class Scene:
     def __init__(self, hand: Hand, client: Any, flows: FlowProducer) -> None:
         self.hand, self.client, self.flows = hand, client, flows
         self.now = SystemClock().now_ms()
-        self.workers: list[NodeWorker] = []
+        self.workers: list[PlainNode] = []
 
     def now_ms(self) -> int:
         return self.now
@@ -54,15 +54,15 @@ class Scene:
     def monotonic_ms(self) -> int:
         return self.now_ms()
 
-    def node_worker(self, queue: str = "etl", consumer: str = "node-1") -> NodeWorker:
-        worker = NodeWorker(self.client, queue, self.now, consumer)
+    def node_worker(self, queue: str = "etl", consumer: str = "node-1") -> PlainNode:
+        worker = PlainNode(self.client, queue, self.now, consumer)
         self.workers.append(worker)
         return worker
 
     def wait(self, ms: int) -> None:
         self.now += ms
         for worker in self.workers:
-            worker.now = self.now
+            worker.at = self.now
 
     def tick(self, queue: QueueKeys = ETL, token: str = "one") -> Tick:
         return self.hand.run(supervise.tick(Supervision(queue, token), self))
@@ -104,8 +104,8 @@ def test_what_a_node_worker_has_notified_counts_once(scene: Scene) -> None:
     """The Node worker counts the end of ``a`` for ``c``, and the supervisor notifies ``c`` again."""
     scene.flows.submit(flow(node("a"), node("b"), node("c", "a", "b")), flow_id="f")
     worker = scene.node_worker()
-    job_id, entry_id = worker.take() or ("", "")
-    worker.complete(job_id, entry_id)
+    job_id, entry_id = worker.begin_next() or ("", "")
+    worker.end(job_id, entry_id)
     scene.tick()
     assert scene.ended() == ("running", 1, 0)
     assert (scene.job("c")["state"], scene.job("c")["depsCompleted"]) == ("waiting-children", "1")
@@ -117,9 +117,9 @@ def test_what_a_node_worker_has_notified_counts_once(scene: Scene) -> None:
 def test_the_call_that_ends_one_job_and_takes_the_next_is_seen_too(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b")), flow_id="f")
     worker = scene.node_worker()
-    first, entry_id = worker.take() or ("", "")
-    scene.client.xreadgroup("workers", "node-1", {worker.key("stream"): ">"})
-    worker.complete_and_fetch(first, entry_id)
+    first, entry_id = worker.begin_next() or ("", "")
+    scene.client.xreadgroup("workers", "node-1", {worker.stream: ">"})
+    worker.end_and_fetch(first, entry_id)
     scene.tick()
     assert scene.ended() == ("running", 1, 0)
 
@@ -165,11 +165,11 @@ def test_the_delay_of_a_dependent_holds_when_its_release_crosses_queues_or_not(s
     spec = flow(node("a"), node("b", "a", options=late), node("c", "a", queue="spark", options=late))
     scene.flows.submit(spec, flow_id="f")
     etl, spark = scene.node_worker(), scene.node_worker("spark")
-    taken = etl.take()
+    taken = etl.begin_next()
     assert taken is not None
-    etl.complete(*taken)
+    etl.end(*taken)
     scene.tick()
-    assert (etl.take(), spark.take()) == (None, None)
+    assert (etl.begin_next(), spark.begin_next()) == (None, None)
     assert (scene.job("b")["state"], scene.job("c", "spark")["state"]) == ("delayed", "delayed")
     scene.wait(5_001)
     scene.tick()
@@ -192,9 +192,9 @@ def test_a_node_revoked_by_others_ends_with_its_dependents(scene: Scene) -> None
 def test_a_result_that_node_removed_immediately_is_read_from_the_event(scene: Scene) -> None:
     spec = flow(node("a"), node("b", "a"), node("c", "a", queue="spark"))
     found, worker = scene.flows.submit(spec, flow_id="f"), scene.node_worker()
-    taken = worker.take()
+    taken = worker.begin_next()
     assert taken is not None
-    worker.complete(*taken, '{"rows":7}', remove=True)
+    worker.end(*taken, '{"rows":7}', remove=True)
     scene.lap()
     assert scene.job("c", "spark")["state"] == "waiting"
     assert found.results() == {"a": {"rows": 7}}
@@ -206,9 +206,9 @@ def test_a_result_that_node_removed_immediately_is_read_from_the_event(scene: Sc
 def test_without_events_a_notified_dependent_shows_that_a_removed_node_completed(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b", "a"), node("c", "a", queue="spark")), flow_id="f")
     worker = scene.node_worker()
-    taken = worker.take()
+    taken = worker.begin_next()
     assert taken is not None
-    worker.complete(*taken, remove=True)
+    worker.end(*taken, remove=True)
     scene.trim()
     scene.lap()
     assert scene.job("a")["state"] == "completed"
@@ -235,33 +235,33 @@ def test_the_ghost_that_a_late_worker_leaves_of_a_removed_job_does_not_count_as_
     assert scene.ended() == ("failed", 0, 2)
 
 
-def waiting_without_entry(scene: Scene, worker: NodeWorker) -> None:
+def waiting_without_entry(scene: Scene, worker: PlainNode) -> None:
     del worker
     scene.client.xtrim("glide:{etl}:stream", maxlen=0, approximate=False)
 
 
-def waiting_in_an_entry_that_was_delivered_to_no_worker(scene: Scene, worker: NodeWorker) -> None:
-    scene.client.xreadgroup("workers", "dead", {worker.key("stream"): ">"})
-    scene.client.xgroup_delconsumer(worker.key("stream"), "workers", "dead")
+def waiting_in_an_entry_that_was_delivered_to_no_worker(scene: Scene, worker: PlainNode) -> None:
+    scene.client.xreadgroup("workers", "dead", {worker.stream: ">"})
+    scene.client.xgroup_delconsumer(worker.stream, "workers", "dead")
 
 
-def active_with_a_worker_that_was_forgotten(scene: Scene, worker: NodeWorker) -> None:
-    worker.take()
-    scene.client.xgroup_delconsumer(worker.key("stream"), "workers", "node-1")
+def active_with_a_worker_that_was_forgotten(scene: Scene, worker: PlainNode) -> None:
+    worker.begin_next()
+    scene.client.xgroup_delconsumer(worker.stream, "workers", "node-1")
     scene.wait(10 * MINUTE)
 
 
-def delayed_but_not_scheduled(scene: Scene, worker: NodeWorker) -> None:
-    taken = worker.take()
+def delayed_but_not_scheduled(scene: Scene, worker: PlainNode) -> None:
+    taken = worker.begin_next()
     assert taken is not None
-    assert worker.fail(*taken, attempts=3) == "retrying"
+    assert worker.end_as_failed(*taken, attempts=3) == "retrying"
     scene.client.delete("glide:{etl}:scheduled")
 
 
-def woken_by_node_and_then_lost(scene: Scene, worker: NodeWorker) -> None:
-    taken = worker.take()
+def woken_by_node_and_then_lost(scene: Scene, worker: PlainNode) -> None:
+    taken = worker.begin_next()
     assert taken is not None
-    worker.complete(*taken)
+    worker.end(*taken)
     scene.tick()
     scene.client.xtrim("glide:{etl}:stream", maxlen=0, approximate=False)
 
@@ -277,19 +277,19 @@ def woken_by_node_and_then_lost(scene: Scene, worker: NodeWorker) -> None:
     ],
 )
 def test_a_node_that_nothing_leads_to_any_more_is_brought_back(
-    scene: Scene, lose: Callable[[Scene, NodeWorker], None]
+    scene: Scene, lose: Callable[[Scene, PlainNode], None]
 ) -> None:
     scene.flows.submit(flow(node("a"), node("b", "a")), flow_id="f")
     worker = scene.node_worker()
     lose(scene, worker)
-    assert worker.take() is None
+    assert worker.begin_next() is None
     scene.lap()
     assert worker.run_all()
     scene.lap()
     assert worker.run_all() in ([], ["f~b"])
     scene.lap()
     assert scene.ended() == ("completed", 2, 0)
-    assert scene.client.xlen(worker.key("stream")) == 0
+    assert scene.client.xlen(worker.stream) == 0
 
 
 def test_nothing_is_brought_back_that_is_only_waiting_or_running(scene: Scene, dump: Dump) -> None:
@@ -297,8 +297,8 @@ def test_nothing_is_brought_back_that_is_only_waiting_or_running(scene: Scene, d
     scene.flows.submit(spec, flow_id="f")
     worker, other = scene.node_worker(), scene.node_worker(consumer="node-2")
     for _ in range(5):
-        worker.take()
-        other.take()
+        worker.begin_next()
+        other.begin_next()
     before = {key: value for key, value in dump(events=False).items() if "supervis" not in key}
     scene.lap()
     scene.lap()
@@ -354,9 +354,9 @@ def hard_scene(scene: Scene) -> None:
     worker = scene.node_worker()
     worker.remove("f~gone")
     for _ in range(2):
-        taken = worker.take()
+        taken = worker.begin_next()
         assert taken is not None
-        (worker.fail if taken[0].endswith("bad") else worker.complete)(*taken)
+        (worker.end_as_failed if taken[0].endswith("bad") else worker.end)(*taken)
     scene.client.xtrim("glide:{etl}:stream", maxlen=0, approximate=False)
     worker.revoke("f~flagged")
     scene.trim()
@@ -372,13 +372,13 @@ def test_a_leader_that_dies_at_any_step_leaves_the_rest_to_the_next(scene: Scene
             break
         scene.client.delete(ETL.supervisor())  # the lock of the dead has lapsed
         worker, spark = (
-            NodeWorker(scene.client, "etl", scene.now),
-            NodeWorker(scene.client, "spark", scene.now),
+            PlainNode(scene.client, "etl", scene.now),
+            PlainNode(scene.client, "spark", scene.now),
         )
         for _ in range(3):
             scene.lap()
             scene.lap(SPARK)
-            worker.now = spark.now = scene.now
+            worker.at = spark.at = scene.now
             worker.run_all("~bad")  # which of the roots ran before is the server's choice
             spark.run_all()
         scene.lap()
@@ -416,10 +416,10 @@ def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
 def cancelled_while_node_runs(scene: Scene) -> Flow:
     """A flow that was cancelled, and of which a Node worker then reports a node as completed."""
     found, worker = scene.flows.submit(flow(node("a"), node("b", "a")), flow_id="f"), scene.node_worker()
-    job_id, entry_id = worker.take() or ("", "")
+    job_id, entry_id = worker.begin_next() or ("", "")
     found.cancel("enough")
     assert scene.ended() == ("cancelled", 0, 2)
-    worker.complete(job_id, entry_id)
+    worker.end(job_id, entry_id)
     return found
 
 
@@ -447,8 +447,8 @@ def test_a_flow_runs_again_with_right_counts_after_a_late_report(scene: Scene, a
 def test_a_cancel_keeps_what_a_node_worker_has_ended_before(scene: Scene) -> None:
     found = scene.flows.submit(flow(node("a"), node("b"), node("c", "a", "b")), flow_id="f")
     worker = scene.node_worker()
-    worker.complete(*(worker.take() or ("", "")), result='"kept"')
-    worker.fail(*(worker.take() or ("", "")), reason="broken")
+    worker.end(*(worker.begin_next() or ("", "")), result='"kept"')
+    worker.end_as_failed(*(worker.begin_next() or ("", "")), reason="broken")
     found.cancel("enough")
     assert scene.ended() == ("cancelled", 1, 2)
     assert found.results() == {"a": "kept"}

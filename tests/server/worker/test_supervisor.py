@@ -18,8 +18,8 @@ from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
+from tests.node import PlainNode
 from tests.processes import spawned
-from tests.server.node_worker import NodeWorker
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -72,8 +72,8 @@ def run_supervisor(url: str) -> Iterator[Callable[..., Supervisor]]:
         running.stop()
 
 
-def node_worker(client: Any) -> NodeWorker:
-    return NodeWorker(client, "etl", SystemClock().now_ms())
+def node_worker(client: Any) -> PlainNode:
+    return PlainNode(client, "etl", SystemClock().now_ms())
 
 
 def test_a_fleet_of_node_workers_alone_ends_its_flows(
@@ -130,10 +130,10 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
 ) -> None:
     flows.submit(DIAMOND)
     dead = node_worker(redis_client)
-    dead.now -= 5_000
-    assert dead.take()
+    dead.at -= 5_000
+    assert dead.begin_next()
     run_supervisor(lock_duration=timedelta(seconds=1))
-    living = NodeWorker(redis_client, "etl", SystemClock().now_ms(), "node-2")
+    living = PlainNode(redis_client, "etl", SystemClock().now_ms(), "node-2")
     eventually(living.run_all, timeout=20)
 
 

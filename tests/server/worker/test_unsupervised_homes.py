@@ -19,7 +19,7 @@ from glidemq_orchestrate.clients.doctor import Verdict, examine
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.conftest import Eventually, RunWorker
-from tests.server.node_worker import NodeWorker
+from tests.node import PlainNode
 
 SECOND = timedelta(seconds=1)
 LONG = timedelta(seconds=30)
@@ -44,9 +44,9 @@ def node_workers(client: Any, queue: str = "nodeq") -> Iterator[None]:
     own = Redis(connection_pool=client.connection_pool)
 
     def serve() -> None:
-        worker = NodeWorker(own, queue)
+        worker = PlainNode(own, queue)
         while not ended.wait(0.02):
-            worker.now = time.time_ns() // 1_000_000
+            worker.at = time.time_ns() // 1_000_000
             worker.run_all()
 
     thread = threading.Thread(target=serve)
