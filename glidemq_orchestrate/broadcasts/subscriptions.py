@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from glidemq_orchestrate import registry
-from glidemq_orchestrate.broadcasts import calls
-from glidemq_orchestrate.broadcasts.calls import SubscriptionState
+from glidemq_orchestrate.broadcasts.messages import SubscriptionState, states
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs import pages
@@ -108,7 +107,7 @@ def held(queue: QueueKeys, found: Sequence[ConsumerGroup]) -> Op[int]:
 
 def message_states(queue: QueueKeys, job_id: str, clock: Clock) -> Op[dict[str, MessageState]]:
     """The state of a message in each subscription."""
-    rows: list[SubscriptionState] = yield from ask(calls.states(queue, job_id, clock.now_ms()))
+    rows: list[SubscriptionState] = yield from ask(states(queue, job_id, clock.now_ms()))
     return {
         row.subscription: MessageState(JobState.read(row.state), row.reason, row.failures) for row in rows
     }

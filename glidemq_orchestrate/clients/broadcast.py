@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from glidemq_orchestrate.broadcasts import ops
+from glidemq_orchestrate.broadcasts import messages
 from glidemq_orchestrate.broadcasts import subscriptions as listing
 from glidemq_orchestrate.broadcasts.subscriptions import MessageState, SubscriptionInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
@@ -53,7 +53,7 @@ class BroadcastOperations:
 
     def _publish(self, subject: str, data: JsonLike, options: JobOptions) -> Op[JobId]:
         now_ms = self._clock.now_ms()
-        return (yield from ops.publish(self._keys, subject, data, options, now_ms, self._max))
+        return (yield from messages.publish(self._keys, subject, data, options, now_ms, self._max))
 
     def subscriptions(self) -> Op[list[SubscriptionInfo]]:
         """The subscriptions, by name, with how many messages wait for each and how many its workers hold."""
@@ -73,7 +73,7 @@ class BroadcastOperations:
         Messages that only this one had not handled have ended, and their retention counts. Stop its workers
         before: one that runs makes the subscription again.
         """
-        return ops.unsubscribe(self._keys, check_subscription(subscription), self._clock)
+        return messages.unsubscribe(self._keys, check_subscription(subscription), self._clock)
 
 
 class Broadcast(SyncFacade):

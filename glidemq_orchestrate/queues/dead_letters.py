@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from glidemq_orchestrate.attempts.dead_letters import queue_of
-from glidemq_orchestrate.broadcasts import calls as broadcast_calls
+from glidemq_orchestrate.broadcasts.messages import retry
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     JobNotFound,
@@ -105,7 +105,7 @@ def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
 def _replay_message(queue: QueueKeys, letter: DeadLetter, subscription: str, now_ms: int) -> Op[JobId]:
     """Retry the message, or a copy if it was removed, in the subscription that failed only."""
     data, copy_id = encode(letter.data, where="data"), f"again-{letter.id.removeprefix('dead-')}"
-    call = broadcast_calls.retry(queue, letter.job_id, subscription, letter.name, data, copy_id, now_ms)
+    call = retry(queue, letter.job_id, subscription, letter.name, data, copy_id, now_ms)
     return JobId((yield from ask(call)) or letter.job_id)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues.cleaning import ENDED
+from glidemq_orchestrate.queues.removal import ENDED
 from glidemq_orchestrate.wire.call import Op, ask, whole_hash
 from glidemq_orchestrate.wire.keys import QueueKeys
 from glidemq_orchestrate.wire.stored import moment, number

@@ -33,18 +33,19 @@ if TYPE_CHECKING:
         is_overtaken,
     )
     from glidemq_orchestrate.runs.course import cancel_owned, history_of
-    from glidemq_orchestrate.runs.following import Changes
-    from glidemq_orchestrate.runs.ownership import (
+    from glidemq_orchestrate.runs.following import (
         MAX_LEASE,
         RENEWALS,
+        Changes,
         NotOwned,
         check_owned,
         owner_of,
         short_name,
     )
-    from glidemq_orchestrate.runs.patience import NO_PATIENCE, Patience, reconnect_pauses
-    from glidemq_orchestrate.runs.results import (
+    from glidemq_orchestrate.runs.run import (
         UPSTREAM,
+        AsyncOrchestratedRun,
+        OrchestratedRun,
         Result,
         ResultMode,
         ResultsTooLarge,
@@ -55,8 +56,7 @@ if TYPE_CHECKING:
         leaves_of,
         log_failures,
     )
-    from glidemq_orchestrate.runs.run import AsyncOrchestratedRun, OrchestratedRun
-    from glidemq_orchestrate.runs.steps import adrive, drive
+    from glidemq_orchestrate.runs.steps import NO_PATIENCE, Patience, adrive, drive, reconnect_pauses
     from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 _PUBLIC: Final = {
@@ -75,11 +75,19 @@ _PUBLIC: Final = {
         "is_overtaken",
     ),
     "runs.course": ("cancel_owned", "history_of"),
-    "runs.following": ("Changes",),
-    "runs.ownership": ("MAX_LEASE", "RENEWALS", "NotOwned", "check_owned", "owner_of", "short_name"),
-    "runs.patience": ("NO_PATIENCE", "Patience", "reconnect_pauses"),
-    "runs.results": (
+    "runs.following": (
+        "MAX_LEASE",
+        "RENEWALS",
+        "Changes",
+        "NotOwned",
+        "check_owned",
+        "owner_of",
+        "short_name",
+    ),
+    "runs.run": (
         "UPSTREAM",
+        "AsyncOrchestratedRun",
+        "OrchestratedRun",
         "Result",
         "ResultMode",
         "ResultsTooLarge",
@@ -90,8 +98,7 @@ _PUBLIC: Final = {
         "leaves_of",
         "log_failures",
     ),
-    "runs.run": ("AsyncOrchestratedRun", "OrchestratedRun"),
-    "runs.steps": ("adrive", "drive"),
+    "runs.steps": ("NO_PATIENCE", "Patience", "adrive", "drive", "reconnect_pauses"),
     "wire.codec": ("Json", "JsonLike"),
 }
 _HOMES: Final = {name: f"glidemq_orchestrate.{module}" for module, names in _PUBLIC.items() for name in names}

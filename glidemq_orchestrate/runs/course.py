@@ -32,11 +32,16 @@ from glidemq_orchestrate.runs.attempt import (
     beginning,
     is_overtaken,
 )
-from glidemq_orchestrate.runs.following import Batch, Changes, Follower
-from glidemq_orchestrate.runs.ownership import NotOwned, check_owned, joining
-from glidemq_orchestrate.runs.patience import NO_PATIENCE, Patience, TaskLog
-from glidemq_orchestrate.runs.steps import Steps
-from glidemq_orchestrate.runs.unserved import Unserved
+from glidemq_orchestrate.runs.following import (
+    Batch,
+    Changes,
+    Follower,
+    NotOwned,
+    Unserved,
+    check_owned,
+    joining,
+)
+from glidemq_orchestrate.runs.steps import NO_PATIENCE, Patience, Steps, TaskLog
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.spec import FlowSpec

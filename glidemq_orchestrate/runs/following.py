@@ -1,31 +1,39 @@
-"""Follows a flow until it has ended, with the nodes that have ended since the last time.
+"""Follows a flow until it has ended, with the nodes that have ended since the last time; keeps it owned.
 
 The position of the last change is kept, so an outage that is waited out hides nothing, and a change costs the
 nodes that have changed, not the flow.
+
+Queues that no worker serves are noticed here for flows without a queue timeout; those who watch a flow
+enforce its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate.errors import Superseded, WaitTimeout
+from glidemq_orchestrate.errors import Superseded, WaitTimeout, WorkersMissing
+from glidemq_orchestrate.flows.owner import MAX, Owner
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
-from glidemq_orchestrate.runs.patience import Patience
-from glidemq_orchestrate.runs.steps import Steps
+from glidemq_orchestrate.foundation.durations import Duration
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.runs.steps import Patience, Steps, Warns
 from glidemq_orchestrate.wire.codec import Json
 
 Batch = Sequence[NodeChange | FlowChange]
@@ -145,3 +153,135 @@ class Follower:
         except BaseException:
             self._batches = None
             raise
+
+
+EVERY_SECONDS: Final = 5.0
+WARN_AFTER_SECONDS: Final = 10.0
+MAX_NODES: Final = 1_000
+# A delayed node waits on purpose.
+WAITING: Final = frozenset({JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING, JobState.ACTIVE})
+
+
+class Unserved:
+    """Checks now and then whether live workers serve what is to run in a flow.
+
+    Args:
+        producer: A client.
+        flow: The flow.
+        limit: How long nobody may serve it; None: without limit.
+        log: Warned once for each thing that is missing.
+        patience: How long the server may be unreachable.
+    """
+
+    def __init__(
+        self, producer: Any, flow: Any, *, limit: timedelta | None, log: Warns, patience: Patience
+    ) -> None:
+        self._producer, self._flow, self._limit = producer, flow, limit
+        self._log, self._patience = log, patience
+        self._open: dict[str, tuple[str, str] | None] = {}  # its queue and job, once they are known
+        self._checked = self._served = time.monotonic()
+        self._warned = ""
+
+    def check(self, batch: Sequence[NodeChange | FlowChange]) -> Steps[None]:
+        """Take changes of the flow in; check the workers, if it is time.
+
+        Raises:
+            WorkersMissing: Nobody has served it for too long.
+        """
+        for change in batch:
+            if isinstance(change, NodeChange):
+                if change.state in WAITING:
+                    self._open.setdefault(change.node)
+                else:
+                    self._open.pop(change.node, None)
+        now = time.monotonic()
+        if now < self._checked + EVERY_SECONDS:
+            return
+        self._checked = now
+        missing = yield from self._missing()
+        if missing is None:
+            self._served, self._warned = now, ""
+            return
+        away = now - self._served
+        if self._limit is not None and away >= self._limit.total_seconds():
+            raise missing
+        if away >= WARN_AFTER_SECONDS and str(missing) != self._warned:
+            self._warned = str(missing)
+            limit = "" if self._limit is None else f"; the task fails when that lasts for {self._limit}"
+            self._log.warning("flow %s waits: %s%s", self._flow.id, missing, limit)
+
+    def _missing(self) -> Steps[WorkersMissing | None]:
+        if not self._open:
+            return None
+        names = [name for name, place in self._open.items() if place is None][:MAX_NODES]
+        for node in (yield from self._patience.steps(lambda: self._flow.nodes(names))) if names else ():
+            self._open[node.name] = (node.queue, node.job)
+        jobs: dict[str, set[str]] = defaultdict(set)
+        for queue, job in filter(None, self._open.values()):
+            jobs[queue].add(job)
+        try:
+            yield from self._patience.steps(lambda: self._producer.check_workers(jobs))
+        except WorkersMissing as exc:
+            return exc
+        return None
+
+
+MAX_NAME: Final = 256
+MAX_LEASE: Final = MAX
+"""The longest time for which a lease may last."""
+RENEWALS: Final = 3
+"""How often an owner renews its lease in the time for which it lasts."""
+
+
+class NotOwned(Exception):
+    """A flow does not run for the task that would end it, or not for that task alone."""
+
+
+def owner_of(name: str, lease: Duration | None, *, joins: bool = True) -> Owner:
+    """The owner of this name.
+
+    Args:
+        name: Who.
+        lease: How long its lease lasts; the flow is cancelled afterwards. None: the longest time, and the
+            flow runs on.
+        joins: As of ``Owner``.
+
+    Raises:
+        ConfigurationError: ``lease`` is not between 15 seconds and 7 days.
+    """
+    if lease is None:
+        return Owner(name, MAX_LEASE, "keep", joins=joins)
+    return Owner(name, lease, joins=joins)
+
+
+def short_name(name: str) -> str:
+    """A name that may be an owner's: itself, or the beginning of it with a digest where it is too long."""
+    if len(name) <= MAX_NAME and name.isprintable():
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return "".join(mark for mark in name if mark.isprintable())[: MAX_NAME - 17] + f" {digest}"
+
+
+def check_owned(
+    flow_id: str, name: str, found: Collection[str], counts: Callable[[str], bool] = lambda _: True
+) -> None:
+    """Refuse to end what does not run for this owner, or for others too. An ended flow has no owners.
+
+    Args:
+        flow_id: The flow.
+        name: Who would end it.
+        found: Its owners.
+        counts: Whether one of the others still wants it.
+
+    Raises:
+        NotOwned: That is so.
+    """
+    if name not in found:
+        raise NotOwned(f"somebody else has begun flow {flow_id} or set it running again")
+    if others := [one for one in found if one != name and counts(one)]:
+        raise NotOwned(f"flow {flow_id} goes on for {', '.join(others)}")
+
+
+def joining(owner: Owner, *, is_begun_here: bool) -> Owner:
+    """The owner, as it owns the current generation: one that a person has begun stays that person's."""
+    return owner if is_begun_here else replace(owner, joins=False)

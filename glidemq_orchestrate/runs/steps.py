@@ -2,17 +2,28 @@
 
 A generator yields each call as a function without arguments and is resumed with what the call has returned,
 or with the error that it has raised. ``drive`` makes the calls of a blocking client, ``adrive`` awaits those
-of a client on an event loop. Nothing else differs between the two.
+of a client on an event loop. Nothing else differs between the two. ``Patience`` waits out an outage of the
+server.
 """
 
 from __future__ import annotations
 
+import logging
+import random
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    LibraryError,
+    ProtocolError,
+    TransportError,
+)
+from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.importing import importing
 
 T = TypeVar("T")
@@ -67,3 +78,147 @@ async def adrive(steps: Steps[T]) -> T:
 
 def _rest(seconds: float) -> Any:
     time.sleep(seconds)
+
+
+CALM_SECONDS: Final = 60.0  # a failure after so long without one is the first of another outage
+FIRST_PAUSE: Final = 0.2
+MAX_PAUSE: Final = 15.0
+_PASSING: Final = (TransportError, ConfigurationError, LibraryError, ProtocolError)
+
+
+class Warns(Protocol):
+    """A logger, of the standard library or of an orchestrator."""
+
+    def warning(self, text: str, /, *args: object) -> object:
+        """Log a warning."""
+
+
+class TaskLog(Warns, Protocol):
+    """The log of a task: a logger of the standard library, or one that is like it."""
+
+    def info(self, text: str, /, *args: object) -> object:
+        """Log what happens."""
+
+    def error(self, text: str, /, *args: object) -> object:
+        """Log a failure."""
+
+
+class Patience:
+    """Repeats calls that fail for reasons that may pass. A call must be safe to repeat.
+
+    Answers, such as that a flow does not exist, are raised at once.
+
+    Args:
+        limit: How long the server may be away at a time; None: without limit.
+        other: How long anything else may last that is no answer: a refused password, a missing right, a
+            function library that does not fit.
+        first: How long the server may be away before it has replied for the first time, since there may be
+            none at all; None: as ``limit``.
+        what: What fails, for the log.
+        log: Gets a warning before each repetition; default: a logger of this package.
+
+    Raises:
+        ConfigurationError: A duration is not valid.
+    """
+
+    def __init__(
+        self,
+        limit: Duration | None,
+        *,
+        other: Duration = 0,
+        first: Duration | None = None,
+        what: str = "The server cannot be reached",
+        log: Warns | None = None,
+    ) -> None:
+        self._limit = _seconds("the limit of a patience", limit)
+        self._other = seconds(duration("other", other))
+        self._first = self._limit if first is None else _seconds("first", first)
+        self._what = what
+        self._log: Warns = logging.getLogger("glidemq_orchestrate.runs") if log is None else log
+        self._has_replied = False
+        self._outage: _Outage | None = None
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """What the call returns; each call has the full time for itself.
+
+        Raises:
+            GlideMQError: It is an answer, or the failure has lasted for too long.
+        """
+        return drive(self.steps(call))
+
+    def steps(self, call: Step[T]) -> Steps[T]:
+        """``__call__`` for code that runs blocking and on an event loop: see ``steps``."""
+        outage = _Outage()
+        while True:
+            try:
+                found: T = yield call
+            except GlideMQError as exc:
+                yield Rest(self._pause(exc, outage))
+            else:
+                self._has_replied = True
+                return found
+
+    def pause(self, error: GlideMQError) -> float:
+        """Seconds to wait before the next try, for code that repeats by itself.
+
+        All failures count as one outage until there has been none for a minute.
+
+        Raises:
+            GlideMQError: The error itself: it is an answer, or the failure has lasted for too long.
+        """
+        if self._outage is None or time.monotonic() - self._outage.last > CALM_SECONDS:
+            self._outage = _Outage()
+        return self._pause(error, self._outage)
+
+    def _pause(self, error: GlideMQError, outage: _Outage) -> float:
+        is_away = isinstance(error, TransportError) and error.retryable
+        limit = self._other if not is_away else self._limit if self._has_replied else self._first
+        lasted = outage.lasts()
+        if not isinstance(error, _PASSING) or (limit is not None and lasted >= limit):
+            raise error
+        pause = outage.pause(limit)
+        name = "" if is_away else f"{type(error).__name__}: "
+        self._log.warning("%s, retrying in %.1f s: %s%s", self._what, pause, name, error)
+        return pause
+
+
+def _seconds(name: str, limit: Duration | None) -> float | None:
+    return None if limit is None else seconds(duration(name, limit))
+
+
+NO_PATIENCE: Final = Patience(0)
+"""Repeats nothing."""
+
+
+class _Outage:
+    """Failures, one after the other."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+        self._since: float | None = None
+        self._pauses = reconnect_pauses()
+
+    def lasts(self) -> float:
+        """For how many seconds there have been failures, with the one of this moment."""
+        self.last = time.monotonic()
+        if self._since is None:
+            self._since = self.last
+        return self.last - self._since
+
+    def pause(self, limit: float | None) -> float:
+        """Seconds to the next try. At least ten tries fit into ``limit``, and the last is made at its end."""
+        pause = next(self._pauses)
+        if limit is None:
+            return pause
+        return min(pause, max(limit / 10, FIRST_PAUSE), max(limit - self.lasts(), 0.0))
+
+
+def reconnect_pauses() -> Iterator[float]:
+    """Seconds between attempts to reach a server: from 0.2 to 15, each shortened at random.
+
+    The randomness keeps a thousand clients from reconnecting at the same moment.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        yield pause * (1 - random.random() / 2)  # noqa: S311  jitter
+        pause = min(pause * 2, MAX_PAUSE)

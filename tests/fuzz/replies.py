@@ -13,7 +13,7 @@ from glidemq_orchestrate.attempts import exchange, upkeep, workers
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.exchange import Held
 from glidemq_orchestrate.attempts.supervision import Supervision
-from glidemq_orchestrate.broadcasts import ops as broadcast
+from glidemq_orchestrate.broadcasts.messages import Subscription, open_subscription
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, ProtocolError, ServerBusy
 from glidemq_orchestrate.flows import backend
@@ -111,9 +111,7 @@ OPS: Final[dict[str, Callable[[], Op[Any]]]] = {
     "library.status": library.library_status,
     "library.ensure": library.ensure_libraries,
     "library.primaries": library.primaries,
-    "broadcast.open": lambda: broadcast.open_subscription(
-        broadcast.Subscription(QueueKeys("glide", "news"), "s", "0-0", ())
-    ),
+    "broadcast.open": lambda: open_subscription(Subscription(QueueKeys("glide", "news"), "s", "0-0", ())),
 }
 
 

@@ -48,7 +48,7 @@ REVIEWED: Final = {
     f"{CORE}/worker/services/worker.py: import importlib": "imports --app, which the operator names",
     f"{CORE}/worker/services/worker.py: .import_module": "the same",
     f"{CORE}/testing/chaos/campaign.py: import concurrent": "runs flows in threads",
-    f"{CORE}/testing/chaos/inherited.py: import concurrent": "lets threads of handlers inherit",
+    f"{CORE}/testing/chaos/effects.py: import concurrent": "lets threads of handlers inherit",
     f"{CORE}/foundation/names.py: import importlib": "imports functions that the user names, such as --check",
     f"{CORE}/foundation/names.py: .import_module": "the same",
     f"{CORE}/testing/chaos/stage.py: import subprocess": "starts the workers of a campaign, fixed arguments",

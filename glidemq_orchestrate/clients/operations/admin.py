@@ -13,7 +13,7 @@ from glidemq_orchestrate.jobs.bounds import lasting
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState
-from glidemq_orchestrate.queues import cleaning, dead_letters, limits, metrics
+from glidemq_orchestrate.queues import dead_letters, limits, metrics, removal
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo
 from glidemq_orchestrate.queues.metrics import MetricPoint
@@ -55,7 +55,7 @@ class AdminOperations(QueueOperationsBase):
             InvalidJob: ``grace`` is negative or ``limit`` less than 1; nothing was sent.
         """
         span = lasting("grace", grace)
-        return self._now(lambda now_ms: cleaning.clean(self._keys, state, span, limit, now_ms))
+        return self._now(lambda now_ms: removal.clean(self._keys, state, span, limit, now_ms))
 
     def drain(self, *, delayed: bool = False) -> Op[int]:
         """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
@@ -66,7 +66,7 @@ class AdminOperations(QueueOperationsBase):
         Args:
             delayed: Also delayed jobs, including those that wait for another attempt.
         """
-        return (yield from cleaning.drain(self._keys, delayed=delayed, now_ms=self._clock.now_ms()))
+        return (yield from removal.drain(self._keys, delayed=delayed, now_ms=self._clock.now_ms()))
 
     def obliterate(self, *, force: bool = False) -> Op[None]:
         """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedules.
@@ -79,7 +79,7 @@ class AdminOperations(QueueOperationsBase):
         Raises:
             QueueInUse: Jobs are active; nothing was removed.
         """
-        return cleaning.obliterate(self._keys, force=force)
+        return removal.obliterate(self._keys, force=force)
 
     def retry_failed(self, count: int | None = None) -> Op[int]:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
@@ -87,7 +87,7 @@ class AdminOperations(QueueOperationsBase):
         All means as many as have failed at the start: jobs that fail again meanwhile remain failed. Nodes of
         flows remain failed: a flow is retried as a whole.
         """
-        return (yield from cleaning.retry_failed(self._keys, count, self._clock.now_ms()))
+        return (yield from removal.retry_failed(self._keys, count, self._clock.now_ms()))
 
     def set_global_concurrency(self, limit: int | None) -> Op[None]:
         """Let at most ``limit`` jobs run at the same time over all workers; None removes it. Repeatable.

@@ -23,13 +23,11 @@ from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.foundation.durations import Duration, duration, seconds
 from glidemq_orchestrate.foundation.names import check_named
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
+from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, notes, steps
 from glidemq_orchestrate.testing.chaos.ledger import LedgerEntry
-from glidemq_orchestrate.testing.chaos.notes import notes
 from glidemq_orchestrate.testing.chaos.report import ChaosReport
-from glidemq_orchestrate.testing.chaos.setup import Setup
 from glidemq_orchestrate.testing.chaos.stage import Stage
-from glidemq_orchestrate.testing.chaos.strikes import Act, plan
+from glidemq_orchestrate.testing.chaos.strikes import Act, Setup, plan
 from glidemq_orchestrate.wire.keys import check_queue_name
 from glidemq_orchestrate.worker.handlers.named_call import check_packages
 from glidemq_orchestrate.worker.services.worker import check_app

@@ -5,22 +5,31 @@ A mark is written only in the workers of ``run_chaos``; elsewhere it costs a com
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import hashlib
 import inspect
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import date, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any, Final
+from uuid import UUID
 
 from glidemq_orchestrate.foundation.names import named_function, with_directory
-from glidemq_orchestrate.testing.chaos.digests import digest
-from glidemq_orchestrate.testing.chaos.inherited import inherit
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
-from glidemq_orchestrate.testing.chaos.striker import Striker
-from glidemq_orchestrate.testing.chaos.strikes import Moment
+from glidemq_orchestrate.testing.chaos.strikes import Moment, Striker
 from glidemq_orchestrate.worker.handlers.context import Context
 
 
@@ -164,3 +173,80 @@ def _wrapped(marker: Marker, function: Callable[..., Any], name: str) -> Callabl
         return value
 
     return calling
+
+
+MAX_LEAVES: Final = 1000
+_BY_REPR: Final = (
+    str, int, float, complex, bool, bytes, bytearray, type(None), date, time_of_day, timedelta, Decimal,
+    Fraction, Enum, PurePath, UUID,
+)  # fmt: skip
+
+
+def digest(value: Any, salt: str) -> str:
+    """The digest of a value. Of other objects than plain values only the type counts."""
+    return hashlib.blake2b(
+        _text(value).encode(errors="replace"), key=salt.encode(), digest_size=6
+    ).hexdigest()
+
+
+def leaves(value: Any, salt: str) -> dict[str, str]:
+    """Digests of the parts of a result by path; a single one for the whole if there are more than 1,000."""
+    found: dict[str, str] = {}
+    for path, leaf in _walk(value, "$"):
+        found[path] = digest(leaf, salt)
+        if len(found) > MAX_LEAVES:
+            return {"$": digest(value, salt)}
+    return found
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name in value:
+            yield from _walk(value[name], f"{path}.{name}")
+    elif isinstance(value, list | tuple) and value:
+        for at, item in enumerate(value):
+            yield from _walk(item, f"{path}[{at}]")
+    else:
+        yield path, value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{_text(name)}:{_text(item)}" for name, item in value.items())) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if isinstance(value, AbstractSet):
+        return "(" + ",".join(sorted(map(_text, value))) + ")"
+    return repr(value) if isinstance(value, _BY_REPR) else f"<{type(value).__qualname__}>"
+
+
+def inherit() -> None:
+    """Let new threads inherit. A repeat does nothing."""
+    if not isinstance(threading.Thread.start, _Inheriting):
+        threading.Thread.start = _Inheriting(threading.Thread.start)  # type: ignore[method-assign,assignment]
+        ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
+
+
+class _Inheriting:
+    """``Thread.start`` with the context variables of the caller."""
+
+    def __init__(self, start: Callable[[threading.Thread], None]) -> None:
+        self._start = start
+
+    def __get__(self, thread: threading.Thread | None, owner: type | None = None) -> Any:
+        return self if thread is None else functools.partial(self._begin, thread)
+
+    def _begin(self, thread: threading.Thread) -> None:
+        run, about = thread.run, contextvars.copy_context()
+        thread.run = lambda: about.run(run)  # type: ignore[method-assign]
+        self._start(thread)
+
+
+def _submitting(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    @functools.wraps(submit)
+    def submitting(
+        pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        return submit(pool, contextvars.copy_context().run, function, *args, **kwargs)
+
+    return submitting

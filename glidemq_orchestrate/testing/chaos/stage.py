@@ -19,8 +19,7 @@ from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, LedgerEntry, LedgerReader
-from glidemq_orchestrate.testing.chaos.setup import VARIABLE, Setup, ledger_of, struck_of
-from glidemq_orchestrate.testing.chaos.strikes import Act
+from glidemq_orchestrate.testing.chaos.strikes import VARIABLE, Act, Setup, ledger_of, struck_of
 from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
 
 STOP_SECONDS: Final = 10.0

@@ -6,11 +6,21 @@ is hit at every moment before a node is hit there again.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import random
+import signal
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
+
+from glidemq_orchestrate.testing.chaos.ledger import Ledger
+from glidemq_orchestrate.worker.handlers.context import Context
 
 
 class Act(StrEnum):
@@ -133,3 +143,106 @@ def _strike(chance: random.Random, calm: Calm, node: str, moment: Moment, act: A
     effect = chance.randint(1, count) if count else 0
     after = calm.seconds * chance.uniform(0.1, 0.9) if moment is Moment.MIDWAY else 0.0
     return Strike(node, moment, act, effect, round(after, 4))
+
+
+SERVER_SECONDS: Final = 0.15
+
+
+class Striker:
+    """The strikes of all runs.
+
+    Args:
+        folder: Shared by all processes; contains a file for each strike that has happened.
+        strikes: The strikes of each flow, by its id.
+        owner: The process of the worker.
+    """
+
+    def __init__(
+        self, folder: Path, ledger: Ledger, strikes: Mapping[str, Sequence[Strike]], owner: int
+    ) -> None:
+        self._folder, self._ledger, self._strikes, self.owner = folder, ledger, strikes, owner
+
+    def of(self, context: Context, moment: Moment, effect: int = 0) -> Strike | None:
+        """The strike that is due, if any."""
+        for strike in self._strikes.get(context.flow_id or "", ()):
+            if (strike.node, strike.moment, strike.effect) == (context.node, moment, effect):
+                return strike
+        return None
+
+    def strike(self, context: Context, moment: Moment, effect: int = 0, *, owner: int = 0) -> float:
+        """Trigger the strike that is due, if any; returns how long to wait for it, in seconds.
+
+        Does not return if the worker is killed.
+        """
+        found = self.of(context, moment, effect)
+        return 0.0 if found is None else self.act(context, found, owner or self.owner)
+
+    def act(self, context: Context, strike: Strike, owner: int) -> float:
+        """Trigger a strike, unless it has happened; returns how long to wait for it, in seconds."""
+        name = hashlib.sha256(f"{context.flow_id} {strike.node}".encode()).hexdigest()
+        try:
+            os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return 0.0
+        pids = sorted({owner, os.getpid()})
+        self._ledger.write(
+            "strike", flow=context.flow_id, node=context.node, moment=strike.moment, act=strike.act, pids=pids
+        )
+        if strike.act in OF_SERVER:
+            return SERVER_SECONDS
+        number = signal.SIGKILL if strike.act is Act.KILL else signal.SIGSTOP
+        for pid in sorted(pids, key=lambda pid: pid == os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if strike.act is Act.KILL:
+            time.sleep(60)  # the end of the worker ends this process
+        return 0.0
+
+
+VARIABLE: Final = "GLIDEMQ_CHAOS"
+"""The environment variable with the folder: handlers with ``process=True`` inherit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the workers serve, and the strikes of each flow by its id.
+
+    Attributes:
+        allow_import: If empty, the packages of ``apps``.
+        salt: The salt of the digests in the ledger, so that values cannot be guessed from them.
+    """
+
+    url: str
+    queues: Sequence[str]
+    apps: Sequence[str]
+    allow_import: Sequence[str]
+    effects: Sequence[str]
+    concurrency: int
+    lease_seconds: float
+    salt: str
+    strikes: Mapping[str, Sequence[Strike]] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the file; readers get the old or the new one."""
+        scratch = folder / "setup.tmp"
+        scratch.write_text(json.dumps(asdict(self)))
+        scratch.replace(folder / "setup.json")
+
+    @classmethod
+    def read(cls, folder: Path) -> Setup:
+        """Read the file."""
+        fields = json.loads((folder / "setup.json").read_text())
+        strikes = {
+            flow: [Strike.from_json(strike) for strike in each] for flow, each in fields["strikes"].items()
+        }
+        return cls(**{**fields, "strikes": strikes})
+
+
+def ledger_of(folder: Path) -> Path:
+    """The file of the ledger."""
+    return folder / "ledger.jsonl"
+
+
+def struck_of(folder: Path) -> Path:
+    """The folder with a file for each strike that has happened."""
+    return folder / "struck"

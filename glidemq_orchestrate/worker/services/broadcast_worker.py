@@ -13,11 +13,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.broadcasts import calls as broadcast_calls
-from glidemq_orchestrate.broadcasts import ops
-from glidemq_orchestrate.broadcasts.calls import Result
-from glidemq_orchestrate.broadcasts.ops import Subscription
-from glidemq_orchestrate.broadcasts.subjects import check_pattern
+from glidemq_orchestrate.broadcasts import messages
+from glidemq_orchestrate.broadcasts.messages import (
+    Result,
+    Subscription,
+    check_pattern,
+    open_subscription,
+    renew,
+    report,
+    take,
+    take_over,
+    upkeep,
+)
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
@@ -118,7 +125,7 @@ class BroadcastWorker(HandlerService):
     _kind = "broadcast_worker"
 
     async def _begin(self) -> None:
-        await self._run(ops.open_subscription(self._subscription))
+        await self._run(open_subscription(self._subscription))
         name = self._subscription.queue.queue
         await self._start_guards(self._executing, lambda _attempt, _line: None)
         self._keep(f"messages of queue {name}", self._fetch_until_stopped)
@@ -178,7 +185,7 @@ class BroadcastWorker(HandlerService):
     async def _beat(self) -> None:
         """Renew the leases; signal a run to stop that has lost its lease, or whose message was revoked."""
         held = [attempt for attempt, _ in self._held.values()]
-        kept = await self._run(ops.renew(self._subscription, self.id, held, self._clock))
+        kept = await self._run(renew(self._subscription, self.id, held, self._clock))
         if not self._renewer.renewed():
             await asyncio.to_thread(self._renewer.start)
         for attempt, beat in zip(held, kept, strict=True):
@@ -189,7 +196,7 @@ class BroadcastWorker(HandlerService):
                 self._warn(attempt, "lease_lost", f"message %s {why}; its handler should stop")
 
     async def _maintain(self) -> float | None:
-        due_ms = await self._run(ops.upkeep(self._subscription, self._lock_ms, self._clock))
+        due_ms = await self._run(upkeep(self._subscription, self._lock_ms, self._clock))
         await self._take_over()
         return seconds_until(due_ms, self._clock)
 
@@ -198,7 +205,7 @@ class BroadcastWorker(HandlerService):
         async with self._taking:
             if (room := self._room()) > 0:
                 begun = await self._run(
-                    ops.take_over(
+                    take_over(
                         self._subscription, self.id, room=room, lock_ms=self._lock_ms,
                         max_stalled=self._max_stalled, clock=self._clock, suspects=self._suspects.is_free,
                     )
@@ -217,7 +224,7 @@ class BroadcastWorker(HandlerService):
                 self._again = self._again or again
                 return
             begun = await self._run(
-                ops.take(
+                take(
                     self._subscription, self.id, room=room, block_ms=BLOCK_MS, again=again,
                     held=set(self._held), clock=self._clock,
                 )
@@ -299,7 +306,7 @@ class BroadcastWorker(HandlerService):
         was_sent = False
         while True:
             try:
-                verdict = await self._run(ops.report(self._subscription, self.id, result, self._clock))
+                verdict = await self._run(report(self._subscription, self.id, result, self._clock))
             except TransportError as exc:
                 was_sent = True
                 self._failures.report(what, exc)
@@ -367,7 +374,7 @@ class MessageSpeaker(Speaker):
         self._queue, self._job_id, self._send = queue, job_id, send
 
     def progress(self, value: JsonLike) -> None:
-        self._send(broadcast_calls.progress(self._queue, self._job_id, encode(value, where="progress")))
+        self._send(messages.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
         self._send(append_log(self._queue, from_outside(self._job_id), sendable(line)))

@@ -21,14 +21,14 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import FlowSpec, Worker
-from glidemq_orchestrate.runs import patience as waits
+from glidemq_orchestrate.runs import steps
 from tests.providers.airflow.builders import Contexts, Valkey, chain, fired, submit, until
 from tests.providers.airflow.test_again import FLOW_ID
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "reconnect_pauses", lambda: repeat(0.1))
+    monkeypatch.setattr(steps, "reconnect_pauses", lambda: repeat(0.1))
 
 
 @pytest.fixture

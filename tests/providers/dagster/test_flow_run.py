@@ -17,7 +17,7 @@ from dagster._check import CheckError
 from dagster_glidemq import GlideMQResource, flow_run, glidemq_flow_assets
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, JobOptions, Owner
-from glidemq_orchestrate.runs import patience, unserved
+from glidemq_orchestrate.runs import following, steps
 from tests.providers.dagster.builders import run_op
 
 RunWorker = Callable[..., Any]
@@ -183,8 +183,8 @@ def test_a_consumer_that_takes_its_time_misses_none_and_is_told_at_once(
 def test_a_flow_that_nobody_serves_is_warned_of_and_ended(
     url: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unserved, "EVERY_SECONDS", 0.1)
-    monkeypatch.setattr(unserved, "WARN_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(following, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(following, "WARN_AFTER_SECONDS", 0.1)
     glidemq = GlideMQResource(url=url, require_workers=False, worker_timeout=4)
     result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, TWO, flow_id="mine"))
     name, text = error_of(result)
@@ -199,7 +199,7 @@ def test_a_flow_that_nobody_serves_is_warned_of_and_ended(
 def test_a_flow_whose_only_worker_goes_is_ended(
     url: str, instance: dg.DagsterInstance, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unserved, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(following, "EVERY_SECONDS", 0.1)
     held = threading.Event()
     worker = run_worker(["etl"], {"step": lambda _: held.wait(20)}, shutdown_timeout=timedelta(0))
 
@@ -231,7 +231,7 @@ def test_a_termination_while_the_server_is_away_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
 ) -> None:
-    monkeypatch.setattr(patience, "reconnect_pauses", lambda: repeat(0.5))
+    monkeypatch.setattr(steps, "reconnect_pauses", lambda: repeat(0.5))
     server = EmbeddedServer(data_dir=tmp_path / "data").start()
     port = int(server.url.rsplit(":", 1)[1])
     again = EmbeddedServer(data_dir=tmp_path / "data", port=port)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate.queues import cleaning
+from glidemq_orchestrate.queues.removal import retry_failed
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def retry(hand: Hand, client: Any, score: float) -> int:
             pipe.zadd(f"{P}failed", {str(n): 1_000 + n})
         pipe.execute()
     retried = 0
-    for _ in hand.steps(cleaning.retry_failed(ETL, None, 5_000)):
+    for _ in hand.steps(retry_failed(ETL, None, 5_000)):
         retried += client.xlen(f"{P}stream")
         fail_all_again(client, score)
         assert retried <= 2 * JOBS

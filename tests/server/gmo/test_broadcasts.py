@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Broadcast, BroadcastWorker, JobOptions
-from glidemq_orchestrate.broadcasts import calls as broadcast_calls
-from glidemq_orchestrate.broadcasts import ops, subscriptions
-from glidemq_orchestrate.broadcasts.calls import Result
-from glidemq_orchestrate.broadcasts.ops import Subscription
+from glidemq_orchestrate.broadcasts import messages, subscriptions
+from glidemq_orchestrate.broadcasts.messages import Result, Subscription, begin, renew_call
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, worker_id
 from glidemq_orchestrate.jobs.changes import retry as retry_job
 from glidemq_orchestrate.jobs.job import get_job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues import cleaning, dead_letters, listing
+from glidemq_orchestrate.queues import dead_letters, listing
+from glidemq_orchestrate.queues.removal import clean
 from glidemq_orchestrate.queues.removal import revoke as revoke_job
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -39,35 +38,35 @@ class News:
         self.bench = bench
         self.subs = {name: Subscription(ETL, name, "0", ()) for name in names}
         for sub in self.subs.values():
-            bench.hand.run(ops.open_subscription(sub))
+            bench.hand.run(messages.open_subscription(sub))
 
     def publish(self, most: int | None = None, **options: Any) -> str:
         made = JobOptions(**options)
-        return self.bench.hand.run(ops.publish(ETL, "s", {"x": 1}, made, self.bench.now, most))
+        return self.bench.hand.run(messages.publish(ETL, "s", {"x": 1}, made, self.bench.now, most))
 
     def take(self, name: str, room: int = 100, consumer: str = "gmo-1", **options: Any) -> list[Attempt]:
         given: dict[str, Any] = {"again": False, "held": set(), "block_ms": 1} | options
         sub = self.subs[name]
-        return self.bench.hand.run(ops.take(sub, consumer, room=room, clock=self.bench, **given))
+        return self.bench.hand.run(messages.take(sub, consumer, room=room, clock=self.bench, **given))
 
     def end(
         self, name: str, attempt: Attempt, kind: str = "done", *more: Any, consumer: str = "gmo-1"
     ) -> str:
         result = Result(attempt.entry_id, attempt.job_id, kind, "1", *more)
-        return self.bench.hand.run(ops.report(self.subs[name], consumer, result, self.bench))
+        return self.bench.hand.run(messages.report(self.subs[name], consumer, result, self.bench))
 
     def handle(self, name: str, kind: str = "done", *more: Any) -> None:
         for attempt in self.take(name):
             self.end(name, attempt, kind, *more)
 
     def take_over(self, name: str, room: int = 100, consumer: str = "gmo-2", most: int = 3) -> list[Attempt]:
-        call = ops.take_over(
+        call = messages.take_over(
             self.subs[name], consumer, room=room, lock_ms=0, max_stalled=most, clock=self.bench
         )
         return self.bench.hand.run(call)
 
     def upkeep(self) -> None:
-        self.bench.hand.run(ops.upkeep(self.subs["a"], 30_000, self.bench))
+        self.bench.hand.run(messages.upkeep(self.subs["a"], 30_000, self.bench))
 
     def state(self, job_id: str) -> str:
         return self.bench.job(job_id).get("state", "gone")
@@ -117,7 +116,7 @@ def test_clean_leaves_what_a_slow_subscription_has_not_handled(news: News, bench
     for attempt in news.take("b", 4):
         news.end("b", attempt)
     bench.now += 1
-    cleaned = bench.hand.run(cleaning.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now))
+    cleaned = bench.hand.run(clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now))
     assert sorted(cleaned) == sorted(ids[:4])
     assert len(news.take("b")) == 16
     assert bench.client.xlen(STREAM) == 16, "what is removed leaves the stream too"
@@ -132,9 +131,9 @@ def test_clean_leaves_it_too_where_node_says_that_it_has_completed(news: News, b
     bench.raw("glidemq_complete", keys, "1", entry_id, "1", bench.now, "a", 0, 0, 0, "", "", 1)
     assert news.state("1") == "completed"
     bench.now += 1
-    assert bench.hand.run(cleaning.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == []
+    assert bench.hand.run(clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == []
     news.handle("b")
-    assert bench.hand.run(cleaning.clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == ["1"]
+    assert bench.hand.run(clean(ETL, JobState.COMPLETED, timedelta(0), 100, bench.now)) == ["1"]
 
 
 def test_no_more_messages_of_a_dead_worker_are_taken_than_there_is_room_for(news: News) -> None:
@@ -215,7 +214,7 @@ def test_what_was_begun_after_the_last_renewal_is_judged_with_the_rest(news: New
 
     def taken(*, suspects: bool) -> list[Attempt]:
         sub = news.subs["a"]
-        call = ops.take_over(
+        call = messages.take_over(
             sub, "gmo-2", room=2, lock_ms=30_000, max_stalled=3, clock=bench, suspects=suspects
         )
         return bench.hand.run(call)
@@ -236,7 +235,7 @@ def test_a_lease_lasts_as_long_as_its_worker_says_whoever_looks(news: News, benc
 
     def taken(idle: int) -> list[str]:
         bench.client.xclaim(STREAM, "a", slow, 0, [attempt.entry_id], idle=idle, justid=True)
-        call = ops.take_over(news.subs["a"], "gmo-2", room=9, lock_ms=1000, max_stalled=3, clock=bench)
+        call = messages.take_over(news.subs["a"], "gmo-2", room=9, lock_ms=1000, max_stalled=3, clock=bench)
         return [one.job_id for one in bench.hand.run(call)]
 
     assert (taken(15_000), taken(20_000)) == ([], [job_id])
@@ -256,13 +255,13 @@ def test_the_lease_of_one_subscription_is_not_renewed_by_another(news: News, ben
     news.publish()
     (of_a,), (of_b,) = news.take("a"), news.take("b")
     member = news.subs["a"].member("gmo-1")
-    kept = bench.call(broadcast_calls.renew(member, [(of_a.entry_id, "1"), (of_b.entry_id, "1")], bench.now))
+    kept = bench.call(renew_call(member, [(of_a.entry_id, "1"), (of_b.entry_id, "1")], bench.now))
     assert kept == [1, 1]
     assert len(news.take_over("b")) == 1
     (pending,) = bench.client.xpending_range(STREAM, "b", "-", "+", 1)
     assert pending["consumer"] == "gmo-2"
     other = news.subs["b"].member("gmo-1")
-    assert bench.call(broadcast_calls.renew(other, [(of_b.entry_id, "1")], bench.now)) == [-1]
+    assert bench.call(renew_call(other, [(of_b.entry_id, "1")], bench.now)) == [-1]
 
 
 def test_attempts_are_counted_for_longer_than_a_day(news: News, bench: Bench) -> None:
@@ -446,9 +445,9 @@ def test_a_delayed_message_is_completed_nowhere(news: News, bench: Bench, end: s
 def test_a_subscription_that_is_removed_holds_nothing_back(news: News, bench: Bench) -> None:
     kept, gone = news.publish(), news.publish(remove_on_complete=True)
     news.handle("a")
-    assert bench.hand.run(ops.unsubscribe(ETL, "b", bench)) is True
+    assert bench.hand.run(messages.unsubscribe(ETL, "b", bench)) is True
     assert (news.state(kept), news.state(gone)) == ("completed", "gone")
-    assert bench.hand.run(ops.unsubscribe(ETL, "b", bench)) is False
+    assert bench.hand.run(messages.unsubscribe(ETL, "b", bench)) is False
 
 
 def test_retries_of_a_subscription_that_is_removed_leave_the_stream(news: News, bench: Bench) -> None:
@@ -458,7 +457,7 @@ def test_retries_of_a_subscription_that_is_removed_leave_the_stream(news: News, 
     bench.now += 10
     news.upkeep()
     assert bench.client.xlen(STREAM) == 4
-    bench.hand.run(ops.unsubscribe(ETL, "b", bench))
+    bench.hand.run(messages.unsubscribe(ETL, "b", bench))
     assert bench.client.xlen(STREAM) == 2
     news.handle("a")
     assert (news.keys(), bench.client.xlen(STREAM)) == ([], 0)
@@ -467,7 +466,7 @@ def test_retries_of_a_subscription_that_is_removed_leave_the_stream(news: News, 
 def test_a_retry_that_falls_due_after_its_subscription_was_removed_too(news: News, bench: Bench) -> None:
     news.publish(attempts=2, remove_on_complete=True)
     news.handle("b", "fail", 2, 10)
-    bench.hand.run(ops.unsubscribe(ETL, "b", bench))
+    bench.hand.run(messages.unsubscribe(ETL, "b", bench))
     news.handle("a")
     bench.now += 10
     news.upkeep()
@@ -486,7 +485,7 @@ def test_a_message_that_waits_for_one_ends_with_the_others(
     news.handle("a")
     if most:
         news.publish(most)
-    bench.hand.run(ops.unsubscribe(ETL, "b", bench))
+    bench.hand.run(messages.unsubscribe(ETL, "b", bench))
     bench.now += 10
     news.upkeep()
     news.handle("a")
@@ -534,12 +533,12 @@ def test_a_worker_of_node_takes_part(news: News, bench: Bench) -> None:
     job_id = news.publish()
     bench.client.xreadgroup("a", "node", {STREAM: ">"})
     (entry_id, _), *_ = bench.client.xrange(STREAM)
-    activated = bench.hand.run(ask(broadcast_calls.begin(news.subs["a"].member("node"), [], bench.now)))
+    activated = bench.hand.run(ask(begin(news.subs["a"].member("node"), [], bench.now)))
     assert activated == []
     bench.client.hset(ETL.job(job_id), "lastActive", bench.now)
-    call = ops.take_over(news.subs["a"], "gmo-2", room=1, lock_ms=1, max_stalled=1, clock=bench)
+    call = messages.take_over(news.subs["a"], "gmo-2", room=1, lock_ms=1, max_stalled=1, clock=bench)
     bench.client.xclaim(STREAM, "a", "node", 0, [entry_id], idle=1_000)
     assert bench.hand.run(call) == [], "its heartbeat is in the job"
     bench.now += 1
-    call = ops.take_over(news.subs["a"], "gmo-2", room=1, lock_ms=1, max_stalled=1, clock=bench)
+    call = messages.take_over(news.subs["a"], "gmo-2", room=1, lock_ms=1, max_stalled=1, clock=bench)
     assert len(bench.hand.run(call)) == 1

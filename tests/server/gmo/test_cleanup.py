@@ -15,8 +15,9 @@ from glidemq_orchestrate.jobs.adding import NewJob, add_job
 from glidemq_orchestrate.jobs.changes import retry_jobs
 from glidemq_orchestrate.jobs.option_values import TokenBucket
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.queues import cleaning, metrics
 from glidemq_orchestrate.queues import limits as admin
+from glidemq_orchestrate.queues import metrics
+from glidemq_orchestrate.queues.removal import drain
 from glidemq_orchestrate.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def test_a_failed_job_comes_back_to_a_key_that_was_removed(bench: Bench, *, has_
 def test_the_budget_of_a_flow_of_node_goes_with_its_root(bench: Bench) -> None:
     job_id = add(bench)
     bench.client.hset(ETL.budget(job_id), "usedTokens", 0)
-    bench.hand.run(cleaning.drain(ETL, delayed=True, now_ms=bench.now))
+    bench.hand.run(drain(ETL, delayed=True, now_ms=bench.now))
     assert bench.client.exists(ETL.budget(job_id)) == 0
 
 

@@ -23,10 +23,16 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.exchange import Kind, Outcome
-from glidemq_orchestrate.broadcasts import ops as broadcast
-from glidemq_orchestrate.broadcasts.calls import Result
-from glidemq_orchestrate.broadcasts.ops import Subscription
-from glidemq_orchestrate.flows import backend
+from glidemq_orchestrate.broadcasts.messages import (
+    Result,
+    Subscription,
+    open_subscription,
+    publish,
+    report,
+    take,
+    upkeep,
+)
+from glidemq_orchestrate.flows import backend, submission
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs import changes, output, usage
@@ -72,7 +78,7 @@ class Week:
         self.bench = bench
         self.subs = [Subscription(NEWS, name, "0", ()) for name in ("a", "b")]
         self.run(dead_letters.set_queue(ETL, "dead"), dead_letters.set_queue(NEWS, "dead"))
-        self.run(*(broadcast.open_subscription(sub) for sub in self.subs))
+        self.run(*(open_subscription(sub) for sub in self.subs))
         hourly = Schedule(every=timedelta(hours=1))
         template = JobTemplate("work", options=JobOptions(remove_on_complete=True))
         self.run(schedulers.upsert(ETL, "hourly", hourly, template, bench.now))
@@ -107,7 +113,7 @@ class Week:
         for number in range(3):
             made = JobOptions(attempts=2, remove_on_complete=number == 0, remove_on_fail=number == 0)
             subject = "fails" if number < 2 else "news"
-            self.run(broadcast.publish(NEWS, subject, number, made, self.bench.now, 5))
+            self.run(publish(NEWS, subject, number, made, self.bench.now, 5))
 
     def submit(self, flow_id: str, path: str) -> None:
         nodes = [
@@ -148,7 +154,7 @@ class Week:
     def listen(self) -> None:
         for sub in self.subs:
             begun = self.run(
-                broadcast.take(
+                take(
                     sub,
                     f"gmo-{self.bench.now}",
                     room=50,
@@ -161,7 +167,7 @@ class Week:
             for attempt in begun:
                 fails = attempt.name == "fails" and sub.group == "a"
                 result = Result(attempt.entry_id, attempt.job_id, "fail" if fails else "done", "1", 2, 1_000)
-                self.run(broadcast.report(sub, f"gmo-{self.bench.now}", result, self.bench))
+                self.run(report(sub, f"gmo-{self.bench.now}", result, self.bench))
 
     def tend(self, worker: str = "gmo-worker-") -> None:
         """A worker that is killed before the next hour, or a supervisor."""
@@ -172,7 +178,7 @@ class Week:
             watch = supervise.Supervision(queue, worker or "supervisor")
             self.run(supervise.tick(watch, self.bench), supervise.resign(watch))
         self.run(schedulers.tick(ETL, self.bench))
-        self.run(*(broadcast.upkeep(sub, 30_000, self.bench) for sub in self.subs))
+        self.run(*(upkeep(sub, 30_000, self.bench) for sub in self.subs))
         for queue in (ETL, NEWS):
             for letter in self.run(dead_letters.dead_letters(queue, 0, 100)):
                 self.run(dead_letters.remove(queue, letter.id, self.bench.now))

@@ -16,7 +16,7 @@ import pytest
 
 from glidemq_orchestrate import Context, FlowProducer, Owner
 from glidemq_orchestrate.errors import FlowCancelled, FlowFailed, QueueNotServed, Superseded
-from glidemq_orchestrate.runs import NotOwned, Overtaken, ResultsTooLarge, unserved
+from glidemq_orchestrate.runs import NotOwned, Overtaken, ResultsTooLarge, following
 from tests.conftest import Eventually, RunWorker
 from tests.server.runs import engine as toy
 from tests.server.runs.engine import Engine, nightly
@@ -202,7 +202,7 @@ def test_a_flow_of_somebody_else_is_joined(engine: Engine, flows: FlowProducer, 
 def test_queues_that_nobody_serves_end_the_flow(
     engine: Engine, flows: FlowProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unserved, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(following, "EVERY_SECONDS", 0.1)
     with pytest.raises(QueueNotServed, match="no worker serves queue etl"):
         engine.execute("r1", nightly(worker_timeout=timedelta(seconds=1)))
     status = flows.get(engine.flow_id("r1", "nightly")).status()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.broadcasts.subjects import check_pattern, matches
+from glidemq_orchestrate.broadcasts.messages import check_pattern, matches
 from glidemq_orchestrate.errors import ConfigurationError
 
 PATTERNS: list[tuple[str, str, bool]] = [

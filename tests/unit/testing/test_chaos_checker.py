@@ -8,9 +8,8 @@ from typing import Any, Final
 import pytest
 
 from glidemq_orchestrate.testing.chaos import ChaosReport, FindingKind
-from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
-from glidemq_orchestrate.testing.chaos.digests import digest, leaves
-from glidemq_orchestrate.testing.chaos.notes import notes
+from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, notes, steps
+from glidemq_orchestrate.testing.chaos.effects import digest, leaves
 
 CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", ())}}
 
