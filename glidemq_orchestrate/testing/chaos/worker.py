@@ -85,13 +85,6 @@ def main(folder: Path) -> None:
         sys.exit(f"{type(exc).__name__}: {exc}")  # other exceptions end it with a traceback in the log
 
 
-if _folder := os.environ.get(VARIABLE):
-    if __name__ == "__main__":
-        main(Path(_folder))
-    elif __name__ == "__mp_main__":
-        prepare(Path(_folder))
-
-
 class Recorder(Middleware):
     """Records runs and triggers strikes."""
 
@@ -153,3 +146,10 @@ def _step(context: Context) -> str:
 
 def _run(attempt: Attempt) -> str:
     return f"{attempt.token}:{attempt.job_id}"
+
+
+if _folder := os.environ.get(VARIABLE):
+    if __name__ == "__main__":
+        main(Path(_folder))
+    elif __name__ == "__mp_main__":
+        prepare(Path(_folder))
