@@ -32,7 +32,7 @@ from glidemq_orchestrate.broadcasts.messages import (
     take,
     upkeep,
 )
-from glidemq_orchestrate.flows import backend, submission
+from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.jobs import changes, output, usage
