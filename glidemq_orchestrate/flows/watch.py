@@ -290,7 +290,7 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
     dependent. If the node reruns, its dependencies may have rerun too. Returns the previous nodes.
     """
     before: dict[str, NodeStatus | None] = {}
-    asked: set[tuple[str, str]] = set()
+    reread: set[tuple[str, str]] = set()
     while news:
         for name, (_, node) in news.items():
             before.setdefault(name, watch.nodes[name][1] if name in watch.nodes else None)
@@ -303,8 +303,8 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
             for is_again in [node.reruns > watch.seen.run(rank, node.name)]
             for name in node.after
             if name in watch.nodes and _may_be_early(watch, name, is_again=is_again)
-        } - asked
-        asked |= early
+        } - reread
+        reread |= early
         news = yield from _read(watch, {name for _, name in early})
     return before
 

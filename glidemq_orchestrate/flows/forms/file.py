@@ -22,6 +22,7 @@ from pydantic_core.core_schema import TimedeltaSchema
 from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.dependencies import Dependency, OnFailure, Rule, topological_order
 from glidemq_orchestrate.flows.forms.drawing import NamedNode, dependencies
+from glidemq_orchestrate.flows.forms.reader import summary
 from glidemq_orchestrate.foundation.durations import from_text
 from glidemq_orchestrate.foundation.importing import importing
 from glidemq_orchestrate.jobs.option_values import Backoff, Keep, Ordering
@@ -172,8 +173,6 @@ def validated(wire: Mapping[str, Any], text: str = "") -> FlowFile:
     try:
         return FlowFile.model_validate(dict(wire))
     except ValidationError as exc:
-        from glidemq_orchestrate.flows.forms.faults import summary  # noqa: PLC0415  valid files need no yaml
-
         raise InvalidFlow(f"not a valid flow: {summary(exc, wire, _names(), text)}") from exc
 
 

@@ -1,16 +1,25 @@
-"""Reads a flow file into plain values: JSON with a JSON parser, anything else as YAML, both with limits."""
+"""The text of a flow file: reads it into plain values, and describes its faults.
+
+JSON is read by a JSON parser, anything else as YAML, both with limits. A fault names the node, the line and
+the text, and how to fix it.
+"""
 
 from __future__ import annotations
 
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.foundation.importing import importing
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.foundation.suggestions import nearest
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MAX_JSON_BYTES: Final = 256 * 2**20
 BLOCK: Final = 2**20
@@ -18,22 +27,12 @@ MAX_YAML_BYTES: Final = 16 * 2**20
 _TOKEN: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([{}])|(-?Infinity|NaN)')
 
 
-def read_object(path: str | Path) -> dict[str, Any]:
-    """The object in a file.
-
-    Raises:
-        ConfigurationError: The file cannot be read.
-        InvalidFlow: It is too large, not UTF-8, neither JSON nor YAML, not an object, or has a duplicate key;
-            the message names file and line.
-    """
-    return object_in(path, read_text(path))
-
-
 def object_in(path: str | Path, text: str) -> dict[str, Any]:
     """The object in the text of a file.
 
     Raises:
-        InvalidFlow: As ``read_object``.
+        InvalidFlow: It is neither JSON nor YAML, not an object, or has a duplicate key; the message names the
+            file and line.
     """
     value = _parse(path, text)
     if not isinstance(value, dict):
@@ -158,3 +157,105 @@ def _line(text: str, position: int) -> int:
 def _refuse(path: str | Path, line: int, why: str, cause: Exception) -> NoReturn:
     place = f"{path}, line {line}" if line else f"{path}"
     raise InvalidFlow(f"{place}: {why}") from cause
+
+
+FAULTS_SHOWN: Final = 10
+PLACE_SHOWN: Final = 120
+FAULT_SHOWN: Final = 300
+TEXT_SHOWN: Final = 40
+_UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
+_DURATIONS: Final = ("time_delta_type", "time_delta_parsing")
+_NUMBERS: Final = {
+    "int_parsing": "whole number",
+    "int_type": "whole number",
+    "int_from_float": "whole number",
+    "float_parsing": "number",
+    "float_type": "number",
+}
+Place = Sequence[str | int]
+
+
+def summary(
+    exc: ValidationError, wire: Mapping[str, Any], fields: Mapping[str, Sequence[str]], text: str = ""
+) -> str:
+    """At most ten faults in a sentence each, and how many more there are.
+
+    Args:
+        exc: What the model of a flow file has found.
+        wire: The flow that it was given.
+        fields: The names of the fields of a ``flow``, of the elements of ``nodes``, of ``options`` ...
+        text: The file, for the lines.
+    """
+    with importing():
+        from glidemq_orchestrate.flows.forms import yaml_text  # noqa: PLC0415  valid files need no yaml
+
+    faults = exc.errors()
+    root = yaml_text.composed(text) if text else None
+    shown = []
+    for fault in faults[:FAULTS_SHOWN]:
+        place = _in_the_file(fault["loc"], wire, is_missing=fault["type"] == "missing")
+        shown.append(_fault(fault, place, yaml_text.line_of(root, place), wire, fields))
+    more = len(faults) - len(shown)
+    return "; ".join([*shown, f"and {more:,} more errors"] if more else shown)
+
+
+def _fault(
+    fault: Any, place: Place, line: int, wire: Mapping[str, Any], fields: Mapping[str, Sequence[str]]
+) -> str:
+    where = _where(place[:-1] if fault["type"] in _UNKNOWN else place, wire)
+    where = ", ".join(part for part in (f"line {line}" if line else "", where) if part)
+    return f"{where[:PLACE_SHOWN]}: {_why(fault, place, fields)[:FAULT_SHOWN]}"
+
+
+def _where(place: Place, wire: Mapping[str, Any]) -> str:
+    """``node clean: options.timeout`` for ``("nodes", 0, "options", "timeout")``."""
+    if len(place) < 2 or place[0] != "nodes":
+        return ".".join(map(str, place))
+    try:
+        name = wire["nodes"][place[1]]["name"]
+    except (LookupError, TypeError):
+        name = None
+    node = f"node {name}" if isinstance(name, str) and name else f"node number {int(place[1]) + 1}"
+    rest = ".".join(map(str, place[2:]))
+    return f"{node}: {rest}" if rest else node
+
+
+def _in_the_file(place: Place, wire: Any, *, is_missing: bool) -> Place:
+    """A place without the parts that only the model has, such as the classes of a choice."""
+    found: list[str | int] = []
+    for part in place:
+        try:
+            wire = wire[part]
+        except (LookupError, TypeError):
+            continue
+        found.append(part)
+    return [*found, *place[-1:]] if is_missing else found
+
+
+def _why(fault: Any, place: Place, fields: Mapping[str, Sequence[str]]) -> str:
+    kind, value = fault["type"], fault.get("input")
+    if kind in _UNKNOWN:
+        return _unknown(place, fields)
+    if kind == "missing":
+        return "is missing"
+    if kind in _DURATIONS:
+        return f"{_shown(value)} is not a duration. Fix: use seconds, 5m or PT5M"
+    if kind in _NUMBERS:
+        return f"{_shown(value)} is not a {_NUMBERS[kind]}"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{message}, got {_shown(value)}" if isinstance(value, str | int | float) else message
+
+
+def _unknown(place: Place, fields: Mapping[Any, Sequence[str]]) -> str:
+    inside = next((part for part in reversed(place[:-1]) if part in fields), "flow")
+    word = place[-1]
+    near = nearest(word, fields[inside])
+    if near is None and inside == "nodes" and (meant := nearest(word, fields["options"])):
+        near = f"options.{meant}"
+    found = f"there is no field {described(word)}"
+    return f"{found}; did you mean {near!r}?" if near else f"{found}. Fix: use {', '.join(fields[inside])}"
+
+
+def _shown(value: object) -> str:
+    return described(value if not isinstance(value, str) else value[:TEXT_SHOWN])

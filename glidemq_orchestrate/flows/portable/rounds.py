@@ -62,10 +62,10 @@ def note(  # noqa: PLR0913  the parts of a note
         yield from ask(write_noted(ref.home, ref.flow_id, part))
     if owner is not None:
         yield from owners.own_round(ref, owner, number, clock)
-    said = {"what": what, "nodes": name, "request": request, "goes_on": not record.end}
+    content = {"what": what, "nodes": name, "request": request, "goes_on": not record.end}
     yield from ask(records.expire_never(ref.home, ref.flow_id))
     enlisting = records.enlist(ref.home, ref.flow_id, clock.now_ms())
-    noting = records.note(ref.home, ref.flow_id, number, said)
+    noting = records.note(ref.home, ref.flow_id, number, content)
     # Before and after: the client that ended the last round may delist the flow in between.
     calls: list[Call[Any]] = [enlisting, noting, enlisting]
     _, is_first, _ = yield from ask_all(calls)

@@ -3,11 +3,11 @@
 A generation is stored and run like a separate flow, with its own id and its own job ids. It begins in these
 steps, each of which any client may repeat:
 
-1. ``submit.stage`` writes it completely, with the id of the previous one in ``after``, and ends with
+1. ``staging.stage`` writes it completely, with the id of the previous one in ``after``, and ends with
    ``begin:0``: from then on no sweep aborts it. None of its nodes is released while ``after`` exists.
 2. ``decide`` notes it in the stream of the generations, under its number. The server accepts an id only once,
    so only one generation with that number is noted. That decides which one is current.
-3. ``advance.follow`` ends the previous one: it marks it as superseded, aborts it if it never began, else
+3. ``advance`` ends the previous one: it marks it as superseded, aborts it if it never began, else
    cancels it, and takes the number of its next round, so that no retry can restart it.
 4. ``retire`` delists the previous one; a sweep removes its jobs. Its record stays for the history.
 5. ``after`` is deleted; the nodes are released.

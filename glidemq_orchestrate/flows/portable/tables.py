@@ -94,7 +94,7 @@ def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
 
 @dataclass(slots=True)
 class Node:
-    """A node from the table and its job: see ``node_jobs.JobNow``.
+    """A node from the table and its job: see ``JobNow``.
 
     ``is_unsure``: ``state`` is the end decided here, but another client may decide differently: the first one
     counts.

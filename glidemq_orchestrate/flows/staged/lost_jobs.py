@@ -183,13 +183,13 @@ def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op
 
     A job that moves in the meantime gets an entry at the end, where it is found, or has changed its state.
     """
-    wanted = {suspect.job_id for suspect in suspects}
+    searched = {suspect.job_id for suspect in suspects}
     found: dict[str, list[str]] = defaultdict(list)
     position = ""
     for _ in range(STREAM_PAGES):
         page = yield from ask(stream_page(queue, position))
         for entry_id, job_id in page:
-            if job_id in wanted:
+            if job_id in searched:
                 found[job_id].append(entry_id)
         if len(page) < STREAM_PAGE:
             break

@@ -20,7 +20,7 @@ _POLICIES: Final = [None] * 6 + list(OnFailure)
 _ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
 _STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "attach", "extend"]
 _CHANGES: Final = ["follow", "follow", "alone", "completed", "skipped", "failed"]
-"""What users do with nodes: see ``flows/node_change.py``."""
+"""What users do with nodes: see ``flows/node_table.py``."""
 # How often a plan has a limit of each kind.
 _LIMITED: Final = 0.25
 _QUEUE_TIMEOUTS: Final = [50, 400, 1_500, 5_000]
