@@ -202,7 +202,7 @@ def test_a_program_that_takes_too_long_ends_with_all_that_it_started(
 ) -> None:
     program = f"sleep 4711 & echo $! > {tmp_path / 'pid'}; sleep 4712"
     with pytest.raises(subprocess.TimeoutExpired):
-        processes.run(["sh", "-c", program], timeout=5)
+        processes.run(["sh", "-c", program], timeout=2)
     eventually(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
 

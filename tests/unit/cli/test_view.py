@@ -138,7 +138,7 @@ def test_a_long_chain_and_a_deep_comb_stay_readable() -> None:
     chain = [blocked("a"), *(blocked("a" * n, "a" * (n - 1)) for n in range(2, 60))]
     assert all(line.startswith("a") for line in left(chain))
     comb = [blocked("x0")]
-    for n in range(1, 1500):
+    for n in range(1, 1100):
         comb += [blocked(f"x{n}", f"x{n - 1}"), blocked(f"leaf{n}", f"x{n - 1}")]
     found = left(comb)
     assert len(found) == len(comb)
