@@ -29,7 +29,7 @@ class Scene:
         url: For clients.
         primary: The server that has the queue.
         replica: Its replica, where there is one.
-        lease: The ``lock_duration`` of the workers, in seconds.
+        lease: The ``lease`` of the workers, in seconds.
         workers: Each with as many places.
         supervisor: It leads; a worker takes over.
         ended: How many workers have ended, and are not started again.
@@ -190,7 +190,7 @@ class Fault:
     backlog_seconds: float = 0.5
 
 
-_LEASE: Final = "lock_duration ({lease:g} s here, by default 30), checked each half of it"
+_LEASE: Final = "lease ({lease:g} s here, by default 30), checked each half of it"
 _PAUSES: Final = "pauses between attempts to connect: 0.1 s, doubled up to 2"
 FAULTS: Final[Sequence[Fault]] = (
     Fault("kill -9 of a worker", kill_worker, _LEASE),

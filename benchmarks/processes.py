@@ -53,8 +53,8 @@ def worker(url: str, concurrency: str, options: str = "{}") -> None:
     chosen = json.loads(options)
     seconds, record = chosen.pop("seconds", 0), chosen.pop("record", None)
     write = _writer(record, at_once=chosen.pop("at_once", False))
-    if "lock_duration" in chosen:
-        chosen["lock_duration"] = timedelta(seconds=chosen["lock_duration"])
+    if "lease" in chosen:
+        chosen["lease"] = timedelta(seconds=chosen["lease"])
     handlers = Handlers()
 
     @handlers.handler

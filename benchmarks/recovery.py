@@ -57,7 +57,7 @@ MEASURES: Final = ("lasted", "pause", "back", "all ended")
 
 def main(  # noqa: PLR0913  its options
     rounds: Annotated[int, typer.Option(min=1, help="How often each fault happens.")] = 3,
-    lease: Annotated[float, typer.Option(min=1, help="The lock_duration of the workers, in seconds.")] = 5.0,
+    lease: Annotated[float, typer.Option(min=1, help="The lease of the workers, in seconds.")] = 5.0,
     only: Annotated[str, typer.Option(help="Only the faults whose name contains this.")] = "",
     *,
     quick: Annotated[bool, typer.Option(help="One round of two faults, with a lease of a second.")] = False,
@@ -131,7 +131,7 @@ def once(fault: Fault, lease: float, machine: str) -> tuple[Recovery, str]:
         scene.supervisor = crew.start("supervisor", "supervisor", scene.url)
         for number in range(WORKERS):
             options = {"seconds": JOB_SECONDS, "record": f"{name}/{number}.record", "at_once": True}
-            options |= {"prefetch": 0, "lock_duration": lease, "max_stalled": 100}
+            options |= {"prefetch": 0, "lease": lease, "max_stalled": 100}
             scene.workers.append(
                 crew.begin(f"worker {number}", "worker", scene.url, PLACES, json.dumps(options))
             )

@@ -27,7 +27,7 @@ from glidemq_orchestrate.flows.status import FlowOutcome
 from glidemq_orchestrate.flows.watch import Change, Watch
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
-from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.wire.call import Op, ask, ask_each, isolated, report
 from glidemq_orchestrate.wire.confirmation import unconfirmed
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -111,7 +111,7 @@ def for_flow(ref: FlowRef, clock: Clock) -> Tending:
 def for_home(home: QueueKeys, clock: Clock) -> Tending:
     """The supervision by a client of the flows of a home."""
     token = f"client-{secrets.token_hex(8)}"
-    return Tending(Supervision(home, token, milliseconds(DEFAULT_LOCK)), clock)
+    return Tending(Supervision(home, token, milliseconds(DEFAULT_LEASE)), clock)
 
 
 def tend(tending: Tending) -> Op[None]:
@@ -154,7 +154,7 @@ def _find_queues(tending: Tending) -> Op[None]:
 
 def _beside(own: Supervision, queue: QueueKeys) -> Supervision:
     """How a queue of other workers is supervised: their leases may be longer than ours."""
-    lock_ms = max(own.lock_ms, milliseconds(DEFAULT_LOCK))
+    lock_ms = max(own.lock_ms, milliseconds(DEFAULT_LEASE))
     return Supervision(queue, f"beside-{own.token}", lock_ms, lost=own.lost)
 
 

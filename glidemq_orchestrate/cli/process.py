@@ -98,7 +98,7 @@ def worker(
     concurrency: Annotated[
         int, typer.Option(help="Maximum number of jobs that run at the same time.", min=1)
     ] = 10,
-    lock: Annotated[
+    lease: Annotated[
         float,
         typer.Option(
             parser=seconds(1),
@@ -137,7 +137,7 @@ def worker(
         concurrency=concurrency,
         handlers=handlers,
         prefix=prefix,
-        lock_duration=lock,
+        lease=lease,
         shutdown_timeout=timedelta(seconds=stop_after),
         allow_import=allow_import or [package_of(name) for name in app_names],
     ).run()
@@ -165,7 +165,7 @@ def supervise(
         typer.Option(help="Queue to supervise: the home of a flow, or a queue of Node workers. Repeatable."),
     ],
     url: Url = None,
-    lock: Annotated[
+    lease: Annotated[
         float,
         typer.Option(
             parser=seconds(1),
@@ -180,4 +180,4 @@ def supervise(
     from glidemq_orchestrate.worker.services.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
-    Supervisor(url, queues=queue, prefix=prefix, lock_duration=lock).run()
+    Supervisor(url, queues=queue, prefix=prefix, lease=lease).run()

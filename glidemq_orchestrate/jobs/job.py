@@ -21,7 +21,7 @@ from glidemq_orchestrate.jobs.job_hash import (
     missing,
 )
 from glidemq_orchestrate.jobs.option_values import Fallback, JobRef
-from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, RunOptions
+from glidemq_orchestrate.jobs.options import DEFAULT_LEASE, RunOptions
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, command, members
 from glidemq_orchestrate.wire.codec import Json, decode, readable
@@ -50,7 +50,7 @@ class Job:
         fallback_index: 0 for the first attempt, then one more for each, even past the end of the fallbacks.
         worker: The Python worker that runs it or ran it last; an id of ``Queue.workers``.
         lease_until: For an active job: when others may take it over, unless its worker renews the lease,
-            which it does about every second. The lease lasts the job's ``lock_duration``, or else that of the
+            which it does about every second. The lease lasts the job's ``lease``, or else that of the
             worker. In server time: compare with ``Queue.now``.
         broken: Data or result is not JSON, or unpacks to more than 1 MiB; then both are None. Or the stored
             state is not valid; then ``state`` is ``UNKNOWN``.
@@ -117,7 +117,7 @@ class Job:
             data, result, broken = None, None, True
         options = RunOptions.from_wire(fields.get("opts", ""))
         worker = worker_of(fields.get("gmo:token", ""))
-        lease = options.lock_duration or lease_of(worker or "") or DEFAULT_LOCK
+        lease = options.lease or lease_of(worker or "") or DEFAULT_LEASE
         return cls(
             id=JobId(job_id),
             queue=queue,

@@ -33,9 +33,9 @@ from glidemq_orchestrate.wire.keys import check_job_id
 from glidemq_orchestrate.wire.stored import amount as stored_amount
 
 MAX_PRIORITY: Final = 2048
-MIN_LOCK: Final = timedelta(seconds=1)
-MAX_LOCK: Final = timedelta(days=1)
-DEFAULT_LOCK: Final = timedelta(seconds=30)
+MIN_LEASE: Final = timedelta(seconds=1)
+MAX_LEASE: Final = timedelta(days=1)
+DEFAULT_LEASE: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class JobOptions:
         ordering: A key whose jobs run in order, and its limits.
         cost: Tokens that a start takes from the ``token_bucket`` of the ordering key; 1 when left out.
         deduplication: When to skip adding the job because it was added earlier.
-        lock_duration: How long a worker keeps the job without a heartbeat before another takes it over; 1
+        lease: How long a worker keeps the job without a heartbeat before another takes it over; 1
             second to 1 day.
         remove_on_complete: Whether and when the completed job is removed.
         remove_on_fail: Whether and when the failed job is removed.
@@ -83,7 +83,7 @@ class JobOptions:
     ordering: Ordering | None = None
     cost: float | None = None
     deduplication: Deduplication | None = None
-    lock_duration: Duration | None = None
+    lease: Duration | None = None
     remove_on_complete: Retention = False
     remove_on_fail: Retention = False
     fallbacks: Sequence[Fallback] = ()
@@ -121,9 +121,9 @@ class JobOptions:
         for name, value in (("timeout", self.timeout), ("ttl", self.ttl)):
             if value is not None:
                 object.__setattr__(self, name, lasting(name, value, min_=MILLISECOND))
-        if self.lock_duration is not None:
-            lock = lasting("lock_duration", self.lock_duration, min_=MIN_LOCK, max_=MAX_LOCK)
-            object.__setattr__(self, "lock_duration", lock)
+        if self.lease is not None:
+            lock = lasting("lease", self.lease, min_=MIN_LEASE, max_=MAX_LEASE)
+            object.__setattr__(self, "lease", lock)
 
     def _check_cost(self) -> None:
         bucket = self.ordering.token_bucket if self.ordering else None
@@ -141,7 +141,7 @@ class JobOptions:
             wire["backoff"] = {"type": self.backoff.kind, "delay": milliseconds(self.backoff.delay)}
             if self.backoff.jitter:
                 wire["backoff"]["jitter"] = self.backoff.jitter
-        for name, value in (("timeout", self.timeout), ("lockDuration", self.lock_duration)):
+        for name, value in (("timeout", self.timeout), ("lockDuration", self.lease)):
             if value is not None:
                 wire[name] = milliseconds(value)
         if self.fallbacks:
@@ -204,7 +204,7 @@ class AwaitedKeywords(TypedDict, total=False):
     ordering: Ordering | None
     cost: float | None
     deduplication: Deduplication | None
-    lock_duration: Duration | None
+    lease: Duration | None
     remove_on_complete: Retention
     remove_on_fail: Retention
     fallbacks: Sequence[Fallback]
@@ -262,7 +262,7 @@ class RunOptions:
     backoff_name: str = ""
     remove_on_complete: str = ""
     remove_on_fail: str = ""
-    lock_duration: timedelta | None = None
+    lease: timedelta | None = None
     fallbacks: tuple[Fallback, ...] = ()
     trace: str = ""
     portable: tuple[str, str] | None = None
@@ -292,7 +292,7 @@ def _run_options(text: str) -> RunOptions:
         backoff_name=_backoff_name(backoff),
         remove_on_complete=_retention(wire.get("removeOnComplete")),
         remove_on_fail=_retention(wire.get("removeOnFail")),
-        lock_duration=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
+        lease=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
         fallbacks=_fallbacks(wire.get("fallbacks")),
         trace=trace if isinstance(trace, str) else "",
         portable=_portable(mark),

@@ -268,7 +268,7 @@ class Heartbeats:
 
     def _shortest_lease(self) -> float:
         """The shortest lease in seconds of a held job that has its own; infinite for none."""
-        own = (attempt.options.lock_duration for attempt in self._slots.held.values())
+        own = (attempt.options.lease for attempt in self._slots.held.values())
         return min((lease.total_seconds() for lease in own if lease is not None), default=math.inf)
 
     async def _inform_renewer(self, now: float) -> None:

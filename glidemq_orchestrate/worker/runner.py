@@ -91,7 +91,7 @@ class JobRunner:
             if earlier is not None:  # heartbeats renew the newest attempt only
                 self.cancel(earlier, revoked=False)
             self._slots.take(attempt)
-            if (lease := attempt.options.lock_duration) is not None:
+            if (lease := attempt.options.lease) is not None:
                 self._note_lease(lease.total_seconds())
             registered = self._handlers.get(attempt.name)
             if registered is not None and registered.batch_size and attempt.suspect is None:

@@ -171,7 +171,7 @@ def _serve(
     world: World, ledger: Ledger, number: int, queues: Sequence[str], handlers: Handlers, **more: Any
 ) -> None:
     worker = Worker(
-        world.url_for(number), queues=queues, lock_duration=LEASE, max_stalled=1_000_000,
+        world.url_for(number), queues=queues, lease=LEASE, max_stalled=1_000_000,
         shutdown_timeout=timedelta(seconds=1), middleware=[Recorder(ledger)], handlers=handlers, **more,
     )  # fmt: skip
     ledger.write("serves", worker=worker.id)

@@ -103,7 +103,7 @@ MADE: Final[dict[str, Made]] = {
             "ordering": gmo.Ordering("k"),
             "cost": 1.0,
             "deduplication": gmo.Deduplication("a"),
-            "lock_duration": SECOND,
+            "lease": SECOND,
             "remove_on_complete": gmo.Keep(1),
             "remove_on_fail": 1,
             "fallbacks": [Fallback("m")],
@@ -229,7 +229,7 @@ MADE: Final[dict[str, Made]] = {
             "rate_limit": gmo.RateLimit(1, SECOND),
             "token_limit": None,
             "handlers": None,
-            "lock_duration": SECOND,
+            "lease": SECOND,
             "max_stalled": 1,
             "shutdown_timeout": SECOND,
             "allow_import": ["os"],
@@ -238,7 +238,7 @@ MADE: Final[dict[str, Made]] = {
     ),
     "Supervisor": Made(
         Supervisor,
-        {**CLIENT, "queues": ["etl"], "interval": SECOND, "lock_duration": SECOND, "max_stalled": 1},
+        {**CLIENT, "queues": ["etl"], "interval": SECOND, "lease": SECOND, "max_stalled": 1},
     ),
     "BroadcastWorker": Made(
         gmo.BroadcastWorker,

@@ -33,7 +33,7 @@ OPTIONS: Final = st.fixed_dictionaries(
         "ttl": st.just(60),
         "ordering": st.sampled_from([{"key": "k"}, {"key": "k", "rate_limit": {"max": 1, "per": 1}}]),
         "cost": st.just(2.5),
-        "lock_duration": st.just("PT1M"),
+        "lease": st.just("PT1M"),
         "remove_on_complete": st.sampled_from([True, 5, {"count": 3}, {"age": "P1D"}]),
         "fallbacks": st.just([{"model": "m", "metadata": {"key": PAYLOAD}}]),
     },

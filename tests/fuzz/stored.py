@@ -301,9 +301,7 @@ def opened() -> Iterator[Target]:
         good.set_dead_letter_queue("dead")
         flows = stack.enter_context(FlowProducer(here.url))
         schedulers = stack.enter_context(Schedules("good", here.url))
-        worker = Worker(
-            here.url, queues=["good", "bad"], handlers=handlers, lock_duration=SECOND, max_stalled=0
-        )
+        worker = Worker(here.url, queues=["good", "bad"], handlers=handlers, lease=SECOND, max_stalled=0)
         running = RunningWorker(worker)
         running.start()
         stack.callback(running.stop)

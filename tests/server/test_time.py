@@ -89,11 +89,11 @@ def test_a_worker_whose_clock_is_ahead_takes_no_job_from_a_live_one(
         return "done"
 
     with Queue("etl", url) as queue:
-        run_worker(["etl"], {"slow": slow}, lock_duration=SECOND)
+        run_worker(["etl"], {"slow": slow}, lease=SECOND)
         job_id = queue.add("slow", options=options)
         eventually(lambda: runs == [1])
         wall.off_ns = HOUR_NS
-        run_worker(["etl"], {"slow": slow}, lock_duration=SECOND)
+        run_worker(["etl"], {"slow": slow}, lease=SECOND)
         time.sleep(2.5)  # two leases long
         go.set()
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED)
@@ -107,7 +107,7 @@ def test_a_step_of_the_wall_clock_stops_no_chore(
     """A lease is renewed all the while, and delayed jobs come in time."""
     go = threading.Event()
     with Queue("etl", url) as queue:
-        run_worker(["etl"], {"slow": lambda ctx: go.wait(30), "quick": lambda ctx: 1}, lock_duration=SECOND)
+        run_worker(["etl"], {"slow": lambda ctx: go.wait(30), "quick": lambda ctx: 1}, lease=SECOND)
         slow = queue.add("slow")
         eventually(lambda: queue.get_job(slow).state is JobState.ACTIVE)
         wall.off_ns = -HOUR_NS

@@ -95,7 +95,7 @@ def test_a_flow_completes_after_a_kill_and_its_table_is_right_once(  # noqa: PLR
     def serve() -> Any:
         return start(
             sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", "spark",
-            "--app", "glidemq_orchestrate.spark", "--allow-import", "fault_steps", "--lock", "3",
+            "--app", "glidemq_orchestrate.spark", "--allow-import", "fault_steps", "--lease", "3",
             GLIDEMQ_SPARK_MASTER=master, GLIDEMQ_SPARK_CONF=json.dumps(conf), PYTHONPATH=str(tmp_path),
             SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable,
         )  # fmt: skip

@@ -454,16 +454,14 @@ class TestWorkers:
     ) -> None:  # fmt: skip
         table, go = tmp_path / "table", tmp_path / "go"
         command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", "spark"]
-        command += ["--app", "glidemq_orchestrate.spark", "--allow-import", "published_steps", "--lock", "1"]
+        command += ["--app", "glidemq_orchestrate.spark", "--allow-import", "published_steps", "--lease", "1"]
         stopped = spawn(command)
         try:
             data = step("waits", rows=4, folder=str(table), go=str(go)).data
             job_id = queue.add("spark.python", data)
             eventually(go.with_name("go.begun").exists, timeout=60)
             stopped.send_signal(signal.SIGSTOP)
-            run_worker(
-                ["spark"], warm_handlers, allow_import=["published_steps"], lock_duration=timedelta(seconds=1)
-            )
+            run_worker(["spark"], warm_handlers, allow_import=["published_steps"], lease=timedelta(seconds=1))
             eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
             eventually(lambda: versions(table))
             before = rows(read_published(spark, str(table)))

@@ -84,7 +84,7 @@ def steps() -> dict[str, Any]:
     """Four steps of some seconds, one after the other."""
     names = [f"step{number}" for number in range(4)]
     after = dict(zip(names, [[], *([name] for name in names)], strict=False))
-    options = {"attempts": 1, "lock_duration": 3}
+    options = {"attempts": 1, "lease": 3}
     return {
         "name": "steps",
         "nodes": [

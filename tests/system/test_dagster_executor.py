@@ -41,7 +41,7 @@ LAUNCHER = {
     "config": {"url": {"env": "GLIDEMQ_URL"}, "lease": 1.0, "grace": 10.0},
 }
 MONITORING = {"enabled": True, "max_resume_run_attempts": 2, "start_timeout_seconds": 60}
-RUNS = ("--queue", "dagster-runs", "--concurrency", "3", "--lock", "2")
+RUNS = ("--queue", "dagster-runs", "--concurrency", "3", "--lease", "2")
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_what_an_import_reads_may_change_all_the_time(steps: Steps, location: Lo
     code.write_text(WIDE)
     seen.touch()
     repository = ReconstructableRepository.for_file(str(code), "defs", str(location.path))
-    many = steps.worker("--queue", "dagster-steps", "--concurrency", "12", "--lock", "2")
+    many = steps.worker("--queue", "dagster-steps", "--concurrency", "12", "--lease", "2")
     job = repository.get_reconstructable_job("saying")
     with many, beside(change):
         try:

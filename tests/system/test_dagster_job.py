@@ -71,7 +71,7 @@ def place(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         "etl",
     ]
     log = tmp_path / "worker.log"
-    with log.open("wb") as out, spawned([*command, "--lock", "1"], stdout=out, stderr=out) as worker:
+    with log.open("wb") as out, spawned([*command, "--lease", "1"], stdout=out, stderr=out) as worker:
         wait_for(lambda: b"serves" in log.read_bytes(), 60)
         yield Place(tmp_path, url)
         worker.terminate()

@@ -160,7 +160,7 @@ async def awaitable(url: str) -> None:
 
 def serve() -> None:
     with EmbeddedServer(data_dir="data") as server:
-        worker = Worker(server.url, queues=["etl"], handlers=handlers, lock_duration=timedelta(seconds=5))
+        worker = Worker(server.url, queues=["etl"], handlers=handlers, lease=timedelta(seconds=5))
 
         @worker.handler
         def own(ctx: Context) -> list[str]:

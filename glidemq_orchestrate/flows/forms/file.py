@@ -91,7 +91,7 @@ class OptionsFile(
     """A key whose jobs run in order, and its limits."""
     cost: float | None = None
     """Tokens that each start takes from the token bucket of the ordering key."""
-    lock_duration: Span | None = None
+    lease: Span | None = None
     """How long a worker may go without a heartbeat before another takes the job over."""
     remove_on_complete: Annotated[bool | int | Keep, _with("age")] = False
     """Whether and when the completed job is removed."""

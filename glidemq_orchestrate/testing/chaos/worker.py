@@ -49,7 +49,7 @@ def serve(setup: Setup, marker: Marker) -> None:
         handlers.include(load_handlers(app))
     worker = Worker(
         setup.url, queues=setup.queues, concurrency=setup.concurrency, handlers=_marking(handlers),
-        lock_duration=timedelta(seconds=setup.lease_seconds), max_stalled=MANY, prefetch=0,
+        lease=timedelta(seconds=setup.lease_seconds), max_stalled=MANY, prefetch=0,
         shutdown_timeout=timedelta(seconds=1),
         allow_import=setup.allow_import or [package_of(app) for app in setup.apps],
         middleware=[Recorder(marker, handlers)],

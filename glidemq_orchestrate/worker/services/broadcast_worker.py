@@ -30,7 +30,7 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration
 from glidemq_orchestrate.jobs.attempt import OF_BROADCASTS, Attempt, from_outside
 from glidemq_orchestrate.jobs.bounds import whole
-from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.jobs.output import append_log
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Call, ask
@@ -72,12 +72,12 @@ class BroadcastWorker(HandlerService):
             entry id.
         subjects: Patterns, one of which must match: ``*`` is one segment, ``>`` at the end one or more.
         concurrency: The number of messages that are handled at the same time.
-        lock_duration: Another worker takes a message over after this long without a heartbeat; at least a
+        lease: Another worker takes a message over after this long without a heartbeat; at least a
             second.
         max_stalled: The number of lost workers after which a message fails. Messages that a lost worker had
             started run one at a time in each worker, until it is known which of them caused the loss.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
-            handlers are cancelled, and other workers take the messages over after ``lock_duration``.
+            handlers are cancelled, and other workers take the messages over after ``lease``.
         prefix: First part of every key.
         clock: For tests.
 
@@ -95,7 +95,7 @@ class BroadcastWorker(HandlerService):
         start_from: str = "$",
         subjects: Sequence[str] = (),
         concurrency: int = 10,
-        lock_duration: Duration = DEFAULT_LOCK,
+        lease: Duration = DEFAULT_LEASE,
         max_stalled: int = 3,
         shutdown_timeout: Duration = 10,
         prefix: str = DEFAULT_PREFIX,
@@ -103,7 +103,7 @@ class BroadcastWorker(HandlerService):
     ) -> None:
         super().__init__(
             url, kind=OF_BROADCASTS, unique=secrets.token_hex(6), queues=[name], group=subscription,
-            lock_duration=lock_duration, shutdown_timeout=shutdown_timeout, prefix=prefix, clock=clock,
+            lease=lease, shutdown_timeout=shutdown_timeout, prefix=prefix, clock=clock,
         )  # fmt: skip
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")

@@ -321,7 +321,7 @@ class HandlerService(Service, ABC):
         unique: The part of its id that no other has.
         queues: The queues that it serves.
         group: The consumer group of the workers, or a subscription.
-        lock_duration: How long its leases last.
+        lease: How long its leases last.
         shutdown_timeout: How long a stop waits for running handlers.
         prefix: As ``Service``.
         clock: As ``Service``.
@@ -335,12 +335,12 @@ class HandlerService(Service, ABC):
         unique: str,
         queues: Sequence[str],
         group: str = GROUP,
-        lock_duration: Duration,
+        lease: Duration,
         shutdown_timeout: Duration,
         prefix: str,
         clock: Clock | None,
     ) -> None:
-        lock = duration("lock_duration", lock_duration, min_=timedelta(seconds=1))
+        lock = duration("lease", lease, min_=timedelta(seconds=1))
         self._lock_ms, self._lock_seconds = milliseconds(lock), seconds(lock)
         self._shutdown_seconds = seconds(duration("shutdown_timeout", shutdown_timeout))
         super().__init__(url, name=worker_id(kind, unique, self._lock_ms), prefix=prefix, clock=clock)

@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
 from glidemq_orchestrate.jobs.attempt import OURS
-from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.schedules import ops as schedules
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.call import Run
@@ -51,7 +51,7 @@ class Supervisor(Service):
         queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
         prefix: First part of every key.
         interval: The time between two checks while nothing happens; 100 ms to 5 s.
-        lock_duration: The jobs of a worker are taken back after this long without a heartbeat; at least a
+        lease: The jobs of a worker are taken back after this long without a heartbeat; at least a
             second.
         max_stalled: How often a job may stall before it fails.
         clock: For tests.
@@ -67,14 +67,14 @@ class Supervisor(Service):
         queues: Sequence[str],
         prefix: str = DEFAULT_PREFIX,
         interval: Duration = 2,
-        lock_duration: Duration = DEFAULT_LOCK,
+        lease: Duration = DEFAULT_LEASE,
         max_stalled: int = 3,
         clock: Clock | None = None,
     ) -> None:
         name = f"supervisor-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
         super().__init__(url, name=name, prefix=prefix, clock=clock)
         every = duration("interval", interval, min_=timedelta(milliseconds=100), max_=timedelta(seconds=5))
-        lock = duration("lock_duration", lock_duration, min_=timedelta(seconds=1))
+        lock = duration("lease", lease, min_=timedelta(seconds=1))
         keys, lock_ms, every_ms = self._keys_of(queues), milliseconds(lock), milliseconds(every)
         owns = [Supervision(queue, self.id, lock_ms, max_stalled) for queue in keys]
         self._tendings = [Tending(own, self._clock, every_ms, every_ms, frozenset(keys)) for own in owns]

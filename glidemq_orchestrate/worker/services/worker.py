@@ -4,7 +4,7 @@ A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns 
 ``Executor`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the
 queues.
 
-After kill -9, jobs stay in state ``active`` until their lease ends after ``lock_duration``; then any other
+After kill -9, jobs stay in state ``active`` until their ``lease`` ends; then any other
 worker of the queue takes them back. A broken connection is reopened, and the jobs of a lost reply are
 requested again.
 """
@@ -32,7 +32,7 @@ from glidemq_orchestrate.foundation.names import described, shown, with_director
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
-from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
+from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.worker.contexts import Contexts
@@ -82,7 +82,7 @@ class Worker(HandlerService, RegistersHandlers):
         token_limit: No job starts while more tokens are spent, as reported by the jobs themselves.
         handlers: Handlers defined elsewhere; the decorators of the worker add to them.
         prefix: First part of every key.
-        lock_duration: Another worker takes the jobs over after this long without a heartbeat (a worker with a
+        lease: Another worker takes the jobs over after this long without a heartbeat (a worker with a
             longer duration waits for its own); at least a second.
         max_stalled: The number of lost workers after which a job fails. A loss counts only if the job may
             have caused it: its handler had started.
@@ -110,7 +110,7 @@ class Worker(HandlerService, RegistersHandlers):
         token_limit: TokenLimit | None = None,
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
-        lock_duration: Duration = DEFAULT_LOCK,
+        lease: Duration = DEFAULT_LEASE,
         max_stalled: int = 3,
         shutdown_timeout: Duration = 10,
         allow_import: Sequence[str] = (),
@@ -120,7 +120,7 @@ class Worker(HandlerService, RegistersHandlers):
     ) -> None:
         started = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
         super().__init__(
-            url, kind=OURS, unique=started, queues=queues, lock_duration=lock_duration,
+            url, kind=OURS, unique=started, queues=queues, lease=lease,
             shutdown_timeout=shutdown_timeout, prefix=prefix, clock=clock,
         )  # fmt: skip
         whole("concurrency", concurrency, 1, error=ConfigurationError)

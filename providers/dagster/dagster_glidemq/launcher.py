@@ -162,7 +162,7 @@ class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
         options = replace(
             place.options,
             job_id=job_id,
-            lock_duration=self._lease,
+            lease=self._lease,
             remove_on_complete=KEEP,
             remove_on_fail=KEEP,
         )

@@ -97,7 +97,7 @@ class GlideMQStepHandler(StepHandler):
         options = replace(
             step.place.options,
             job_id=step.job_id,
-            lock_duration=self._lease,
+            lease=self._lease,
             remove_on_complete=KEEP,
             remove_on_fail=KEEP,
         )

@@ -43,4 +43,4 @@ handlers.handler("clean")(report_slowly)
 
 def serve(url: str) -> None:
     """A worker process whose jobs are soon taken over when it is killed."""
-    Worker(url, queues=["etl"], handlers=handlers, lock_duration=timedelta(seconds=1)).run()
+    Worker(url, queues=["etl"], handlers=handlers, lease=timedelta(seconds=1)).run()

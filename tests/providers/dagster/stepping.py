@@ -68,7 +68,7 @@ class Steps:
     def worker(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """A worker process; ready when the block begins."""
         command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "dagster_glidemq.worker"]
-        options = options or ("--queue", "dagster-steps", "--concurrency", "3", "--lock", "2")
+        options = options or ("--queue", "dagster-steps", "--concurrency", "3", "--lease", "2")
         log = self.path / f"worker-{len(self.workers)}.log"
         with log.open("wb") as out, spawned([*command, *options], stdout=out, stderr=out) as process:
             self.workers.append(process)

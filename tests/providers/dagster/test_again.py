@@ -102,7 +102,7 @@ def work(url: str, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch) -> It
     # Dagster configures logging at the start of a run, here with nothing; while another run logs in the same
     # process, as in these tests only, both may wait for each other's lock for ever.
     monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
-    run_worker(["etl"], {"step": made}, lock_duration=timedelta(seconds=1))
+    run_worker(["etl"], {"step": made}, lease=timedelta(seconds=1))
     yield made
     made.open.set()
 

@@ -35,7 +35,7 @@ class Steps:
 @pytest.fixture
 def steps(run_worker: RunWorker) -> Steps:
     made = Steps()
-    run_worker(["etl"], {"step": made}, lock_duration=timedelta(seconds=1))
+    run_worker(["etl"], {"step": made}, lease=timedelta(seconds=1))
     return made
 
 

@@ -40,7 +40,7 @@ def gate(run_worker: RunWorker) -> Iterator[threading.Event]:
             pass
         return str(ctx.node)
 
-    run_worker(["etl"], {"step": step}, lock_duration=timedelta(seconds=1))
+    run_worker(["etl"], {"step": step}, lease=timedelta(seconds=1))
     yield opened
     opened.set()
 

@@ -46,7 +46,7 @@ def ran(run_worker: RunWorker, broken: list[str]) -> list[str]:
             raise ValueError("broken")
         return ctx.data
 
-    run_worker(["etl"], {"step": step}, lock_duration=timedelta(seconds=1))
+    run_worker(["etl"], {"step": step}, lease=timedelta(seconds=1))
     return done
 
 

@@ -54,7 +54,7 @@ def test_only_the_second_attempt_counts_after_a_kill_of_the_first(
     def kill() -> None:
         eventually(lambda: any("reported by killed" in text for text in written(url)), timeout=60)
         end(worker)
-        run_worker(["etl"], pipes_work.handlers, lock_duration=SOON)
+        run_worker(["etl"], pipes_work.handlers, lease=SOON)
 
     environment = {**os.environ, "PIPES_WHO": "killed", "PYTHONPATH": os.pathsep.join(sys.path)}
     with spawned([sys.executable, "-c", code], env=environment) as worker:

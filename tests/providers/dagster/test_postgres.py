@@ -83,7 +83,7 @@ def test_events_that_are_committed_late_are_not_missed(steps: Steps, tmp_path: P
             steps.instance.report_run_canceled(steps.instance.get_runs(limit=1)[0])
 
     threading.Thread(target=end_if_it_hangs, daemon=True).start()
-    with steps.worker("--queue", "dagster-steps", "--concurrency", "4", "--lock", "2"):
+    with steps.worker("--queue", "dagster-steps", "--concurrency", "4", "--lease", "2"):
         began = time.monotonic()
         with dg.execute_job(repository.get_reconstructable_job("wide"), steps.instance) as result:
             took = time.monotonic() - began

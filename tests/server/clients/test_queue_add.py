@@ -183,7 +183,7 @@ MIXED = [
     NewJob("b", None, options=JobOptions(attempts=3)),
     NewJob("b", "è", options=JobOptions(priority=7)),
     NewJob("c", [1.5], options=JobOptions(delay=SECOND, priority=2, ttl=SECOND)),
-    NewJob("c", 1, options=JobOptions(lifo=True, cost=0.5, lock_duration=SECOND)),
+    NewJob("c", 1, options=JobOptions(lifo=True, cost=0.5, lease=SECOND)),
     NewJob("d", 1, options=JobOptions(job_id="own")),
     NewJob("d", 1, options=JobOptions(job_id="50", remove_on_complete=Keep(5))),
     NewJob("d", 1, options=JobOptions(ordering=Ordering("k"))),

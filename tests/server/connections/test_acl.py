@@ -101,7 +101,7 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
             dict.fromkeys(("work", "late", "ttl"), work),
             url=url,
             rate_limit=RateLimit(1000, SECOND),
-            lock_duration=SECOND,
+            lease=SECOND,
         )
         with Schedules("etl", url) as schedulers:
             schedulers.upsert("often", Schedule(every=SECOND, limit=2), JobTemplate("work"))
@@ -138,7 +138,7 @@ def test_flows_and_supervision_are_allowed(guarded: Guarded, url: str, run_worke
         fine = flows.submit(FlowSpec("n", nodes, retention=HOUR), flow_id="fine")
         broken = flows.submit(FlowSpec("n", [FlowNode("broken", queue="etl", job="work")]), flow_id="broken")
         waiting = flows.submit(FlowSpec("n", [FlowNode("x", queue="nobody", job="work")]), flow_id="waiting")
-        run_worker(["etl", "etl2"], {"work": work}, url=url, lock_duration=SECOND)
+        run_worker(["etl", "etl2"], {"work": work}, url=url, lease=SECOND)
         assert set(fine.result(timeout=LONG)) == {"grow", "b", "added"}
         assert broken.wait(timeout=LONG).status.state is FlowState.FAILED
         broken.retry_failed()

@@ -342,7 +342,7 @@ def test_a_worker_outlives_the_move_of_the_slot_of_its_queue(
         {"work": lambda ctx: threading.Event().wait(0.01)},
         url=url,
         concurrency=2,
-        lock_duration=SECOND,
+        lease=SECOND,
     )
     with Queue("q", url) as queue:
         queue.add_many([NewJob("work", n) for n in range(100)])
@@ -380,7 +380,7 @@ def test_a_worker_survives_the_death_and_the_restart_of_a_primary(
         return int(ctx.data)
 
     lock = timedelta(seconds=1)
-    run_worker(QUEUES, {"work": work}, url=url, concurrency=4, lock_duration=lock)
+    run_worker(QUEUES, {"work": work}, url=url, concurrency=4, lease=lock)
     queues = {name: Queue(name, url) for name in QUEUES}
     for queue in queues.values():
         queue.add_many([NewJob("work", n) for n in range(100)])
@@ -414,7 +414,7 @@ def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
             ids = queue.add_many([NewJob("work", n) for n in range(100)])
             dying.client.set("{c}", "1")
             assert dying.client.wait(1, 5000) == 1
-            options: dict[str, Any] = {"concurrency": 4, "lock_duration": SECOND}
+            options: dict[str, Any] = {"concurrency": 4, "lease": SECOND}
             running = run_worker(["b", "c"], {"work": slowly}, url=settings, **options)
             eventually(lambda: queue.counts()[JobState.COMPLETED] > 10, timeout=20)
             dying.process.send_signal(how)
@@ -459,7 +459,7 @@ def test_the_leases_of_a_blocked_worker_are_renewed_on_every_primary(
 
     with ExitStack() as stack:
         queues = [stack.enter_context(Queue(name, url)) for name in QUEUES]
-        run_worker(list(QUEUES), {"block": block}, url=url, lock_duration=SECOND)
+        run_worker(list(QUEUES), {"block": block}, url=url, lease=SECOND)
         ids = [queue.add("block", number == 0) for number, queue in enumerate(queues)]
         jobs = list(zip(queues, ids, strict=True))
         eventually(lambda: all(one.get_job(job_id).state is JobState.ACTIVE for one, job_id in jobs), 20)

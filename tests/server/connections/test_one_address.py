@@ -162,8 +162,8 @@ def test_a_worker_keeps_its_leases_through_a_failover(front: Front, run_worker: 
         time.sleep(3)  # longer than the lease
         return str(ctx.node)
 
-    run_worker(["etl"], {"work": work}, url=front.url, concurrency=4, lock_duration=SECOND)
-    run_worker(["etl"], {"work": work}, url=front.url, concurrency=1, lock_duration=SECOND)
+    run_worker(["etl"], {"work": work}, url=front.url, concurrency=4, lease=SECOND)
+    run_worker(["etl"], {"work": work}, url=front.url, concurrency=1, lease=SECOND)
     with FlowProducer(front.url) as flows:
         nodes = [FlowNode(f"n{n}", queue="etl", job="work") for n in range(4)]
         flow = flows.submit(FlowSpec("n", nodes), flow_id="f")

@@ -86,7 +86,7 @@ def test_a_producer_and_a_worker_need_no_more(
     roles: Guarded, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     url, odd = roles.url_of("producer"), QUEUES[1]
-    run_worker(["etl", odd], {"work": work, "bad": work}, url=roles.url, lock_duration=SECOND, concurrency=4)
+    run_worker(["etl", odd], {"work": work, "bad": work}, url=roles.url, lease=SECOND, concurrency=4)
     with Queue("etl", url) as queue, FlowProducer(url) as flows, Schedules("etl", url) as schedulers:
         assert queue.add_and_wait("work", 1, timeout=LONG) == 1
         queue.add_many([NewJob("work", n) for n in range(20)])
@@ -270,7 +270,7 @@ def test_a_worker_carries_nothing_into_a_queue_that_it_may_not_touch(
         across = flows.submit(FlowSpec("n", nodes), flow_id="across")
         before = {key: value for key, value in _dump(few.admin).items() if "{other}" in key}
         assert before
-        run_worker(["etl"], {"work": lambda ctx: ctx.data}, url=few.url, lock_duration=SECOND)
+        run_worker(["etl"], {"work": lambda ctx: ctx.data}, url=few.url, lease=SECOND)
         eventually(lambda: any("{other}" in key for key in few.denied()), timeout=30)
         inside = flows.submit(
             FlowSpec("n", [FlowNode("a", queue="etl", job="work", data=1)]), flow_id="inside"

@@ -112,9 +112,7 @@ def test_what_ends_while_a_primary_is_frozen_runs_once(
         runs[ctx.job_id] += 1
         threading.Event().wait(3)
 
-    running = [
-        run_worker(["etl"], {"work": work}, url=settings, concurrency=3, lock_duration=SECOND) for _ in "ab"
-    ]
+    running = [run_worker(["etl"], {"work": work}, url=settings, concurrency=3, lease=SECOND) for _ in "ab"]
     with Queue("etl", settings) as queue:
         ids = [queue.add("work") for _ in range(6)]
         eventually(lambda: len(runs) == 6)
@@ -152,7 +150,7 @@ def test_a_worker_and_its_clients_outlive_the_primary(
         ]
         flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
         pair.replicated()
-        running = run_worker(["etl"], {"work": work}, url=pair.url, concurrency=4, lock_duration=SECOND)
+        running = run_worker(["etl"], {"work": work}, url=pair.url, concurrency=4, lease=SECOND)
         eventually(lambda: sum(runs.values()) > 20, timeout=20)
         primary.kill()
         outcome = eventually(lambda: unless_down(lambda: flow.wait(timeout=LONG)), timeout=30)

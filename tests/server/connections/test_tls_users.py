@@ -131,7 +131,7 @@ def test_the_leases_of_a_blocked_worker_are_renewed_by_its_user_over_tls(
         time.sleep(3)  # noqa: ASYNC251  the defect
 
     with Queue("etl", settings) as queue:
-        run_worker(["etl"], {"block": block}, url=settings, lock_duration=timedelta(seconds=1))
+        run_worker(["etl"], {"block": block}, url=settings, lease=timedelta(seconds=1))
         job_id = queue.add("block")
         eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE, 20)
         time.sleep(2)

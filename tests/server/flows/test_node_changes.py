@@ -272,7 +272,7 @@ class TestRerun:
             return ctx.inputs["a"]
 
         # It learns of that before a heartbeat is due, as its worker runs the next attempt.
-        run_worker(["etl"], {"work": work}, concurrency=4, lock_duration=timedelta(minutes=10))
+        run_worker(["etl"], {"work": work}, concurrency=4, lease=timedelta(minutes=10))
         flow = flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f")
         assert begun.acquire(timeout=20)
         value[0] = 2

@@ -387,7 +387,7 @@ def test_a_killed_worker_shows_as_another_attempt(
     code = (
         "import datetime, sys, time; from glidemq_orchestrate import Worker\n"
         "lock = datetime.timedelta(seconds=1)\n"
-        "worker = Worker(url=sys.argv[1], queues=['etl'], lock_duration=lock)\n"
+        "worker = Worker(url=sys.argv[1], queues=['etl'], lease=lock)\n"
         "worker.handler('work')(lambda ctx: time.sleep(60))\n"
         "worker.run()"
     )
@@ -398,7 +398,7 @@ def test_a_killed_worker_shows_as_another_attempt(
             changes.append(change)
             if change.state == "active":
                 break
-    worker = Worker(url=url, queues=["etl"], lock_duration=timedelta(seconds=1))
+    worker = Worker(url=url, queues=["etl"], lease=timedelta(seconds=1))
     worker.handler("work")(lambda ctx: "done")
     thread = threading.Thread(target=worker.run)
     thread.start()

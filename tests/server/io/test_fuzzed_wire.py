@@ -183,7 +183,7 @@ def everything_listed(queue: Queue) -> set[str]:
 def test_jobs(raw: Any, queue: Queue, run_worker: RunWorker) -> None:
     """A worker meets spoilt jobs of every kind, and completes the sound one behind them."""
     queue.set_dead_letter_queue("dead")
-    running = run_worker(["etl"], {"work": lambda ctx: ctx.data}, lock_duration=SECOND, max_stalled=0)
+    running = run_worker(["etl"], {"work": lambda ctx: ctx.data}, lease=SECOND, max_stalled=0)
     kinds = [
         JobOptions(),
         JobOptions(lifo=True),

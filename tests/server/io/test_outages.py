@@ -79,7 +79,7 @@ def test_cut_connections_lose_nothing_and_finish_nothing_twice(
     flows: FlowProducer, run_worker: RunWorker, redis_client: Any
 ) -> None:
     load = Load(flows, 20)
-    workers = [run_worker(["etl"], {"work": slow}, concurrency=4, lock_duration=SECOND) for _ in range(2)]
+    workers = [run_worker(["etl"], {"work": slow}, concurrency=4, lease=SECOND) for _ in range(2)]
     own, end, cuts = redis_client.client_id(), time.monotonic() + 20, 0
 
     def cut() -> bool:
@@ -124,7 +124,7 @@ def test_a_server_that_restarts_loses_nothing(
             threading.Event().wait(0.05)
             return str(ctx.node)
 
-        run_worker(["etl"], {"work": work}, url=url, concurrency=2, lock_duration=SECOND)
+        run_worker(["etl"], {"work": work}, url=url, concurrency=2, lease=SECOND)
         nodes = [
             FlowNode(f"n{n}", queue="etl", job="work", after=[f"n{n - 2}"] if n > 1 else [])
             for n in range(30)

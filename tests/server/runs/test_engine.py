@@ -58,7 +58,7 @@ def work(run_worker: RunWorker) -> Iterator[Work]:
         "wait": made.wait,
         "large": made.large,
     }
-    run_worker(["etl"], handlers, lock_duration=timedelta(seconds=1))
+    run_worker(["etl"], handlers, lease=timedelta(seconds=1))
     yield made
     made.gate.set()
 

@@ -81,7 +81,7 @@ def start(
         before = redis_client.zcard("glide:{etl}:gmo:workers")
         program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
         with (tmp_path / "log").open("ab") as log:
-            process = spawn([*program, "--url", url, "--lock", str(lock)], cwd=tmp_path, stderr=log)
+            process = spawn([*program, "--url", url, "--lease", str(lock)], cwd=tmp_path, stderr=log)
         started.append(process)
         eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
         eventually(lambda: renewers(process), timeout=30)
@@ -118,7 +118,7 @@ def test_a_neighbour_with_short_leases_ends_none_of_a_blocked_worker(
     start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
 ) -> None:
     start(20)
-    with Worker(url, queues=["etl"], lock_duration=timedelta(seconds=1), only_known=True).running():
+    with Worker(url, queues=["etl"], lease=timedelta(seconds=1), only_known=True).running():
         ids = [queue.add("sleep", 4) for _ in range(3)]
         eventually(lambda: [str(state) for state in queue.states(ids)] == ["active"] * 3, 20)
         blocks = queue.add("on_loop", 1)
@@ -130,12 +130,12 @@ def test_a_job_with_a_short_lease_of_its_own_keeps_it(
     start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
 ) -> None:
     worker = start(30)
-    keep = queue.add("sleep", 15, options=JobOptions(lock_duration=timedelta(seconds=2)))
+    keep = queue.add("sleep", 15, options=JobOptions(lease=timedelta(seconds=2)))
     eventually(lambda: queue.get_job(keep).state is JobState.ACTIVE, 20)
     (renewer,) = renewers(worker)
     eventually(lambda: renewer.memory_info().rss > 20 * 1024 * 1024, 20)  # it has imported what it needs
     blocks = queue.add("on_loop", 1)
-    with Worker(url, queues=["etl"], lock_duration=timedelta(seconds=3), only_known=True).running():
+    with Worker(url, queues=["etl"], lease=timedelta(seconds=3), only_known=True).running():
         eventually(partial(has_completed, queue, [keep, blocks]), 60)
     assert queue.get_job(keep).lost_attempts == 0
 
@@ -177,7 +177,7 @@ AHEAD = """
     from glidemq_orchestrate import Worker
 
     second = timedelta(seconds=1)
-    worker = Worker(sys.argv[1], queues=["etl"], concurrency=1, prefetch=50, lock_duration=second)
+    worker = Worker(sys.argv[1], queues=["etl"], concurrency=1, prefetch=50, lease=second)
 
     @worker.handler("work")
     async def work(ctx):
@@ -199,7 +199,7 @@ def test_a_stopped_worker_that_goes_on_calls_no_handler_of_jobs_that_others_have
         eventually(lambda: len(log.read_text().split()) > 20, 30)
         worker.send_signal(signal.SIGSTOP)
         before = len(log.read_text().split())
-        run_worker(["etl"], {"work": lambda _: None}, lock_duration=timedelta(seconds=1))
+        run_worker(["etl"], {"work": lambda _: None}, lease=timedelta(seconds=1))
         eventually(partial(has_completed, queue, ids), 30)
         worker.send_signal(signal.SIGCONT)
         new = queue.add("work")
@@ -234,7 +234,7 @@ def test_messages_of_a_blocked_subscription_keep_their_leases(url: str, eventual
         time.sleep(2.5 if ctx.data else 0)  # noqa: ASYNC251  the defect
 
     workers = [
-        BroadcastWorker("news", block, url, subscription="s", lock_duration=second, start_from="0-0")
+        BroadcastWorker("news", block, url, subscription="s", lease=second, start_from="0-0")
         for _ in range(2)
     ]
     with Broadcast("news", url) as news, workers[0].running():

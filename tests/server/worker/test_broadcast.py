@@ -97,7 +97,7 @@ def test_what_a_dead_worker_held_is_handled(
         news.publish("a")
     redis_client.xgroup_create(STREAM, "s", "0")
     redis_client.xreadgroup("s", "dead", {STREAM: ">"})
-    start(lambda ctx: seen.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
+    start(lambda ctx: seen.append(ctx.name), "s", lease=timedelta(seconds=1))
     eventually(lambda: seen == ["a"], timeout=20)
 
 
@@ -174,7 +174,7 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
         finally:
             seen.append(ctx.cancelled.is_set())
 
-    short = {"shutdown_timeout": timedelta(milliseconds=300), "lock_duration": timedelta(seconds=1)}
+    short = {"shutdown_timeout": timedelta(milliseconds=300), "lease": timedelta(seconds=1)}
     first = start(in_thread if kind == "thread" else on_the_loop, "s", **short)
     with Broadcast("news", url) as news:
         news.publish("a")
@@ -182,7 +182,7 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
     first.stop()
     eventually(lambda: seen == [True])
     others: list[str] = []
-    start(lambda ctx: others.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
+    start(lambda ctx: others.append(ctx.name), "s", lease=timedelta(seconds=1))
     eventually(lambda: others == ["a"], timeout=20)
     release.set()
 
@@ -251,7 +251,7 @@ def handle(ctx):
     time.sleep(600)
 
 lease = timedelta(seconds=1)
-BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20, lock_duration=lease).run()
+BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=20, lease=lease).run()
 """
 
 
@@ -277,7 +277,7 @@ def test_a_survivor_takes_over_as_many_as_it_runs(
             seen.append(ctx.data)
             running[0] -= 1
 
-        start(handle, "s", concurrency=1, lock_duration=timedelta(seconds=1))
+        start(handle, "s", concurrency=1, lease=timedelta(seconds=1))
         eventually(lambda: len(seen) == 20, timeout=60)
         assert sorted(seen) == list(range(20))
         assert most == [1]
@@ -289,7 +289,7 @@ def test_a_run_that_was_taken_over_is_told_to_stop(
     url: str, start: Any, eventually: Eventually, redis_client: Any, caplog: Any
 ) -> None:
     told: list[bool] = []
-    start(lambda ctx: told.append(ctx.cancelled.wait(20)), "s", lock_duration=timedelta(seconds=1))
+    start(lambda ctx: told.append(ctx.cancelled.wait(20)), "s", lease=timedelta(seconds=1))
     with Broadcast("news", url) as news:
         news.publish("a")
     eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 1)
@@ -313,7 +313,7 @@ def test_a_run_that_its_own_worker_begins_anew_is_told_to_stop_and_the_new_one_k
                 told.append(running.index(ctx))
                 return
 
-    start(handle, "s", lock_duration=timedelta(seconds=1))
+    start(handle, "s", lease=timedelta(seconds=1))
     with Broadcast("news", url) as news:
         news.publish("a")
         eventually(lambda: len(running) == 1)
@@ -343,7 +343,7 @@ def test_a_message_that_is_being_reported_was_not_taken_over(  # noqa: PLR0917  
         reported.set()
 
     monkeypatch.setattr(BroadcastWorker, "_report", slow)
-    start(lambda ctx: None, "s", lock_duration=timedelta(seconds=1))
+    start(lambda ctx: None, "s", lease=timedelta(seconds=1))
     with Broadcast("news", url) as news:
         news.publish("a")
     assert reported.wait(20)

@@ -473,7 +473,7 @@ class TestPlaces:
 
         handlers.handler("slow")(lambda ctx: go.wait(20))
         handlers.handler("quick")(lambda ctx: 1)
-        running = run_worker(["etl"], handlers, concurrency=1, prefetch=8, lock_duration=SECOND)
+        running = run_worker(["etl"], handlers, concurrency=1, prefetch=8, lease=SECOND)
         queue.add("slow")
         eventually(lambda: running.worker._slots.running == 1)
         batched = [queue.add("batch") for _ in range(2)]

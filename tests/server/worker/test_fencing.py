@@ -57,7 +57,7 @@ def test_a_handler_is_told_that_it_does_not_own_its_job(  # noqa: PLR0917  fixtu
     handlers = Handlers()
     function: Any = check_async if kind == "async" else process_handlers.check
     handlers.handler("work", process=kind == "process")(function)
-    run_worker(["etl"], handlers, lock_duration=timedelta(minutes=5))
+    run_worker(["etl"], handlers, lease=timedelta(minutes=5))
     data = {"url": url, "key": KEY, "field": field, "value": value}
     assert said in str(queue.add_and_wait("work", data, options=JobOptions(job_id="j")))
 
@@ -135,7 +135,7 @@ def test_a_handler_is_told_whether_its_job_is_another_attempt_s(  # noqa: PLR091
             told.append(ctx.cancelled.is_lost)
         ended.set()
 
-    run_worker(["etl"], {"work": work}, lock_duration=timedelta(seconds=2))
+    run_worker(["etl"], {"work": work}, lease=timedelta(seconds=2))
     queue.add("work", options=JobOptions(job_id="j"))
     assert ended.wait(30)
     assert told == [is_lost]

@@ -91,7 +91,7 @@ def test_a_subscriber_of_a_removed_message_writes_nothing(
         ctx.progress(1)
 
     lock = timedelta(seconds=1)
-    worker = BroadcastWorker("etl", handle, url, subscription="s", start_from="0-0", lock_duration=lock)
+    worker = BroadcastWorker("etl", handle, url, subscription="s", start_from="0-0", lease=lock)
     with worker.running():
         clients.queue().add("news", {}, options=MINE)
         assert begun.wait(30)

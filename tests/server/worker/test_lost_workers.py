@@ -33,10 +33,10 @@ def test_a_job_shows_its_worker_and_its_lease_while_it_runs(
         go.wait(30)
 
     with Queue("etl", url) as queue:
-        job_id = queue.add("work", options=JobOptions(lock_duration=timedelta(seconds=5)))
+        job_id = queue.add("work", options=JobOptions(lease=timedelta(seconds=5)))
         before = queue.get_job(job_id)
         assert (before.worker, before.lease_until) == (None, None)
-        run_worker(["etl"], {"work": work}, lock_duration=timedelta(seconds=60))
+        run_worker(["etl"], {"work": work}, lease=timedelta(seconds=60))
         eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE, 10)
         job, now = queue.get_job(job_id), queue.now()
         (worker,) = queue.workers()

@@ -244,8 +244,8 @@ def test_any_iterable_of_middleware_will_do() -> None:
     ("name", "value"),
     [
         ("concurrency", "3"), ("concurrency", 0), ("prefetch", "x"), ("prefetch", -1), ("rate_limit", 5),
-        ("rate_limit", (0, timedelta(seconds=1))), ("rate_limit", (1, 5)), ("lock_duration", "5"),
-        ("lock_duration", timedelta(0)), ("shutdown_timeout", "5"),
+        ("rate_limit", (0, timedelta(seconds=1))), ("rate_limit", (1, 5)), ("lease", "5"),
+        ("lease", timedelta(0)), ("shutdown_timeout", "5"),
         ("shutdown_timeout", timedelta(seconds=-1)),
         ("token_limit", 5), ("handlers", 5), ("max_stalled", "3"), ("max_stalled", -1),
     ],

@@ -51,9 +51,9 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
     said = f"worker {LOST} was lost, or sent no heartbeat while its lease lasted: 1 of its jobs"
     with contextlib.ExitStack() as stack:
         if kind == "worker":
-            run_worker(["etl"], {"work": lambda _: 1}, lock_duration=second)
+            run_worker(["etl"], {"work": lambda _: 1}, lease=second)
         else:
-            stack.enter_context(Supervisor(url, queues=["etl"], lock_duration=second).running())
+            stack.enter_context(Supervisor(url, queues=["etl"], lease=second).running())
         eventually(lambda: any(said in line and job_id in line for line in caplog.messages), 20)
 
 

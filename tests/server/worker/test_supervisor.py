@@ -132,7 +132,7 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
     dead = node_worker(redis_client)
     dead.at -= 5_000
     assert dead.begin_next()
-    run_supervisor(lock_duration=timedelta(seconds=1))
+    run_supervisor(lease=timedelta(seconds=1))
     living = PlainNode(redis_client, "etl", SystemClock().now_ms(), "node-2")
     eventually(living.run_all, timeout=20)
 
@@ -145,7 +145,7 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
         ("queue name", {"queues": ["a:b"]}),
         ("interval", {"queues": ["etl"], "interval": timedelta(seconds=6)}),
         ("interval", {"queues": ["etl"], "interval": timedelta(0)}),
-        ("lock_duration", {"queues": ["etl"], "lock_duration": timedelta(milliseconds=1)}),
+        ("lease", {"queues": ["etl"], "lease": timedelta(milliseconds=1)}),
     ],
 )
 def test_values_that_make_no_sense_are_refused(expected: str, values: dict[str, Any]) -> None:

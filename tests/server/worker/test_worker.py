@@ -123,11 +123,11 @@ class TestDying:
         eventually: Eventually,
         tmp_path: Path,
     ) -> None:
-        process = start_process("--lock", "1")
+        process = start_process("--lease", "1")
         job_id = queue.add("hang", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         process.kill()
-        run_worker(["etl"], {"hang": lambda ctx: f"attempt {ctx.attempt}"}, lock_duration=SECOND)
+        run_worker(["etl"], {"hang": lambda ctx: f"attempt {ctx.attempt}"}, lease=SECOND)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         assert queue.get_job(job_id).result == "attempt 1"
         assert nothing_is_held(redis_client)
@@ -141,11 +141,11 @@ class TestDying:
         eventually: Eventually,
         tmp_path: Path,
     ) -> None:
-        process = start_process("--lock", "1")
+        process = start_process("--lease", "1")
         job_id = queue.add("hang", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         # It must not take the job over by itself, however late the process beats on a busy machine.
-        watcher = run_worker(["etl"], {"hang": lambda ctx: "done"}, lock_duration=60 * SECOND)
+        watcher = run_worker(["etl"], {"hang": lambda ctx: "done"}, lease=60 * SECOND)
         process.send_signal(signal.SIGSTOP)
         (entry,) = redis_client.xpending_range(STREAM, "workers", "-", "+", 1)
         # What looking for the dead does with the entry of a live job: the watcher owns it now.
@@ -153,7 +153,7 @@ class TestDying:
         assert queue.get_job(job_id).state is JobState.ACTIVE
         watcher.stop()
         process.kill()
-        run_worker(["etl"], {"hang": lambda ctx: "done"}, lock_duration=SECOND)
+        run_worker(["etl"], {"hang": lambda ctx: "done"}, lease=SECOND)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
 
     def test_a_stopped_process_that_comes_back_is_refused(  # noqa: PLR0917  fixtures
@@ -165,11 +165,11 @@ class TestDying:
         eventually: Eventually,
         tmp_path: Path,
     ) -> None:
-        process = start_process("--lock", "1")
+        process = start_process("--lease", "1")
         job_id = queue.add("deaf", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         process.send_signal(signal.SIGSTOP)
-        other = run_worker(["etl"], {"deaf": lambda ctx: "taken over"}, lock_duration=SECOND)
+        other = run_worker(["etl"], {"deaf": lambda ctx: "taken over"}, lease=SECOND)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         other.stop()
         before = redis_client.hgetall(f"glide:{{etl}}:job:{job_id}")
@@ -194,11 +194,11 @@ class TestDying:
         eventually: Eventually,
         tmp_path: Path,
     ) -> None:
-        process, path = start_process("--lock", "1"), tmp_path / "begun"
+        process, path = start_process("--lease", "1"), tmp_path / "begun"
         job_id = queue.add("fenced", str(path))
         eventually(path.exists)
         process.send_signal(signal.SIGSTOP)
-        other = run_worker(["etl"], {"fenced": lambda ctx: ctx.epoch}, lock_duration=SECOND)
+        other = run_worker(["etl"], {"fenced": lambda ctx: ctx.epoch}, lease=SECOND)
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         other.stop()
         path.with_suffix(".go").touch()
@@ -223,7 +223,7 @@ class TestDying:
         redis_client.hset(
             "glide:{etl}:job:f~a", mapping={"state": "active", "processedOn": 1, "lastActive": 1}
         )
-        run_worker(["etl"], {"work": lambda ctx: 1}, lock_duration=SECOND)
+        run_worker(["etl"], {"work": lambda ctx: 1}, lease=SECOND)
         outcome = found.wait(timeout=timedelta(seconds=15))
         assert [(node.name, node.reason) for node in outcome.failed] == [
             ("a", "job stalled more than maxStalledCount"),
@@ -361,7 +361,7 @@ class TestStopping:
             {"queues": "etl"},
             {"queues": ["a:b"]},
             {"queues": ["etl"], "concurrency": 0},
-            {"queues": ["etl"], "lock_duration": timedelta(milliseconds=999)},
+            {"queues": ["etl"], "lease": timedelta(milliseconds=999)},
         ],
     )
     def test_an_invalid_setting_is_refused(self, wrong: dict[str, Any]) -> None:

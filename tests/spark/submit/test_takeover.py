@@ -32,7 +32,7 @@ import sys
 from datetime import timedelta
 from glidemq_orchestrate import Worker
 from glidemq_orchestrate.spark.submit import handlers
-seconds = {"lock_duration": timedelta(seconds=2), "shutdown_timeout": timedelta(seconds=1)}
+seconds = {"lease": timedelta(seconds=2), "shutdown_timeout": timedelta(seconds=1)}
 Worker(sys.argv[1], queues=["spark"], handlers=handlers, **seconds).run()
 """
 RUNS = """

@@ -44,7 +44,7 @@ EVERYTHING = JobOptions(
     priority=7,
     ttl=timedelta(hours=1),
     ordering=Ordering("customer", 2, RateLimit(3, timedelta(seconds=10))),
-    lock_duration=timedelta(seconds=30),
+    lease=timedelta(seconds=30),
     remove_on_complete=Keep(count=5, age=timedelta(days=1)),
     remove_on_fail=True,
     fallbacks=(Fallback("small", "here", {"deep": [1, {"x": None}]}),),

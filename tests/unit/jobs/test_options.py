@@ -22,7 +22,7 @@ OPTIONS_ON_THE_WIRE: list[tuple[JobOptions, dict[str, Any]]] = [
     (JobOptions(lifo=True), {"lifo": True}),
     (JobOptions(ttl=SECOND), {"ttl": 1000}),
     (JobOptions(cost=0.5), {"cost": 0.5}),
-    (JobOptions(lock_duration=60 * SECOND), {"lockDuration": 60_000}),
+    (JobOptions(lease=60 * SECOND), {"lockDuration": 60_000}),
     (JobOptions(remove_on_complete=True), {"removeOnComplete": True}),
     (JobOptions(remove_on_fail=100), {"removeOnFail": 100}),
     (JobOptions(remove_on_complete=Keep(age=60 * SECOND)), {"removeOnComplete": {"age": 60}}),
@@ -68,8 +68,8 @@ INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"traceparent": ""}, "traceparent"),
     ({"traceparent": "\ud800"}, "traceparent"),
     ({"lifo": True, "ordering": Ordering("k")}, "lifo"),
-    ({"lock_duration": timedelta(milliseconds=999)}, "lock_duration"),
-    ({"lock_duration": timedelta(days=2)}, "lock_duration"),
+    ({"lease": timedelta(milliseconds=999)}, "lease"),
+    ({"lease": timedelta(days=2)}, "lease"),
     ({"remove_on_complete": 0}, "remove_on_complete"),
     ({"remove_on_fail": -1}, "remove_on_fail"),
     ({"remove_on_fail": "all"}, "remove_on_fail"),
@@ -142,6 +142,6 @@ def test_an_invalid_part_of_an_option_is_refused_by_name(subtests: pytest.Subtes
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
-    JobOptions(priority=2048, lock_duration=timedelta(days=1), ttl=timedelta(milliseconds=1), cost=0)
-    JobOptions(lock_duration=SECOND, delay=timedelta(days=10_000))
+    JobOptions(priority=2048, lease=timedelta(days=1), ttl=timedelta(milliseconds=1), cost=0)
+    JobOptions(lease=SECOND, delay=timedelta(days=10_000))
     Ordering("k" * 256)

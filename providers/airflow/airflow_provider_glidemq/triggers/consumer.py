@@ -77,7 +77,7 @@ class QueueConsumer:
             handlers=_Subscribed(self),
             concurrency=MAX_HELD,
             prefetch=0,
-            lock_duration=LEASE,
+            lease=LEASE,
             max_stalled=MAX_STALLED,
             shutdown_timeout=LAST_CALLS,
             only_known=True,
