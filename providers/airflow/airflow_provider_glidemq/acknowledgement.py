@@ -1,4 +1,4 @@
-"""Messages that a DAG run has: those of a trigger with ``until_run`` come again until it says so."""
+"""Acknowledging messages: those of a trigger with ``until_run`` are repeated until a DAG run does it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID) -> int:
-    """Remove the messages of asset events from their queues: a run has them. Returns how many were there.
+    """Remove the messages of asset events from their queues. Returns how many were there.
 
-    Call it in a task of the run, when what the messages ask for is done, or stands where it is not lost. They
-    do not come again afterwards, and those that were not acknowledged do. A message that was added under the
-    same id after its event is another one, and stays. Repeatable.
+    Call it in a task of the run when the messages are processed, or stored where they are not lost. Messages
+    that are not acknowledged come again. A message that was added under the same id after its event is
+    another one, and stays. Repeatable.
 
     Args:
         events: Of ``triggering_asset_events``, such as ``triggering_asset_events[orders]``; those of other
@@ -59,7 +59,7 @@ def acknowledge(events: Iterable[Any], *, glidemq_conn_id: str = DEFAULT_CONN_ID
 
 @dataclass(slots=True)
 class _Seen:
-    """What the events of a run tell of the messages of one id."""
+    """What the events of a run contain about the messages of one id."""
 
     added: set[str] = field(default_factory=set)
     latest: datetime | None = None
@@ -73,7 +73,7 @@ class _Seen:
     def is_of(self, created_at: datetime | None) -> bool:
         """Whether a job that was added at this time is one of them.
 
-        The times of jobs and of events are of several clocks: they tell only where nothing else does.
+        The times of jobs and of events come from different clocks: they decide only if nothing else does.
         """
         if self.added:
             return created_at is not None and created_at.isoformat() in self.added

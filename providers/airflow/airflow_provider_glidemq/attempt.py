@@ -4,7 +4,7 @@ A retry continues. A clear repeats what the task shows: of a task that failed, w
 that succeeded, or still waited, all of it. If a person has restarted the flow by hand since, the task shows
 that. If a task before it has run again since the flow began, or the DAG run is a new one, all of it runs.
 
-Airflow does not tell an operator whether it is retried or was cleared. ``dag_run.start_date`` and
+Airflow does not report to an operator whether it is retried or was cleared. ``dag_run.start_date`` and
 ``ti.max_tries`` show it: an automatic retry changes neither, a clear raises ``max_tries`` and, if the run had
 ended, also begins the run again; a run that was deleted and created again has another start. The other
 fields of a ``TaskAttempt`` cover the cases in which that is wrong:
@@ -183,7 +183,7 @@ class Note:
 
     Attributes:
         request: Of the try that wrote it.
-        runs: How often the generation had begun again by then: more, and somebody else has done it since.
+        runs: How often the generation had begun again by then: more, and another client has done it since.
         number: The number of that try.
         is_shown: The task has succeeded with it.
     """
@@ -318,7 +318,7 @@ def runs_before(ti: RuntimeTaskInstanceProtocol, task_ids: Collection[str]) -> s
     """A fingerprint of the last runs of these tasks in the DAG run of a task; '' if there are none.
 
     Another run of a task has another duration, to the microsecond (with SQLite, to the millisecond). None:
-    Airflow does not tell, as before 3.2.
+    unknown, as before Airflow 3.2.
     """
     if not task_ids:
         return ""

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from glidemq_orchestrate import FlowStatus
 
 Kind = Literal["submitted", "progress", "end"]
-LONGEST: Final = timedelta(seconds=30)
-OF_USERS: Final = (Exception, SystemExit)
-"""What code of users may raise without harm; an ``exit`` in it would end a whole triggerer."""
+CALLBACK_TIMEOUT: Final = timedelta(seconds=30)
+USER_ERRORS: Final = (Exception, SystemExit)
+"""What user code may raise without harm; an ``exit`` in it would end a whole triggerer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowEvent:
-    """What a callback is told of a flow.
+    """What a callback gets.
 
     Attributes:
         dag_id, task_id, run_id, map_index, try_number: The task that waits for it.
@@ -66,7 +66,7 @@ class GlideMQFlowCallback:
     """The base of callbacks: override what you need. Methods may also be ``async``.
 
     A method that raises, or takes more than 30 seconds, is logged and changes nothing. Each
-    try of a task tells what it sees: after a process has died, an event may come again.
+    try of a task calls it for what that try sees: after a process has died, an event may come again.
     """
 
     @staticmethod
@@ -100,7 +100,7 @@ def check_callbacks(paths: object) -> None:
 
 
 def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowEvent:
-    """What there is to tell; ``task`` is the task instance of a worker or of a trigger."""
+    """The event for callbacks; ``task`` is the task instance of a worker or of a trigger."""
     return FlowEvent(
         task.dag_id,
         task.task_id,
@@ -117,12 +117,12 @@ def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowE
     )
 
 
-def tell(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
+def call_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
     """Call the callbacks, in a worker of Airflow; never fails."""
     for path in paths:
         try:
             _briefly(partial(_run, path, kind, event))
-        except OF_USERS as exc:
+        except USER_ERRORS as exc:
             _warn(log, path, kind, exc)
 
 
@@ -133,11 +133,11 @@ def _run(path: str, kind: Kind, event: FlowEvent) -> None:
 
 
 def _briefly(call: Callable[[], None]) -> None:
-    """Make a call in a thread of its own, and wait for a limited time, as nobody renews the lease then.
+    """Make a call in a separate thread, and wait for a limited time: the lease is not renewed.
 
     Raises:
         TimeoutError: It has not returned; it goes on.
-        BaseException: Whatever it raises.
+        BaseException: What the call raises.
     """
     raised: list[BaseException] = []
 
@@ -150,24 +150,24 @@ def _briefly(call: Callable[[], None]) -> None:
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(run,), name="glidemq-callback", daemon=True)
     thread.start()
-    thread.join(LONGEST.total_seconds())
+    thread.join(CALLBACK_TIMEOUT.total_seconds())
     if raised:
         raise raised[0]
     if thread.is_alive():
         raise TimeoutError(
-            f"not returned after {LONGEST.total_seconds():g} seconds, and waited for no longer"
+            f"not returned after {CALLBACK_TIMEOUT.total_seconds():g} seconds; it is no longer awaited"
         )
 
 
-async def tell_from_loop(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks in a triggerer, what is not ``async`` in threads of their own; never fails."""
+async def acall_callbacks(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
+    """Call the callbacks in a triggerer, those that are not ``async`` in separate threads; never fails."""
     for path in paths:
         try:
-            async with asyncio.timeout(LONGEST.total_seconds()):
+            async with asyncio.timeout(CALLBACK_TIMEOUT.total_seconds()):
                 found = await in_own_thread(partial(_call, path, kind, event))
                 if inspect.iscoroutine(found):
                     await found
-        except OF_USERS as exc:
+        except USER_ERRORS as exc:
             _warn(log, path, kind, exc)
 
 
@@ -179,7 +179,7 @@ def _call(path: str, kind: Kind, event: FlowEvent) -> Any:
     try:
         with importing():
             function = named_function(f"{path}.on_{kind}", "callback").function
-    except OF_USERS as exc:  # importing runs the user's code
+    except USER_ERRORS as exc:  # importing runs the user's code
         raise _NotCallable(f"{type(exc).__name__}: {exc}") from exc
     return function(event)
 
@@ -198,11 +198,11 @@ _running: Final[set[threading.Thread]] = set()
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:
-    """Call a function in a thread of its own; one that nobody awaits any more goes on, and harms nobody.
+    """Call a function in a separate thread. If it is no longer awaited, it continues and does no harm.
 
     Raises:
         RuntimeError: Too many have not returned yet; it was not called.
-        BaseException: Whatever the function raises.
+        BaseException: What the function raises.
     """
     if len(_running) >= MAX_THREADS:
         raise RuntimeError(f"{MAX_THREADS} callbacks have not returned yet, so this one is not called")
@@ -220,20 +220,20 @@ def _call_in_thread(
     function: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
 ) -> None:
     try:
-        tell = partial(_settle, future, function())
+        settle = partial(_settle, future, function())
     except BaseException as exc:  # noqa: BLE001  raised where it is awaited
         # A future takes no StopIteration, and one that holds SystemExit would end the loop.
         is_plain = isinstance(exc, Exception) and not isinstance(exc, StopIteration)
-        told = exc if is_plain else RuntimeError(f"{type(exc).__name__}: {exc}")
-        tell = partial(_settle, future, None, told)
+        error = exc if is_plain else RuntimeError(f"{type(exc).__name__}: {exc}")
+        settle = partial(_settle, future, None, error)
     finally:
         _running.discard(threading.current_thread())
     with suppress(RuntimeError):  # the loop has ended
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(settle)
 
 
 def _settle(future: asyncio.Future[Any], result: object, raised: BaseException | None = None) -> None:
-    if future.done():  # nobody waits any more
+    if future.done():  # no longer awaited
         return
     if raised is None:
         future.set_result(result)

@@ -1,4 +1,4 @@
-"""What may be waited for in a queue. No server, no Airflow."""
+"""Conditions of a queue. No server, no Airflow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LEFT: Final = (*WAITING, "delayed", "active", "suspended")
 class QueueState:
     """A queue as it was read.
 
-    ``workers``: how many are alive. ``handlers``: the jobs that they can run; None when one of them does not
-    tell, as those of Node.
+    ``workers``: how many are alive. ``handlers``: the jobs that they can run; None if one of them does not
+    list them, as workers in Node.
     """
 
     counts: Mapping[str, int]
@@ -39,7 +39,7 @@ class QueueState:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing shows that anybody has ever used a queue of this name."""
+        """Whether there is no sign that a queue of this name was ever used."""
         return not (any(self.counts.values()) or self.is_paused or self.workers)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class QueueCondition:
         jobs: Job names, for ``served``.
 
     Raises:
-        ValueError, TypeError: It says nothing, or contradicts itself.
+        ValueError, TypeError: It is empty, or contradicts itself.
     """
 
     condition: str | None = None

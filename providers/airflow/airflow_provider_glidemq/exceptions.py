@@ -18,14 +18,14 @@ SHOWN_SIZES: Final = 3
 _PASSING: Final = (FlowNotFound, Superseded)
 
 
-ANEW: Final = "To run all of it again: glidemq flow restart {0}, then clear this task."
+RESTART_ADVICE: Final = "To run all of it again: glidemq flow restart {0}, then clear this task."
 
 
 def again(flow_id: str) -> str:
     """How a user runs a flow again whose task has failed."""
     return (
         "When the cause is mended, clear this task: what did not complete runs again, and what follows it. "
-        + ANEW.format(flow_id)
+        + RESTART_ADVICE.format(flow_id)
     )
 
 
@@ -107,7 +107,7 @@ class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
     ``sizes`` maps each node to the bytes of its result as JSON.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  what the message tells
+    def __init__(  # noqa: PLR0913, PLR0917  what the message contains
         self,
         flow_id: str,
         size: int,

@@ -145,7 +145,7 @@ class NamedFunction:
         if found is not self.function:
             raise ConfigurationError(
                 f"{_title(self.function)}: its module has something else under this name, and a glide-mq "
-                "worker would call that: give each function a name of its own at the top level"
+                "worker would call that: give each function a unique name at the top level"
             )
 
     def _check_signature(self) -> None:
@@ -159,7 +159,7 @@ class NamedFunction:
         for one in parameters:
             if one.kind is inspect.Parameter.VAR_KEYWORD:
                 if one.name == "context":
-                    raise ConfigurationError(f"{title} wants Airflow's context (**context){_NO_CONTEXT}")
+                    raise ConfigurationError(f"{title} needs Airflow's context (**context){_NO_CONTEXT}")
             elif one.kind not in _BY_NAME:
                 bare = one.replace(annotation=one.empty, default=one.empty)
                 raise ConfigurationError(
@@ -167,7 +167,7 @@ class NamedFunction:
                     "take a list instead"
                 )
         if asking := _ASKING.intersection(inspect.unwrap(self.function).__code__.co_names):
-            raise ConfigurationError(f"{title} wants Airflow's context ({min(asking)}){_NO_CONTEXT}")
+            raise ConfigurationError(f"{title} needs Airflow's context ({min(asking)}){_NO_CONTEXT}")
 
     def check_context(self, args: Collection[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """Refuse a call that leaves values of Airflow's context to be filled in.
@@ -180,7 +180,7 @@ class NamedFunction:
         wanted = [one for one in self.signature.parameters if one in KNOWN_CONTEXT_KEYS and one not in given]
         if wanted:
             raise ConfigurationError(
-                f"{_title(self.function)} wants Airflow's context ({', '.join(wanted)}){_NO_CONTEXT}"
+                f"{_title(self.function)} needs Airflow's context ({', '.join(wanted)}){_NO_CONTEXT}"
             )
 
 
@@ -195,7 +195,7 @@ def _title(function: object) -> str:
 
 
 def _nameless(function: Any) -> str:
-    """Why it has no name by which a module could be asked for it; empty if it has one."""
+    """Why it has no name under which a module could be searched for it; empty if it has one."""
     if "<lambda>" in function.__qualname__:
         return "is a lambda"
     if "<locals>" in function.__qualname__:

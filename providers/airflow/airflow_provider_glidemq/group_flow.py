@@ -23,9 +23,9 @@ Task = Mapping[str, Any]
 LAUNCH: Final = "launch"
 """The id, within a group, of the task that submits its flow."""
 XCOM_LAUNCHED: Final = "glidemq_group"
-"""Where it says which generation of the flow that is."""
+"""The XCom in which it stores the generation of the flow."""
 GROUP_LABEL: Final = "task_group"
-"""The label of a flow that says of which group it is."""
+"""The label of a flow with the id of its group."""
 ALL: Final = "[*]"
 """Behind the name of a task that was expanded: the results of all its nodes, as a list."""
 EXPAND_JOB: Final = "python.expand"  # glidemq_orchestrate.python.expand.JOB_NAME

@@ -1,4 +1,4 @@
-"""What the Test button of a connection says: the findings of the doctor that matter for it, as a text."""
+"""The answer of the Test button of a connection: the relevant findings of the doctor, as text."""
 
 from __future__ import annotations
 

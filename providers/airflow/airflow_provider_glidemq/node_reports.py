@@ -46,7 +46,7 @@ ROUNDS: Final = 20
 CHARACTERS: Final = 1_000
 TEXT: Final = 10_000  # of several lines: a traceback has 8,000 at most
 PASSING: Final = (FlowNotFound, FlowExpired, NodeNotFound, Superseded)
-"""What a look may find that the wait for the flow finds too."""
+"""Errors that the wait for the flow reports, too."""
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ def _text(value: object) -> str:
 
 AT_ONCE: Final = 1_000
 WITHHELD: Final = (
-    "Its payload has values that Airflow masks, which a triggerer does not know: what it says is not shown "
+    "Its payload has values that Airflow masks, which a triggerer does not know: its reason is not shown "
     "here. See it with: glidemq flow node %s %s"
 )
 
@@ -215,11 +215,11 @@ def _texts(value: Any) -> Iterator[str]:
 FIRST: Final = 10.0  # seconds without a node that ends, after which it is looked why
 LAST: Final = 600.0
 SHOWN: Final = 5
-UNTOLD: Final = "why is in: glidemq flow show %s"
+SEE_REASONS: Final = "why is in: glidemq flow show %s"
 
 
 @dataclass(slots=True)
-class Silence:
+class WaitReasons:
     """When to look why nothing happens: ten seconds after a node has ended, and then less and less often.
 
     Each look reads all nodes of the flow. What was logged is not logged again.
@@ -251,7 +251,7 @@ class Silence:
         ``flow_id``: of a flow of which no reason may be shown here; see ``node_reports``.
         """
         if flow_id:
-            parts = [f"{len(waits)} nodes wait; {UNTOLD % flow_id}"] if waits else []
+            parts = [f"{len(waits)} nodes wait; {SEE_REASONS % flow_id}"] if waits else []
         else:
             parts = [f"{name} waits {in_line(str(wait))}" for name, wait in list(waits.items())[:SHOWN]]
             parts += [f"{len(waits) - SHOWN} more wait"] if len(waits) > SHOWN else []
@@ -262,7 +262,7 @@ class Silence:
         return text
 
 
-def log_silence(flow: Flow, silence: Silence, log: Logger) -> None:
+def log_waits(flow: Flow, silence: WaitReasons, log: Logger) -> None:
     """Log why nodes of a flow wait; never fails."""
     try:
         if line := silence.line(flow.waits()):
@@ -288,7 +288,7 @@ class Waiting:
     often: float
     reports: NodeReports | None
     on_progress: Callable[[FlowStatus], None]
-    silence: Silence = field(default_factory=Silence)
+    silence: WaitReasons = field(default_factory=WaitReasons)
 
     def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
         """The status of a flow that ends within this time; else the one that is known."""
@@ -321,7 +321,7 @@ class Waiting:
             self.log.info("%d/%d nodes completed", status.completed, status.total)
             self.on_progress(status)
         if self.silence.is_due(status.total - status.open, time.monotonic()):
-            log_silence(flow, self.silence, self.log)
+            log_waits(flow, self.silence, self.log)
         self.look(flow)
         return status.completed
 

@@ -16,7 +16,7 @@ _OBJECT_STORAGE: Final = "XComObjectStorageBackend"
 
 
 def check_result(result: object) -> None:
-    """Refuse what does not say which results are wanted, while the DAG is parsed.
+    """Refuse an invalid ``result`` parameter while the DAG is parsed.
 
     Raises:
         ValueError: It is neither one of ``none``, ``leaves``, ``all`` nor a list of names.

@@ -63,7 +63,7 @@ def marks_of(settings: Mapping[str, Any] | None) -> Collection[str]:
 
 
 def is_unknown(value: object, marks: Collection[str] = MARKS) -> bool:
-    """Whether only a running task can tell the value: a template, or the output of another task."""
+    """Whether the value is known only in a running task: a template, or the output of another task."""
     if isinstance(value, str):
         return is_template(value, marks)
     return callable(getattr(value, "resolve", None)) and hasattr(value, "iter_references")
@@ -180,8 +180,8 @@ class TemplatedOperator(BaseOperator):
         return bool(self.has_dag()) and not getattr(self, "_BaseOperator__from_mapped", False)  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Let an error say where it is from: an import error of a DAG shows little else."""
+    def _located_errors(self) -> Iterator[None]:
+        """Add the task and the file to an error: an import error of a DAG shows little else."""
         try:
             yield
         except (GlideMQError, TypeError) as exc:

@@ -46,7 +46,7 @@ except ImportError:  # Airflow 3.1 and 3.2
 
 
 STARTS_FROM_TRIGGER: Final = hasattr(BaseTrigger, "on_kill")
-"""Whether a task may start in the triggerer, and the trigger is told what a user does to it: Airflow 3.3."""
+"""Whether a task may start in the triggerer, and the trigger has ``on_kill``: Airflow 3.3."""
 
 
 def configuration() -> Any:

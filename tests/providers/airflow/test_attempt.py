@@ -1,4 +1,4 @@
-"""Telling a retry from a clear: what operators of Airflow 3.1, 3.2 and 3.3 see in each situation."""
+"""Distinguishing a retry from a clear: what operators of Airflow 3.1, 3.2 and 3.3 see in each situation."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow_provider_glidemq import callbacks
-from airflow_provider_glidemq.callbacks import MAX_THREADS, FlowEvent, tell_from_loop
+from airflow_provider_glidemq.callbacks import MAX_THREADS, FlowEvent, acall_callbacks
 from airflow_provider_glidemq.exceptions import GlideMQFlowFailed, GlideMQFlowTimeout
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
@@ -152,7 +152,7 @@ async def test_slow_and_raising_callbacks_disturb_no_trigger(
     assert any("no_such_module:X cannot be called here" in line for line in warnings)
     assert any("recording_callbacks:function cannot be called here" in line for line in warnings)
     await asyncio.sleep(0)
-    assert not [task for task in asyncio.all_tasks() if "tell_from_loop" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "acall_callbacks" in repr(task)]
 
 
 def test_raising_callbacks_disturb_no_task(
@@ -197,7 +197,7 @@ class TestWhatEndsAProcess:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        monkeypatch.setattr(callbacks, "LONGEST", timedelta(seconds=0.2))
+        monkeypatch.setattr(callbacks, "CALLBACK_TIMEOUT", timedelta(seconds=0.2))
         made = operator(chain(), callbacks=[f"{HERE}:HangingInTask", *NOTING])
         try:
             assert made.execute(context()) == {"last": {"rows": 3}}
@@ -218,24 +218,24 @@ class TestWhatEndsAProcess:
     async def test_those_that_hang_take_no_thread_of_others(
         self, valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(callbacks, "LONGEST", timedelta(seconds=0.1))
+        monkeypatch.setattr(callbacks, "CALLBACK_TIMEOUT", timedelta(seconds=0.1))
         event = FlowEvent("d", "t", "r", -1, 1, "f", 0, "running", 1, 3)
         many = MAX_THREADS + 5
         log: Any = logging.getLogger("test")
         try:
             await asyncio.gather(
-                *(tell_from_loop([f"{HERE}:Hanging"], "progress", event, log) for _ in range(many))
+                *(acall_callbacks([f"{HERE}:Hanging"], "progress", event, log) for _ in range(many))
             )
             assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
             assert sum(thread.name == "glidemq-callback" for thread in threading.enumerate()) == MAX_THREADS
-            await tell_from_loop(NOTING, "progress", event, log)
+            await acall_callbacks(NOTING, "progress", event, log)
             assert kinds() == [], "there is no thread for it; that is logged"
         finally:
             recording_callbacks.let_go.set()
         for thread in threading.enumerate():
             if thread.name == "glidemq-callback":
                 thread.join()
-        await tell_from_loop(NOTING, "progress", event, log)
+        await acall_callbacks(NOTING, "progress", event, log)
         assert kinds() == ["progress"]
 
     async def test_one_that_refuses_to_end_holds_no_task(self, valkey: Valkey, worker: Worker) -> None:

@@ -118,8 +118,8 @@ NOT_CALLABLE: list[tuple[Any, str]] = [
     (yields, "yields; let it return"),
     (rows, r"without names \(\*numbers\)"),
     (only, "without names"),
-    (wants_all, r"wants Airflow's context \(\*\*context\), which a glide-mq worker does not have: pass"),
-    (asks, r"wants Airflow's context \(get_current_context\)"),
+    (wants_all, r"needs Airflow's context \(\*\*context\), which a glide-mq worker does not have: pass"),
+    (asks, r"needs Airflow's context \(get_current_context\)"),
 ]
 
 
@@ -140,7 +140,7 @@ def test_a_spark_step_takes_the_session_and_the_context_first(subtests: pytest.S
 
 def test_values_of_the_context_must_be_passed() -> None:
     named = NamedFunction.of(wants)
-    with pytest.raises(ConfigurationError, match=r"wants Airflow's context \(ds, ti\).*pass what it needs"):
+    with pytest.raises(ConfigurationError, match=r"needs Airflow's context \(ds, ti\).*pass what it needs"):
         named.check_context([1])
     named.check_context([1], {"ds": "x", "ti": "y"})
 

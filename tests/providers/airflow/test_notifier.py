@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.notifications.glidemq import GlideMQNotifier, told
+from airflow_provider_glidemq.notifications.glidemq import GlideMQNotifier, context_data
 
 from glidemq_orchestrate import JobOptions, JobState, Queue
 from glidemq_orchestrate.errors import GlideMQError
@@ -113,14 +113,17 @@ def test_an_empty_rendered_name_makes_no_two_notifications_one(queue: Queue) -> 
 
 def test_what_a_dag_and_a_deadline_are_told() -> None:
     dag = SimpleNamespace(dag_id="d")
-    assert told({"dag": dag, "run_id": "r", "reason": "task_failure"}) == {
+    assert context_data({"dag": dag, "run_id": "r", "reason": "task_failure"}) == {
         "dag_id": "d",
         "run_id": "r",
         "reason": "task_failure",
     }
-    assert told({"dag_run": {"dag_id": "d", "run_id": "r", "conf": {}}}) == {"dag_id": "d", "run_id": "r"}
-    assert told({}) == {}
-    assert len(told({"exception": "x" * 5000})["exception"]) == 1000
+    assert context_data({"dag_run": {"dag_id": "d", "run_id": "r", "conf": {}}}) == {
+        "dag_id": "d",
+        "run_id": "r",
+    }
+    assert context_data({}) == {}
+    assert len(context_data({"exception": "x" * 5000})["exception"]) == 1000
 
 
 def test_what_cannot_be_right_is_refused_while_the_dag_is_parsed(subtests: pytest.Subtests) -> None:

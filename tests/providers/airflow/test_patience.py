@@ -82,7 +82,7 @@ class TestATrigger:
         watching = [asyncio.create_task(fired(one, 40)) for one in triggers]
         await until(lambda: len(told) >= 3)
         assert len(looked) < 3 * len(triggers), "those who wait for a look-up share its failure"
-        assert told[0].endswith("Airflow cannot tell the connection glidemq_default: RuntimeError")
+        assert told[0].endswith("connection glidemq_default cannot be looked up in Airflow: RuntimeError")
         assert secret not in "".join(told)
         is_away[0] = False
         valkey.gate.set()
@@ -195,7 +195,7 @@ class TestAProcessOfATask:
         with pytest.raises(AirflowFailException, match="refused the user or password"):
             self.operator(chain()).execute(context())
         monkeypatch.delenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT")
-        with pytest.raises(GlideMQException, match="cannot tell the connection") as caught:
+        with pytest.raises(GlideMQException, match="cannot be looked up") as caught:
             self.operator(chain()).execute(context())
         assert not isinstance(caught.value, AirflowFailException), "a retry may find it"
 

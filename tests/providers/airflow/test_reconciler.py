@@ -1,4 +1,4 @@
-"""Flows of tasks that have ended while nobody watched are cancelled; no others."""
+"""Flows of tasks that have ended while no trigger watched are cancelled; no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asgiref.sync import async_to_sync
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
 from tests.providers.airflow.builders import QUEUE, FakeRun, FakeTask, Valkey
 
-FAILED = "its Airflow task has ended (state: failed), and nobody watched it"
+FAILED = "its Airflow task has ended (state: failed) while no trigger watched it"
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ async def test_a_worker_that_comes_is_seen_at_the_next_look(
 
 def test_a_time_out_tells_how_the_queue_is(queue: Queue, context: Contexts) -> None:
     event = {"status": "timeout"}
-    with pytest.raises(AirflowSensorTimeout, match="Nobody has used a queue of this name"):
+    with pytest.raises(AirflowSensorTimeout, match="A queue of this name was never used"):
         queue_sensor(queue_name="ect", at_least=1).execute_complete(context(), event)
     queue.add("echo")
     with pytest.raises(AirflowSensorTimeout, match=r"to be empty: .* It has 1 waiting; no live workers\.$"):

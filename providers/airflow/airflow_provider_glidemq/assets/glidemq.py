@@ -10,7 +10,7 @@ _FORM = "glidemq://CONNECTION/QUEUE, for example glidemq://glidemq_default/order
 
 
 class QueueAddress(NamedTuple):
-    """A queue at a connection, and the names of the jobs that are meant; none: not said."""
+    """A queue at a connection, and the names of the jobs in question; none: not given."""
 
     conn_id: str
     queue: str

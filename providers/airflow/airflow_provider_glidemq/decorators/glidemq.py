@@ -22,7 +22,7 @@ class _Named(DecoratedOperator):
 
     is_spark: ClassVar[bool] = False
     is_function: ClassVar[tuple[str, ...]] = ("job", "data")
-    """Parameters of the operator that say what the function says itself."""
+    """Parameters of the operator that the function itself determines."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ def glidemq_task(
         kwargs: ``queue_name``, and all that ``GlideMQOperator`` takes but ``job`` and ``data``.
 
     Raises:
-        ConfigurationError: No worker could find or call such a function; it tells why, and what to do.
+        ConfigurationError: No worker could find or call such a function; with the reason, and what to do.
     """
     return _decorator(_GlideMQDecoratedOperator, python_callable, multiple_outputs, kwargs)
 

@@ -1,7 +1,7 @@
 """The hook: clients from Airflow connections, the connection form, and the Test button. No task logic.
 
 A secrets backend that does not answer, a password that is being rotated, a right that is missing for a while:
-none of it says anything about the flow. So a process that waits logs a warning, looks the connection up
+none of these is a failure of the flow. So a process that waits logs a warning, looks the connection up
 again, and continues (``patience_for``).
 """
 
@@ -161,14 +161,14 @@ PATIENCE_SECONDS: Final = 600.0
 
 
 class LookupFailed(ConfigurationError):
-    """Airflow did not tell the connection: it has none of this id, or its secrets backend does not answer."""
+    """The connection was not found: Airflow has none of this id, or its secrets backend does not answer."""
 
     retryable = True
 
 
 @contextmanager
 def looking_up(conn_id: str) -> Iterator[None]:
-    """Let it be known as such when Airflow cannot tell a connection.
+    """Give an error of its own to a failure to look up a connection.
 
     Raises:
         LookupFailed: Instead of what Airflow or a secrets backend raises, whose text may hold a secret.
@@ -178,11 +178,13 @@ def looking_up(conn_id: str) -> Iterator[None]:
     except GlideMQError:
         raise
     except Exception as exc:
-        raise LookupFailed(f"Airflow cannot tell the connection {conn_id}: {type(exc).__name__}") from exc
+        raise LookupFailed(
+            f"connection {conn_id} cannot be looked up in Airflow: {type(exc).__name__}"
+        ) from exc
 
 
 def patience_for(log: Any, what: str) -> Patience:
-    """For a process that waits: a server that is away is waited for without limit, all else for ten minutes.
+    """For a process that waits: an unreachable server is waited for without limit, all else for ten minutes.
 
     Args:
         log: The log of the task.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class GlideMQLink(BaseOperatorLink):
     """The page that the extra ``dashboard_url`` of the connection names; without that extra there is no link.
 
-    Airflow asks for it in the worker, when a task has deferred or ended.
+    Airflow reads it in the worker, when a task has deferred or ended.
     """
 
     name = "glide-mq"
@@ -32,7 +32,7 @@ class GlideMQLink(BaseOperatorLink):
             return ""
         try:
             return GlideMQHook(operator.glidemq_conn_id).get_dashboard_link(operator.link_places)
-        except (AirflowException, GlideMQError):  # the task has told
+        except (AirflowException, GlideMQError):  # the task reports it
             return ""
 
 

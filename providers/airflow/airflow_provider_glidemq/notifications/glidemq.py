@@ -31,7 +31,7 @@ class GlideMQNotifier(BaseNotifier):
     Args:
         queue_name: The queue (templated).
         job: The name of the job (templated).
-        data: What its handler gets (templated): JSON. By default what Airflow tells: ids of DAG, run and
+        data: What its handler gets (templated): JSON. By default what Airflow passes: ids of DAG, run and
             task, map index, try, ``state``, ``reason`` and ``exception``.
         options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
         once: A text that names the notification (templated), such as ``{{ dag.dag_id }} {{ run_id }}``: a
@@ -69,7 +69,7 @@ class GlideMQNotifier(BaseNotifier):
         self.glidemq_conn_id = glidemq_conn_id
 
     def _update_context(self, context: Context) -> Context:
-        """Give a deadline alert, which is told of a DAG run alone, the names that other callbacks have."""
+        """Give a deadline alert, which gets a DAG run alone, the names that other callbacks have."""
         return super()._update_context({**_of_deadline(context), **context})  # type: ignore[typeddict-item]
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
@@ -95,7 +95,7 @@ class GlideMQNotifier(BaseNotifier):
             await queue.close()
 
     def _new(self, context: Context) -> NewJob:
-        data = told(context) if self.data is None else self.data
+        data = context_data(context) if self.data is None else self.data
         parts = {"queue": self.queue_name, "job": self.job, "data": data}
         (node,) = job_spec(parts, self.options, None).nodes
         options = node.options
@@ -123,7 +123,7 @@ class _NamedDag:
 
 
 def _of_deadline(context: Mapping[str, Any]) -> dict[str, Any]:
-    """For a deadline alert, the names that templates have elsewhere: it is told what the API answers."""
+    """For a deadline alert, the names that templates have elsewhere: it gets what the API answers."""
     run = context.get("dag_run")
     if not isinstance(run, Mapping) or "dag_run_id" not in run:
         return {}
@@ -135,8 +135,8 @@ def _of_deadline(context: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def told(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What Airflow tells a callback, as JSON; a task, a DAG and a deadline are told different things."""
+def context_data(context: Mapping[str, Any]) -> dict[str, Any]:
+    """The context of a callback as JSON; it differs for a task, a DAG and a deadline."""
     context = {**_of_deadline(context), **context}
     found: dict[str, Any] = {}
     for source, names in (("dag_run", _OF_RUN), ("ti", _OF_TASK)):

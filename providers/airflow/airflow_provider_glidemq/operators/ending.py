@@ -29,7 +29,7 @@ class EndingTask(Linked):
         """The run of the flow for this try."""
         raise NotImplementedError
 
-    def _tell(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
+    def _notify(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
         """Call the callbacks."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class EndingTask(Linked):
         except runs.NotOwned as exc:
             raise GlideMQFlowTimeout(flow_id, f". It goes on: {exc}") from exc
         if status is not None:
-            self._tell("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
+            self._notify("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
         progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
         raise GlideMQFlowTimeout(flow_id, progress, again(flow_id))
 

@@ -67,16 +67,16 @@ class GlideMQFlowOperator(FlowTask):
         poll_interval: The state is read again after this long even if no event came.
         logging_interval: How long from one log line about progress to the next.
         show_logs: Also show, at this interval, what nodes log (``ctx.log``) and report as their progress.
-        callbacks: Names of subclasses of ``GlideMQFlowCallback``, ``package.module:Class``, that are told
-            when the flow was submitted, how far it is, and that it has ended.
+        callbacks: Names of subclasses of ``GlideMQFlowCallback``, ``package.module:Class``, that are called
+            when the flow was submitted, makes progress, and has ended.
         require_workers: Fail immediately unless live workers serve every queue and have every handler.
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
             list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
         lease: The flow is cancelled when nothing was heard of the task for this long, 15 seconds to seven
             days: no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``,
-            and for a flow that somebody else has begun, there is no lease.
-        on_existing: What to do with a flow of this id, also one that somebody else has begun: ``attach`` to
+            and for a flow that another client has begun, there is no lease.
+        on_existing: What to do with a flow of this id, also one that another client has begun: ``attach`` to
             it as it is, ``retry_failed`` (repair it; a clear of a success runs all of it), or ``restart``
             (each try runs all of it); default: as above.
 
@@ -125,7 +125,7 @@ class GlideMQFlowOperator(FlowTask):
         """
         if is_file(self.flow) and not is_unknown(self.flow, self._marks()):
             self._file = str(self.flow)
-            with self._told():
+            with self._located_errors():
                 self.flow = self._read(self._file)
         self._check()
         self.prepare_template()
@@ -136,7 +136,7 @@ class GlideMQFlowOperator(FlowTask):
         given: object = self.flow_kwargs
         if not (given is None or isinstance(given, Mapping) or is_unknown(given, self._marks())):
             raise TypeError(f"flow_kwargs must be a dict, got {type(given).__name__}")
-        with self._told():
+        with self._located_errors():
             check_description(self.flow, self._marks())
         self._is_checked = not is_file(self.flow)
 

@@ -28,7 +28,7 @@ __all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "GlideMQOperator", "GlideMQSpa
 class GlideMQOperator(FlowTask):
     """Runs one job on a queue, waits for its end without a worker slot, and returns its result.
 
-    The job is a flow of one node, so all that is said of ``GlideMQFlowOperator`` holds: it is submitted once,
+    The job is a flow of one node, so everything about ``GlideMQFlowOperator`` applies: it is submitted once,
     also when the Airflow worker dies; a retry attaches to it while it runs and runs it again when it
     failed, a clear runs it again, a kill cancels it, and it does not outlive a task that has vanished.
 
@@ -99,7 +99,7 @@ class GlideMQOperator(FlowTask):
 
     def _check(self) -> None:
         if not self._is_checked:
-            with self._told():
+            with self._located_errors():
                 check_job(self._parts(), self.options, self.retention, self._marks())
             self._is_checked = True
 
@@ -131,7 +131,7 @@ class GlideMQOperator(FlowTask):
 class GlideMQSparkOperator(GlideMQOperator):
     """Runs one Spark step on the warm session of a glide-mq worker, and returns what the step returns.
 
-    The step is a function ``step(spark, ctx, **arguments)``; ``spark`` is a ``SparkSession`` of its own, on
+    The step is a function ``step(spark, ctx, **arguments)``; ``spark`` is a new ``SparkSession`` on
     the context that the worker keeps, so no JVM is started. How many stages and tasks are done is in the log
     of the task; a task that is killed ends the Spark jobs of its step. What the step returns is small JSON,
     such as counts of rows and the paths of what it has written.

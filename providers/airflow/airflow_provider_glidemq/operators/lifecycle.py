@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from airflow_provider_glidemq.attempt import KILLED, TaskAttempt, begun_by, flow_id_for, runs_before
-from airflow_provider_glidemq.callbacks import Kind, event_of, tell
+from airflow_provider_glidemq.callbacks import Kind, call_callbacks, event_of
 from airflow_provider_glidemq.description import check_labels
 from airflow_provider_glidemq.exceptions import (
-    ANEW,
+    RESTART_ADVICE,
     GlideMQException,
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
@@ -52,7 +52,7 @@ BACKSTOP: Final = timedelta(seconds=60)
 class FlowTask(EndingTask, LineageTask):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
-    What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
+    Subclasses define the flow and what the task returns. See ``GlideMQFlowOperator`` for the rest.
 
     Raises:
         ValueError: A parameter cannot be right, with any values of templates.
@@ -93,7 +93,7 @@ class FlowTask(EndingTask, LineageTask):
         self._is_killed = False
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
-        self._has_told = False  # callbacks know that it was submitted
+        self._has_notified = False  # callbacks know that it was submitted
         self._is_masked = False  # see ``node_reports``
 
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
@@ -144,7 +144,7 @@ class FlowTask(EndingTask, LineageTask):
         return self._go_on(context, flow_id)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume after waiting; a flow that no task would wait for any more is cancelled first.
+        """Resume after waiting; a flow that no task will wait for is cancelled first.
 
         Airflow calls neither ``execute_complete`` nor a trigger's ``on_kill`` when waiting itself has failed.
         """
@@ -237,7 +237,7 @@ class FlowTask(EndingTask, LineageTask):
             ", restarted" if how == "restart" and state else "", flow.id,
         )  # fmt: skip
         if how == "retry_failed" and state in (FlowState.FAILED, FlowState.CANCELLED):
-            self.log.info("Only what did not complete runs again. %s", ANEW.format(flow.id))
+            self.log.info("Only what did not complete runs again. %s", RESTART_ADVICE.format(flow.id))
 
     def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
         """Own the flow for ``lease``: it may take that long until a triggerer renews the lease."""
@@ -249,7 +249,7 @@ class FlowTask(EndingTask, LineageTask):
 
     @property
     def _owner_name(self) -> str | None:
-        """The task as the owner of its flow; None: a kill lets it run, or somebody else has begun it."""
+        """The task as the owner of its flow; None: a kill lets it run, or another client has begun it."""
         run = self._run
         return run.owner.name if run is not None and run.owner is not None and run.is_owned else None
 
@@ -300,9 +300,9 @@ class FlowTask(EndingTask, LineageTask):
         status = flow.status()
         if status.superseded_by is not None:
             raise Superseded(f"flow {flow.id} was restarted: generation {status.superseded_by}")
-        if self._is_first and not self._has_told:
-            self._has_told = True
-            self._tell("submitted", context, status)
+        if self._is_first and not self._has_notified:
+            self._has_notified = True
+            self._notify("submitted", context, status)
         waiting = self._here(context)
         if not status.state.is_terminal:
             try:
@@ -321,15 +321,15 @@ class FlowTask(EndingTask, LineageTask):
         is_ours = self._is_first or self._is_masked  # else the trigger has shown it
         is_shown = is_ours and (self.show_logs or self.shows_progress)
         reports = NodeReports(self.show_logs) if is_shown else None
-        return Waiting(self.log, self.logging_interval, reports, partial(self._tell, "progress", context))
+        return Waiting(self.log, self.logging_interval, reports, partial(self._notify, "progress", context))
 
-    def _tell(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
+    def _notify(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
         if self.callbacks:
-            tell(self.callbacks, kind, event_of(context["ti"], status, failed), self.log)
+            call_callbacks(self.callbacks, kind, event_of(context["ti"], status, failed), self.log)
 
     def _finish(self, context: Context, flow: Flow, status: FlowStatus) -> Any:
         failed = flow.outcome().failed if status.state is FlowState.FAILED else ()
-        self._tell("end", context, status, [node.name for node in failed])
+        self._notify("end", context, status, [node.name for node in failed])
         if status.state is FlowState.FAILED:
             runs.log_failures(flow, failed, self.log, in_block)
             raise GlideMQFlowFailed(flow.id, failed, again(flow.id))

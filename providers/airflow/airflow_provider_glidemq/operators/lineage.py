@@ -27,10 +27,10 @@ MAX_STEPS: Final = 1_000
 
 
 class LineageTask(Linked, TemplatedOperator):
-    """A task whose flow may have Spark steps that tell what they read and write.
+    """A task whose flow may have Spark steps that report what they read and write.
 
-    They tell it in their data or in what they return, ``{"lineage": {"inputs": [...], "outputs": [...]}}``,
-    and Spark tells which folders its queries have read and written.
+    They report it in their data or in what they return, ``{"lineage": {"inputs": [...], "outputs": [...]}}``,
+    and Spark reports which folders its queries have read and written.
     The lineage of the task is that of all its steps: what one step writes and another reads is an output.
     """
 
@@ -61,7 +61,7 @@ class LineageTask(Linked, TemplatedOperator):
     ) -> OperatorLineage[Any, Any] | None:
         """What the steps that have completed declare and report, read from the server: of the first 1,000."""
         with self._producer() as producer:
-            return _as_openlineage(list(_told(producer.get(self._id(task_instance)), self._queue)))
+            return _as_openlineage(list(_reports(producer.get(self._id(task_instance)), self._queue)))
 
     def get_openlineage_facets_on_failure(
         self, task_instance: RuntimeTaskInstanceProtocol
@@ -70,8 +70,8 @@ class LineageTask(Linked, TemplatedOperator):
         return self.get_openlineage_facets_on_complete(task_instance)
 
 
-def _told(flow: Flow, open_queue: Callable[[str], Queue]) -> Iterator[Any]:
-    """The data and the results of the Spark steps that have completed, and what Spark told of them."""
+def _reports(flow: Flow, open_queue: Callable[[str], Queue]) -> Iterator[Any]:
+    """The data and the results of the Spark steps that have completed, and what Spark reports about them."""
     steps = (node for node in flow.nodes() if node.job.startswith(SPARK) and node.state == "completed")
     with contextlib.ExitStack() as clients:
         queues: dict[str, Queue] = {}
@@ -83,13 +83,13 @@ def _told(flow: Flow, open_queue: Callable[[str], Queue]) -> Iterator[Any]:
                 yield from (job.data, job.result, job.progress)
 
 
-def _as_openlineage(told: Any) -> OperatorLineage[Any, Any]:
+def _as_openlineage(reports: Any) -> OperatorLineage[Any, Any]:
     from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415  with OpenLineage only
     from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415  with OpenLineage only
 
     from glidemq_orchestrate.spark.lineage import Lineage  # noqa: PLC0415
 
-    whole = Lineage.together(_readable(one) for one in told)
+    whole = Lineage.together(_readable(one) for one in reports)
     return OperatorLineage(
         inputs=[Dataset(*one) for one in whole.inputs], outputs=[Dataset(*one) for one in whole.outputs]
     )

@@ -28,7 +28,7 @@ ENDED: Final = ("completed", "failed")
 
 
 class GlideMQJobSensor(WaitingSensor):
-    """Waits until a job has completed and returns its result; waits for one that does not exist yet too.
+    """Waits until a job has completed and returns its result. The job may not exist yet.
 
     ``timeout`` and ``poke_interval`` are those of every sensor; while deferred, the job's event
     ends the wait, and ``poke_interval`` is how often the state is read if no event came. A job that is
@@ -45,7 +45,7 @@ class GlideMQJobSensor(WaitingSensor):
     Raises:
         GlideMQJobFailed: The job failed, and ``failed`` is not in ``allowed_states``.
         GlideMQResultTooLarge: Its result is more than 48 KiB of JSON, and XCom is in Airflow's database.
-        AirflowSensorTimeout: It had not ended in time; the message tells how it was. The job goes on.
+        AirflowSensorTimeout: It has not ended in time; the message contains its state. The job continues.
         ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
     """
 
@@ -119,7 +119,7 @@ class GlideMQQueueSensor(WaitingSensor):
     at each second while something happens there, and else after ``poke_interval``. What it returns is the
     number of jobs by state. Jobs that wait for other jobs or for their ordering key are in no number.
 
-    A queue that nobody has ever used is empty and idle; the log says so, as its name may be wrong.
+    A queue that was never used is empty and idle; a warning is logged, as its name may be wrong.
 
     Args:
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
@@ -128,13 +128,13 @@ class GlideMQQueueSensor(WaitingSensor):
         at_least, at_most: Instead: how many jobs are in ``states`` together.
         states: Which states are counted: of ``waiting``, ``prioritized``, ``delayed``, ``active``,
             ``suspended``, ``completed``, ``failed``; by default the first two.
-        jobs: Job names, for ``served``; a worker in Node does not tell its handlers, and counts for all.
+        jobs: Job names, for ``served``; a worker in Node does not list its handlers, and counts for all.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does. The default is
             ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
 
     Raises:
-        AirflowSensorTimeout: It was not so in time; the message tells how it was.
+        AirflowSensorTimeout: It was not met in time; the message contains the state of the queue.
         ValueError, TypeError: While the DAG is parsed: a parameter cannot be right.
     """
 
@@ -169,7 +169,7 @@ class GlideMQQueueSensor(WaitingSensor):
         """Whether the condition is fulfilled, with the number of jobs by state."""
         state = self._read()
         if state.is_unknown:
-            self.log.warning("%s: nobody has used it yet. Is its name right?", self._what())
+            self.log.warning("%s: it was never used. Is its name right?", self._what())
         if not self._wanted.is_met(state):
             return False
         self.log.info("%s: %s", self._what(), state)
@@ -207,7 +207,7 @@ class GlideMQQueueSensor(WaitingSensor):
 
     def _hint(self) -> str:
         state = self._read()
-        unknown = " Nobody has used a queue of this name: is it right?" if state.is_unknown else ""
+        unknown = " A queue of this name was never used: is it right?" if state.is_unknown else ""
         return f"It has {state}.{unknown}"
 
 
@@ -215,7 +215,7 @@ TERMINAL: Final = tuple(state.value for state in FlowState if state.is_terminal)
 
 
 class GlideMQFlowSensor(WaitingSensor):
-    """Waits until a flow has completed; a flow that does not exist yet is waited for too.
+    """Waits until a flow has completed. The flow may not exist yet.
 
     Name the flow by ``flow_id``, or by the task that runs it: ``external_dag_id``, ``external_task_id``,
     ``external_run_id``. ``timeout`` and ``poke_interval`` are those of every sensor; while
@@ -238,7 +238,7 @@ class GlideMQFlowSensor(WaitingSensor):
     Raises:
         GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQFlowFailed, GlideMQFlowCancelled: The flow ended in a state that is not in ``allowed_states``.
-        AirflowSensorTimeout: It had not ended in time; the message tells how it was. The flow goes on.
+        AirflowSensorTimeout: It has not ended in time; the message contains its state. The flow continues.
     """
 
     template_fields: Sequence[str] = (
@@ -345,7 +345,7 @@ class GlideMQFlowSensor(WaitingSensor):
 
 
 def _ended(flow: Flow) -> bool:
-    """Whether it has ended; until then it is supervised where nobody does that (only Node workers run)."""
+    """Whether it has ended; until then it is supervised if nothing else does that (only Node workers run)."""
     if flow.status().state.is_terminal:
         return True
     flow.supervise()

@@ -1,4 +1,4 @@
-"""What all sensors have in common: look once, then wait in the triggerer or poke; time-outs; soft failure."""
+"""The base of the sensors: look once, then wait in the triggerer or poke; time-outs; soft failure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
 
     @contextmanager
     def _softly(self) -> Iterator[None]:
-        """Skip the task instead of failing it, where ``soft_fail`` or ``never_fail`` say so."""
+        """Skip the task instead of failing it if ``soft_fail`` or ``never_fail`` is set."""
         try:
             yield
         except (AirflowSkipException, AirflowRescheduleException):
@@ -145,7 +145,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         """Whether it has come, with what the task returns; raises for an end that is not allowed.
 
         Raises:
-            GlideMQError: The server cannot be asked.
+            GlideMQError: The server cannot be read.
         """
         raise NotImplementedError
 
@@ -198,7 +198,7 @@ class WaitingSensor(Linked, BaseSensorOperator):
         return float(began.timestamp()) + float(seconds)
 
     def _last_look(self, context: Context) -> Any:
-        """It may have come at the last moment; else tell how it is.
+        """Look once more; if it is still not there, raise with its state.
 
         Raises:
             AirflowSensorTimeout: It has not come.

@@ -38,7 +38,7 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("flow_id", None, "the group has one flow"),
     ("retention", None, "it would be that of the whole flow"),
     ("show_logs", False, "give it to the group"),
-    ("callbacks", (), "they are told of whole flows"),
+    ("callbacks", (), "they are called for whole flows"),
 )
 # What default_args may have all the same: nothing of it is about what the task does, and launch has it too.
 _LEFT_OUT: Final = frozenset(
@@ -69,7 +69,7 @@ def given(operator: Operator, name: str) -> Any:
 
 
 def is_default(operator: Operator, name: str, value: Any) -> bool:
-    """Whether default_args give a parameter this value: nobody has given it to the task itself."""
+    """Whether default_args give a parameter this value: it was not given to the task itself."""
     default = defaults_of(operator).get(name, _ABSENT)
     return default is not _ABSENT and value in (default, [default])
 
@@ -136,7 +136,7 @@ def _ordering(operator: Operator, pools: Mapping[str, int]) -> dict[str, Any] | 
     if operator.pool != "default_pool":
         if operator.pool not in pools:
             raise ConfigurationError(
-                f"how many of pool {operator.pool} may run at once is in Airflow's database: say it here "
+                f"how many of pool {operator.pool} may run at once is in Airflow's database: set it here "
                 f"too: GlideMQTaskGroup(..., pools={{{operator.pool!r}: 4}})"
             )
         limits.append(_limit(f"pool {operator.pool}", pools[operator.pool]))

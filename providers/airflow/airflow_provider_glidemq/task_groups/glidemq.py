@@ -102,7 +102,7 @@ class GlideMQTaskGroup(TaskGroup):
 
     Raises:
         ConfigurationError, InvalidFlow: While the DAG is parsed: a task cannot be part of a flow; the message
-            says which, why, and what to do.
+            names it, the reason, and what to do.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults

@@ -84,7 +84,7 @@ class GroupReader:
         """All tasks, in the order in which they were made.
 
         Raises:
-            ConfigurationError, InvalidFlow: A task cannot be part of a flow; the message says which, why, and
+            ConfigurationError, InvalidFlow: A task cannot be part of a flow; the message has the reason, and
                 what to do.
         """
         return [self._read(operator) for operator in self._operators]
@@ -208,7 +208,7 @@ class GroupReader:
                 raise ConfigurationError(
                     "data holds the result of another task of the group below its first level. The handler "
                     "has it in ctx.inputs by the name of the task: let the task only wait for it (a >> b), "
-                    "or give it as a value of its own: data={'name': a.output}"
+                    "or give it as a separate value: data={'name': a.output}"
                 )
         return data
 

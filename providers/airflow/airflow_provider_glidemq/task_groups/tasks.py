@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class GlideMQLaunchOperator(FlowTask):
     """Submits the flow of a ``GlideMQTaskGroup`` and ends: the other tasks of the group watch its nodes.
 
-    The group makes it. What is said of ``GlideMQFlowOperator`` about retries, clears and kills until the flow
-    is submitted holds for it. A clear restarts the flow. Afterwards its XCom ``glidemq_group`` has
+    The group makes it. Until the flow is submitted, retries, clears and kills work as for
+    ``GlideMQFlowOperator``. A clear restarts the flow. Afterwards its XCom ``glidemq_group`` has
     ``{"flow_id", "generation", "skipped", "is_masked"}``; without it no task of the group shows anything.
 
     Args:
@@ -63,7 +63,7 @@ class GlideMQLaunchOperator(FlowTask):
 
     def _check(self) -> None:
         nodes = [{key: part for key, part in task.items() if key != "expand"} for task in self.tasks]
-        with self._told():
+        with self._located_errors():
             check_description({"name": self.group, "nodes": nodes}, self._marks())
 
     def _described(self, context: Context) -> FlowSpec:
@@ -73,7 +73,7 @@ class GlideMQLaunchOperator(FlowTask):
         return made.spec
 
     def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> None:
-        """Tell the tasks of the group which generation is theirs, and end."""
+        """Store for the tasks of the group which generation is theirs, and end."""
         self._keep_while_deferred(producer, flow)
         context["ti"].xcom_push(
             key=XCOM_LAUNCHED,
@@ -160,7 +160,7 @@ class GlideMQNodeMonitor(BaseOperator):
 
     @property
     def _tells_failure(self) -> bool:
-        """Whether somebody is told of its failure: in a worker, which has the exception."""
+        """Whether its failure has callbacks: they run in a worker, which has the exception."""
         return bool(self.on_failure_callback or (self.email and self.email_on_failure))
 
     @property

@@ -96,7 +96,7 @@ class QueueConsumer:
         return sorted({name for jobs in self._inboxes.values() for name in jobs})
 
     def inbox_of(self, name: str) -> Inbox | None:
-        """The inbox for jobs of this name: the first that wants them."""
+        """The inbox for jobs of this name: the first that takes them."""
         return next((inbox for inbox, jobs in self._inboxes.items() if name in jobs), None)
 
     def open(self, jobs: Sequence[str], terms: Terms) -> Inbox:
@@ -152,7 +152,7 @@ class QueueConsumer:
         """Start all again when Airflow's connection has changed: a worker keeps the one that it has."""
         while not self._has_moved:
             await asyncio.sleep(LOOK_SECONDS)
-            with contextlib.suppress(Exception):  # it is asked again
+            with contextlib.suppress(Exception):  # the next look reads it again
                 self._has_moved = await GlideMQHook(self._conn_id).aget_settings() != self._settings
         for inbox in self._inboxes:
             inbox.fail(ConfigurationError(f"the connection {self._conn_id} has changed"))

@@ -1,4 +1,4 @@
-"""Waiting for the end of a flow in the triggerer. State is JSON only; nothing here blocks the event loop."""
+"""The trigger for the end of a flow. Its state is JSON only; nothing here blocks the event loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_provider_glidemq.ownership import lease_in_seconds, owner_of
 from airflow_provider_glidemq.parameters import in_seconds
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
-    Quiet,
+    ProgressCallbacks,
     Renewal,
     Reporter,
-    Telling,
     WaitingTrigger,
+    WaitLog,
     module,
     to_its_end,
 )
@@ -39,8 +39,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
 
     ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` when
     a later try of the task has restarted the flow; ``error`` when a retry would not help (``reason`` holds
-    why). A server that cannot be reached is waited for. A flow that somebody else restarts is watched
-    from then on, and left alone by a kill.
+    why). A server that cannot be reached is waited for. A flow that another client restarts is watched
+    from then on; a kill leaves it alone.
 
     Args:
         flow_id: The flow.
@@ -58,7 +58,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         logging_interval: How long from one line about progress in the task log to the next.
         show_logs: Show in the task log what nodes log, and what they report as their progress.
         show_progress: Show only the latter.
-        callbacks: Whom to tell about progress; see ``callbacks``.
+        callbacks: Called with progress; see ``callbacks``.
         is_masked: Payloads hold what Airflow masks: show nothing of the nodes here; see ``node_reports``.
     """
 
@@ -148,16 +148,17 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 flow = await self._find(client)
                 status = await self._until_end(client, flow)
                 if status.superseded_by is None:
-                    return self._told(status.state.value, status.reason, status.completed, status.total)
+                    return self._event(status.state.value, status.reason, status.completed, status.total)
         except _TakenOver:
-            return self._told("superseded", "a later try of the task has restarted the flow")
+            return self._event("superseded", "a later try of the task has restarted the flow")
 
     async def _until_end(self, client: SharedClient, flow: AsyncFlow) -> FlowStatus:
         """Wait until this generation has ended or is not the current one any more."""
         events = client.events(flow.home)
         subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
-        reporter, told = self._reporter(flow.generation), Telling(self.callbacks, self.log)
-        quiet, ended_nodes = Quiet(self.log, is_masked=self.is_masked), 0
+        reporter = self._reporter(flow.generation)
+        callbacks = ProgressCallbacks(self.callbacks, self.log)
+        quiet, ended_nodes = WaitLog(self.log, is_masked=self.is_masked), 0
         try:
             while True:
                 pauses = [quiet.seconds_left or 1.0]
@@ -168,7 +169,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                     if status.superseded_by is not None:
                         return status
                     if self._log_progress(status):
-                        told.progress(self.task_instance, status)
+                        callbacks.progress(self.task_instance, status)
                 ended = status if status is not None and status.state.is_terminal else None
                 if reporter is not None:
                     await reporter.look(client, flow, is_last=ended is not None)
@@ -181,7 +182,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                     await self._renewal.renew_if_due(client, flow)
         finally:
             events.unsubscribe(subscription)
-            await told.end()
+            await callbacks.end()
 
     async def _look_once_more(self) -> None:
         if self._reported is None:
@@ -237,7 +238,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.log.info("%d/%d nodes completed", status.completed, status.total)
         return True
 
-    def _told(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
+    def _event(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
         return {
             "status": status,
             "flow_id": self.flow_id,

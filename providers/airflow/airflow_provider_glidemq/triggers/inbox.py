@@ -78,7 +78,7 @@ class Inbox:
         interval: Seconds from one event to the next, at least; what comes in between is in one event.
         until_run: Seconds after which a message comes again that no run has acknowledged; None: it is
             completed when its event is stored.
-        added_at: Reads when jobs were added, which tells a message from a later one of the same id.
+        added_at: Reads when jobs were added, which distinguishes a message from a later one of the same id.
     """
 
     def __init__(

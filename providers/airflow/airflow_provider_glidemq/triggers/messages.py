@@ -27,7 +27,7 @@ SHOWN_IDS: Final = 10
 
 
 class MessagesEvent(TriggerEvent):
-    """An event of messages. Airflow logs each event; what is in the messages is nobody's business there."""
+    """An event of messages. Airflow logs each event; the contents of messages do not belong there."""
 
     def __repr__(self) -> str:
         """For the log."""
@@ -46,8 +46,8 @@ class GlideMQMessageTrigger(BaseEventTrigger):
     ``id`` is the job's, the same each time the message comes; with ``until_run`` they also have ``added_at``,
     by which ``acknowledge`` knows them. A job is held as a worker holds it, and is
     completed when Airflow has stored its event. If the triggerer dies before, the message comes again half a
-    minute later: consumers must stand a message that comes twice. Before Airflow 3.3 a trigger is not told
-    what was stored: there a job is completed 15 seconds after its event was handed over.
+    minute later: consumers must tolerate a message that comes twice. Before Airflow 3.3 a trigger does not
+    learn what was stored: there a job is completed 15 seconds after its event was handed over.
 
     A job whose message Airflow cannot store fails, and the others go on: data of more than 48 KiB, nested
     deeper than 50 levels, with integers of more than 64 bits, or not JSON; or it was not stored five times.
@@ -114,7 +114,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
             },
         )
 
-    # -- Airflow 3.3: a stream that is told what was stored --------------------------------------------------
+    # -- Airflow 3.3: a stream that learns what was stored ---------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
         """Triggers with equal arguments share one stream."""

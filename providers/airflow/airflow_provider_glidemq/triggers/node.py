@@ -1,4 +1,4 @@
-"""Waiting for nodes of the flow of a task group. State is JSON only; nothing here blocks the event loop.
+"""The trigger for nodes of the flow of a task group. Its state is JSON; nothing blocks the event loop.
 
 Each task of the group has one trigger. Which generation of the flow it may show stands in an XCom of the task
 launch, which Airflow removes when launch runs again. What each try of the task has seen stands beside it:
@@ -42,9 +42,9 @@ from airflow_provider_glidemq.parameters import in_seconds
 from airflow_provider_glidemq.triggers.nodes import EndedEarly, NodeEnd, TaskNodes
 from airflow_provider_glidemq.triggers.waiting import (
     MAX_REASON,
-    Quiet,
     Renewal,
     Reporter,
+    WaitLog,
     module,
     rest_until,
     to_its_end,
@@ -85,7 +85,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         nodes_before: The tasks of the group before this one, and their nodes.
         group: The id of the group.
         ends_task: End the task; else fire with ``status``, ``reason``, ``flow_id`` and ``nodes``.
-        resumes_failed: Fire all the same when the task fails: a worker tells whom it concerns.
+        resumes_failed: Fire also when the task fails: a worker runs its callbacks.
         pushes: What goes to XCom if the trigger ends the task: ``value``, ``keys`` (each of a dict too) or
             ``none``.
         is_needed: Whether a task outside of the group waits for this one, so that a result that is too large
@@ -97,7 +97,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         lease: The flow is cancelled when nothing was heard of its group for this long; None: no lease.
         show_logs: Show in the task log what the nodes log and report while they run.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
-        place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
+        place: The task that waits: DAG, task, run and map index; None: from Airflow.
         attempt: A number that grows when the task is cleared, and only then; None: its try, of a task that
             has no retries.
     """
@@ -225,7 +225,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         """Look at the nodes whenever the counts of the flow have changed, until all of them have ended."""
         flow, events = nodes.flow, client.events(nodes.shown[0].queue)
         subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
-        quiet, reporter = Quiet(self.log, is_masked=self._is_masked), self._reporter()
+        quiet, reporter = WaitLog(self.log, is_masked=self._is_masked), self._reporter()
         try:
             while not nodes.is_over:
                 pauses = [quiet.seconds_left or 1.0, self._renewal.pause]
@@ -263,7 +263,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             await nodes.read()
         if self._is_cleared_alone(before, task, nodes):
             before = before or Seen(0, nodes.flow.generation, 0)
-            # Whoever takes over from a triggerer that dies between its calls finds it, and repeats them.
+            # The next triggerer finds it if this one dies between its calls, and repeats them.
             is_begun = before.starts_over == task.attempt
             names = before.again if is_begun else to_start_over(nodes.shown)
             await task.remember(replace(before, starts_over=task.attempt, again=names))
@@ -373,7 +373,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             self.log.info("%s: %s", self.node, reason)
 
     async def _task(self) -> GroupTask:
-        """The task that waits, as Airflow or the operator has told."""
+        """The task that waits, from Airflow or the operator."""
         made = await module("shared.tasks")
         ti, place, attempt = self.task_instance, self.place, self.attempt
         if ti is not None:

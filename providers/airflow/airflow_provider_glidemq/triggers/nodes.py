@@ -105,7 +105,7 @@ class TaskNodes:
                     ended = self.flow.cancel_node(nodes=running, reason=reason, generation=generation)
                     await self._client.ask(ended)
                 await self._client.ask(again())
-        except NodeNotEnded as exc:  # somebody else has started it over
+        except NodeNotEnded as exc:  # another client has started it over
             logger.info("not run again: %s", exc)
         except NodeNotRepeatable as exc:  # one that follows has added nodes
             logger.info("flow %s is restarted from %s: %s", self.flow.id, self._task, exc)

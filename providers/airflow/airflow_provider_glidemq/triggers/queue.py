@@ -72,11 +72,11 @@ class GlideMQQueueTrigger(WaitingTrigger):
             while True:
                 state = await subscription.wait(None)
                 if state is not None and self._condition.is_met(state):
-                    return self._told("met", str(state))
+                    return self._event("met", str(state))
         finally:
             events.unsubscribe(subscription)
 
-    def _told(self, status: str, reason: str) -> dict[str, Any]:
+    def _event(self, status: str, reason: str) -> dict[str, Any]:
         return {"status": status, "queue": self.queue_name, "reason": reason[:MAX_REASON]}
 
 
@@ -136,11 +136,11 @@ class GlideMQJobTrigger(WaitingTrigger):
         try:
             while (state := await subscription.wait(None)) not in _ENDED:
                 self.log.info("%s is %s", self.what, state)
-            return self._told(str(state), "")
+            return self._event(str(state), "")
         finally:
             events.unsubscribe(subscription)
 
-    def _told(self, status: str, reason: str) -> dict[str, Any]:
+    def _event(self, status: str, reason: str) -> dict[str, Any]:
         return {
             "status": status,
             "queue": self.queue_name,

@@ -28,7 +28,7 @@ class MessageProducer(SharedStreamProducer):
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], tuple[Inbox, Batch]]]:
         """Each batch, with its inbox.
 
-        Airflow cancels this before it tells what was stored last, so that must not end the worker.
+        Airflow cancels this before it reports what was stored last, so that must not end the worker.
         """
         while True:
             self._reading = start(self._batches.__anext__())

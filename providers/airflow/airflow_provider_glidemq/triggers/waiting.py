@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_glidemq.callbacks import event_of, tell_from_loop
+from airflow_provider_glidemq.callbacks import acall_callbacks, event_of
 from airflow_provider_glidemq.hooks.glidemq import patience_for
-from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports, Silence
+from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports, WaitReasons
 from airflow_provider_glidemq.ownership import seconds_of
 from airflow_provider_glidemq.parameters import in_seconds
 from glidemq_orchestrate import runs
@@ -83,7 +83,7 @@ class WaitingTrigger(BaseTrigger):
     async def _look_once_more(self) -> None:
         """Show what is there when the deadline has passed."""
 
-    def _told(self, status: str, reason: str) -> dict[str, Any]:
+    def _event(self, status: str, reason: str) -> dict[str, Any]:
         """The payload of an event: ``timeout`` or ``error``."""
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class WaitingTrigger(BaseTrigger):
             with suppress(TimeoutError, GlideMQError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await self._look_once_more()
-            return self._told("timeout", "the deadline has passed")
+            return self._event("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:
         shared = await module("shared.client")
@@ -112,7 +112,7 @@ class WaitingTrigger(BaseTrigger):
                 try:
                     pause = patience.pause(exc)
                 except GlideMQError:
-                    return self._told("error", f"{type(exc).__name__}: {exc}")
+                    return self._event("error", f"{type(exc).__name__}: {exc}")
             await asyncio.sleep(pause)
 
 
@@ -177,7 +177,7 @@ class Reporter:
         """Show what is new, if a look is due or the flow has ended."""
         if not is_last and self.seconds_left:
             return
-        with suppress(*PASSING):  # the next look at the flow tells
+        with suppress(*PASSING):  # the next look at the flow finds it
             for _ in range(ROUNDS if is_last else 1):
                 nodes = await client.ask(flow.nodes(self.names))
                 due = self._reports.due(nodes)
@@ -194,11 +194,11 @@ class Reporter:
         self._looked_at = asyncio.get_running_loop().time()
 
 
-class Quiet:
-    """Logs why nothing happens in one generation of a flow."""
+class WaitLog:
+    """Logs why nodes wait in one generation of a flow."""
 
     def __init__(self, log: Any, *, is_masked: bool) -> None:
-        self._silence, self._log, self._is_masked = Silence(), log, is_masked
+        self._silence, self._log, self._is_masked = WaitReasons(), log, is_masked
 
     @property
     def seconds_left(self) -> float:
@@ -218,14 +218,14 @@ class Quiet:
         """
         if not self._silence.is_due(ended, asyncio.get_running_loop().time()):
             return
-        with suppress(*PASSING):  # the next look at the flow tells
+        with suppress(*PASSING):  # the next look at the flow finds it
             nodes = await read() if read is not None else None
             waits = await client.ask(flow.waits(nodes))
             if line := self._silence.line(waits, flow.id if self._is_masked else ""):
                 self._log.info("%s", line)
 
 
-class Telling:
+class ProgressCallbacks:
     """Calls callbacks beside the trigger: one that is slow misses some progress, and delays nothing."""
 
     def __init__(self, paths: Sequence[str], log: Any) -> None:
@@ -233,13 +233,13 @@ class Telling:
         self._task: asyncio.Task[None] | None = None
 
     def progress(self, task: Any, status: FlowStatus) -> None:
-        """Tell the callbacks how far the flow is."""
+        """Call the callbacks with the progress of the flow."""
         if self._paths and task is not None and (self._task is None or self._task.done()):
             event = event_of(task, status)
-            self._task = asyncio.create_task(tell_from_loop(self._paths, "progress", event, self._log))
+            self._task = asyncio.create_task(acall_callbacks(self._paths, "progress", event, self._log))
 
     async def end(self) -> None:
-        """Wait for no callback any more."""
+        """Stop the callback that still runs."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=CALLBACK_SECONDS)  # it may refuse to be cancelled

@@ -527,7 +527,7 @@ async def test_a_task_that_ended_unwatched_runs_again_when_it_is_cleared(
 ) -> None:
     """The reconciler has ended its node, and no trigger has ever begun."""
     flow = submit(job("a", "wait"), job("b", "echo", 1, "a"))
-    flow.cancel_node("a", "the Airflow task group etl has ended, and nobody watched it")
+    flow.cancel_node("a", "the Airflow task group etl has ended while no trigger watched it")
     assert await fired(trigger()) == "failed", "the first try shows it"
     del airflow.xcoms["etl.launch", "glidemq_seen a"]
     valkey.gate.set()

@@ -105,7 +105,7 @@ NO_TASKS_OF_FLOWS: list[tuple[Build, str]] = [
         (lambda: GlideMQFlowOperator(task_id="a", flow="a:b"), "GlideMQFlowOperator has no handler"),
         (lambda: PythonOperator(task_id="a", python_callable=lambda: 1), "is a lambda"),
         (nested, "is defined inside another function"),
-        (wants_context, "wants Airflow's context (ti)"),
+        (wants_context, "needs Airflow's context (ti)"),
         (lambda: None, "task group etl has no tasks"),
         (double, "a group inside it must be a plain TaskGroup"),
         (deep, "below its first level"),

@@ -84,7 +84,7 @@ async def test_nodes_of_tasks_that_have_failed_end_when_the_group_has_ended(
     await Reconciler(producer, set).look()
     assert await states(flow) == ["failed", "failed"]
     reason = (await flow.node("b[0]")).reason
-    assert reason == "cancelled: the Airflow task group etl has ended, and nobody watched it"
+    assert reason == "cancelled: the Airflow task group etl has ended while no trigger watched it"
     assert (await flow.status()).state == "failed"
 
 

@@ -1,7 +1,7 @@
 """One client per connection, and one events reader per queue, for all triggers of a triggerer.
 
 A triggerer runs a thousand triggers on one event loop; a connection for each of them would be a thousand
-blocked connections. Here a watcher subscribes first, then reads the flow's state, then waits to be
+blocked connections. Here a watcher subscribes first, then reads the state of the flow, then waits to be
 woken: an event between the last two steps is not lost, and an earlier one is in the state.
 """
 
@@ -124,7 +124,7 @@ async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
     password been changed.
 
     Raises:
-        LookupFailed: Airflow cannot tell the connection; also to all who waited for this look-up.
+        LookupFailed: The connection was not found; also for all who waited for this look-up.
     """
     loop = asyncio.get_running_loop()
     clients = _clients.setdefault(loop, {})

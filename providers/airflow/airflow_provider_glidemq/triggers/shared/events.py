@@ -45,7 +45,7 @@ _ENDS: Final = frozenset({"completed", "failed", "expired", "revoked"})
 class QueueEvents:
     """Reads the events of one queue, once, and has the flows and jobs looked at that they are about.
 
-    Events only tell when to look. Where some were lost unread, all are looked at. Meanwhile it
+    Events only decide when to look. If some were lost unread, everything is looked at. It also
     supervises the queue if no worker does: Node workers alone would leave flows unsettled.
     """
 
@@ -62,7 +62,7 @@ class QueueEvents:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody who subscribes now would be woken."""
+        """Whether a new subscriber would never be woken."""
         return any(task is not None and task.done() for task in (self._reading, self._looking))
 
     @property
@@ -137,7 +137,7 @@ class QueueEvents:
                 await supervision
 
     async def _read(self) -> None:
-        """Read events until nobody has watched for a while, or nobody can look any more."""
+        """Read events until there was no watcher for a while, or no more states can be read."""
         loop = asyncio.get_running_loop()
         used = loop.time()
         while loop.time() - used < LINGER_SECONDS and not self.is_over:
@@ -334,7 +334,7 @@ class Poller(Generic[T]):
         self._due.set()
 
     async def run(self) -> None:
-        """Look at what is due, until it is stopped or the server cannot be asked."""
+        """Look at what is due, until it is stopped or the server cannot be read."""
         loop = asyncio.get_running_loop()
         remind_at = loop.time()
         while not self._is_stopped:
@@ -355,7 +355,7 @@ class Poller(Generic[T]):
         return [one for subscriptions in self._of_subject.values() for one in subscriptions]
 
     def _remind(self, now: float) -> None:
-        """Ask for a look at those that nobody has looked at for too long."""
+        """Mark those as due that were not looked at for too long."""
         self._ask(
             one
             for one in self._each()

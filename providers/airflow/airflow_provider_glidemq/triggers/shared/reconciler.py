@@ -1,4 +1,4 @@
-"""Ends the flows of tasks that have ended while nobody watched.
+"""Ends the flows of tasks that have ended while no trigger watched them.
 
 A trigger cancels its flow when its task is killed or marked; but a task may be marked before its trigger
 has started, its process may die without a retry, and a DAG run may time out. The lease of such a flow lasts
@@ -100,7 +100,7 @@ class Reconciler:
                 if not node.state.is_terminal and any(is_node_of(node.name, task) for task in tasks)
             ]
             if names:
-                reason = f"the Airflow task group {group} has ended, and nobody watched it"
+                reason = f"the Airflow task group {group} has ended while no trigger watched it"
                 await flow.cancel_node(nodes=names, reason=reason, generation=status.generation)
                 logger.info("%d nodes of flow %s are cancelled: %s", len(names), status.id, reason)
         except (GlideMQError, NotOwned) as exc:
@@ -122,11 +122,11 @@ class Reconciler:
         return found if len(found) <= MAX else random.sample(found, MAX)
 
     async def _cancel(self, status: FlowStatus, state: str | None) -> None:
-        reason = f"its Airflow task has ended (state: {state}), and nobody watched it"
+        reason = f"its Airflow task has ended (state: {state}) while no trigger watched it"
         try:
             made = cancel_owned(self._producer, status.id, status.generation, reason, owner=_owner(status))
             await adrive(made)
-        except (StateError, NotOwned) as exc:  # it has ended, was restarted, or is somebody else's
+        except (StateError, NotOwned) as exc:  # it has ended, was restarted, or has another owner
             logger.debug("flow %s is not cancelled: %s", status.id, exc)
         except GlideMQError as exc:
             logger.warning("flow %s could not be cancelled: %s", status.id, exc)

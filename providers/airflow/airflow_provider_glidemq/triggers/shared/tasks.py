@@ -44,7 +44,7 @@ async def ask(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Make a call of Airflow's that blocks until its supervisor answers.
 
     In a thread of asgiref, which knows this event loop: in another one, such a call ends the triggerer of
-    Airflow 3.1, which reads the answer as that to somebody else. So does a call that is cut off when its
+    Airflow 3.1, which takes the answer for that to another call. So does a call that is cut off when its
     trigger is stopped: it goes on to its end.
     """
     return await asyncio.shield(sync_to_async(call)(*args, **kwargs))
@@ -68,7 +68,7 @@ async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | No
     """The state of the task in each of these runs; None where it has none yet. Runs without it are left out.
 
     Raises:
-        Exception: Airflow cannot be asked here, or does not answer.
+        Exception: Airflow cannot be reached from here, or does not answer.
     """
     found: dict[str, str | None] = {}
     for first in range(0, len(run_ids), RUNS_AT_ONCE):
@@ -167,7 +167,7 @@ class GroupTask:
         return bool(task_ids) and not ENDED.issuperset((await self.states(task_ids)).values())
 
     async def launched(self) -> dict[str, Any]:
-        """What launch says of its flow, in its last run; that is waited for.
+        """What launch has stored about its flow, in its last run; that run is awaited.
 
         Raises:
             NotLaunched: It has ended without a word.
@@ -237,6 +237,6 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def _is_answer(error: Exception) -> bool:
-    """Whether Airflow refuses what it was asked, however often: there is no such group, or it is invalid."""
+    """Whether Airflow refuses the call for good: there is no such group, or it is invalid."""
     detail = getattr(getattr(error, "error", None), "detail", None)
     return isinstance(detail, dict) and detail.get("status_code") in _REFUSED

@@ -15,7 +15,7 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQJobFailed,
     GlideMQNodeFailed,
 )
-from airflow_provider_glidemq.node_reports import FIRST, LAST, SHOWN, Silence, in_block, in_lines
+from airflow_provider_glidemq.node_reports import FIRST, LAST, SHOWN, WaitReasons, in_block, in_lines
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
 
 from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, Wait, Worker
@@ -35,7 +35,7 @@ REASONS: list[Exception] = [
 
 
 def test_it_looks_when_nothing_has_ended_for_a_while_and_then_less_often() -> None:
-    quiet, now, looked = Silence(), 0.0, list[float]()
+    quiet, now, looked = WaitReasons(), 0.0, list[float]()
     while now < 5_000:
         now += 1
         if quiet.is_due(3, now):
@@ -50,7 +50,7 @@ def test_a_line_is_said_once_and_shows_nothing_of_secret_flows() -> None:
     until = datetime(2126, 1, 2, 3, 4, 5, tzinfo=UTC)
     waits = {f"n{number}": Wait("for a free worker of queue q") for number in range(SHOWN + 2)}
     waits["n0"] = Wait("for its next attempt (attempt 1 of 3 failed: forged\nline)", until)
-    quiet = Silence()
+    quiet = WaitReasons()
     line = quiet.line(waits)
     assert line.startswith("n0 waits until 2126-01-0")
     assert "forged\\nline" in line
