@@ -71,7 +71,7 @@ class AssetPlan:
     def specs(
         self, given: Mapping[str, dg.AssetSpec], deps: Sequence[dg.AssetKey | str], group_name: str | None
     ) -> list[dg.AssetSpec]:
-        """What Dagster is told of each asset.
+        """The specifications of the assets for Dagster.
 
         Args:
             given: By node, everything else that is known of its asset.

@@ -30,7 +30,7 @@ Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 @dataclass(slots=True)
 class Selection:
-    """What a run shall tell of: assets and checks."""
+    """The assets and checks of which a run emits events."""
 
     assets: set[dg.AssetKey]
     checks: set[dg.AssetCheckKey]
@@ -57,10 +57,10 @@ class Emitter:
     Attributes:
         context: The step.
         plan: The flow as assets.
-        selection: What to tell of.
+        selection: What is emitted.
         checks: All checks of the flow.
         places: What each node of the run's flow stands for.
-        told: Assets and partitions that an earlier try of the step has told of.
+        emitted: Assets and partitions that an earlier try of the step has emitted.
         link: The link to a flow, or "".
     """
 
@@ -69,16 +69,16 @@ class Emitter:
     selection: Selection
     checks: Sequence[GlideMQCheck]
     places: Mapping[str, NodePartition]
-    told: set[tuple[dg.AssetKey, str | None]]
+    emitted: set[tuple[dg.AssetKey, str | None]]
     link: Callable[[str], str]
     _names: dict[NodePartition, str] = field(init=False)
     _ended: dict[str, NodeStatus] = field(init=False, default_factory=dict)
     _open: dict[str, set[str]] = field(init=False)
     _followers: dict[str, list[str]] = field(init=False, default_factory=dict)
-    _said: dict[GlideMQCheck, list[dg.AssetCheckResult | None]] = field(init=False, default_factory=dict)
+    _parts: dict[GlideMQCheck, list[dg.AssetCheckResult | None]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Note which nodes wait for which to be told of."""
+        """Note which nodes wait for which others to be emitted."""
         self._names = {place: name for name, place in self.places.items()}
         wanted = self.selection.nodes(self.plan, self.checks)
         before = {node: self._before(node, wanted) for node in wanted}
@@ -95,8 +95,8 @@ class Emitter:
         again = [node for node in change.ended if node.name in self._ended and node.name not in self._open]
         self._ended |= {node.name: node for node in change.ended}
         due = self._due(change)
-        told = [node for node in (*due, *again) if self._is_told_of(node)]
-        results = change.results([node.name for node in told if node.state == "completed"]) if told else {}
+        shown = [node for node in (*due, *again) if self._is_emitted(node)]
+        results = change.results([node.name for node in shown if node.state == "completed"]) if shown else {}
         for node in due:
             yield from self._outcome(node, results.get(node.name), change.status)
         for node in again:
@@ -104,13 +104,13 @@ class Emitter:
                 self._log(node, self._metadata(node, results.get(node.name), change.status))
 
     def _before(self, node: str, wanted: set[str]) -> set[str]:
-        """The wanted nodes of which is told before a node."""
+        """The wanted nodes that are emitted before a node."""
         mine = by_node(self.checks).get(node, ())
         assets = {check.asset_node for check in mine} & wanted - {node}
         return {*self.plan.nearest(node, wanted), *assets}
 
     def _due(self, change: Changes) -> list[NodeStatus]:
-        """The nodes of which nothing more is waited for; at the end of the flow all that have ended."""
+        """The nodes that wait for no other; at the end of the flow all that have ended."""
         due: list[NodeStatus] = []
         todo = [node.name for node in change.ended if node.name in self._open]
         while todo:
@@ -128,7 +128,7 @@ class Emitter:
                 del self._open[name]
         return due
 
-    def _is_told_of(self, node: NodeStatus) -> bool:
+    def _is_emitted(self, node: NodeStatus) -> bool:
         place = self.places[node.name]
         return place.node in self.plan.keys or any(check.node == place.node for check in self.checks)
 
@@ -141,7 +141,7 @@ class Emitter:
             one is not None and "reason" not in (one.metadata or {}) for one in found.values()
         )
         key = self.plan.keys.get(place.node)
-        if did_run and key in self.selection.assets and (key, place.partition) not in self.told:
+        if did_run and key in self.selection.assets and (key, place.partition) not in self.emitted:
             value = result if node.state == "completed" else node.progress
             metadata = self._metadata(node, value, status)
             if place.partition is None:
@@ -160,14 +160,14 @@ class Emitter:
             if one is not None:
                 yield one
             return
-        said = self._said.setdefault(check, [])
+        parts = self._parts.setdefault(check, [])
         if one is None:
-            said.append(None)
+            parts.append(None)
         else:
             marked = {**(one.metadata or {}), "glidemq/partition": dg.MetadataValue.text(place.partition)}
-            said.append(one._replace(metadata=marked))
-        is_last = len(said) == sum(other.node == place.node for other in self.places.values())
-        results = [result for result in said if result is not None]
+            parts.append(one._replace(metadata=marked))
+        is_last = len(parts) == sum(other.node == place.node for other in self.places.values())
+        results = [result for result in parts if result is not None]
         if is_last and results:
             failed = [result for result in results if not result.passed]
             names = [result.metadata["glidemq/partition"].value for result in failed]
@@ -178,7 +178,7 @@ class Emitter:
             yield worst[0]._replace(metadata=metadata)
 
     def _log(self, node: NodeStatus, metadata: Metadata) -> None:
-        """Tell of an asset beside the outputs of the step: one of several partitions, or again."""
+        """Log an asset beside the outputs of the step: one of several partitions, or a repeat."""
         place = self.places[node.name]
         key, partition = self.plan.keys[place.node], place.partition
         if partition is None and self.context.has_partition_key:
@@ -236,7 +236,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     Nodes that nothing waits for are always chosen. A selection of assets and checks runs their nodes and what
     these depend on. A re-execution from failure keeps completed nodes, also when the flow was mended; one of
     everything runs the selected ones again. An asset whose node was skipped or cancelled does not appear.
-    Each costs Dagster some 24 ms of processor time: of a thousand nodes that nobody looks at one by one,
+    Each costs Dagster some 24 ms of processor time: of a thousand nodes that are not looked at one by one,
     choose those that stand for the rest, or run the flow in an op (``GlideMQResource.run_flow``).
 
     Args:
@@ -265,8 +265,8 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
         backfill_policy: How many partitions one run of a backfill has; more than one needs
             ``build_partition``, unless the flow is the same for all.
         timeout: Time after which the flow is cancelled and the step fails; None: no limit.
-        retry_policy: Retry policy of the step. A retry runs the failed nodes again, and tells only of what it
-            has not told of before.
+        retry_policy: Retry policy of the step. A retry runs the failed nodes again, and emits only what was
+            not emitted before.
         allow_retries: Whether the retry policy applies to a flow that has failed; by default it does if there
             is one. Without it a policy applies where the server or workers are missing.
         config_schema: Config of the step, for ``build``: ``context.op_execution_context.op_config``.
@@ -326,7 +326,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
             selection=selection,
             checks=checks,
             places=made.places,
-            told=_told(context),
+            emitted=_emitted(context),
             link=lambda of: glidemq.link(flow_id=of),
         )
         for change in glidemq.stream_flow(
@@ -359,19 +359,19 @@ def _former(
     return {made.places[name].node for name in existing if name in made.places}
 
 
-def _told(context: dg.AssetExecutionContext) -> set[tuple[dg.AssetKey, str | None]]:
-    """The assets, and partitions of a run of several, of which an earlier try of the step has told."""
+def _emitted(context: dg.AssetExecutionContext) -> set[tuple[dg.AssetKey, str | None]]:
+    """The assets, and partitions of a run of several, that an earlier try of the step has emitted."""
     if not context.op_execution_context.retry_number:
         return set()
     step = context.op_execution_context.get_step_execution_context().step.key
     is_of_several = context.has_partition_key is False and bool(context.assets_def.partitions_def)
-    told: set[tuple[dg.AssetKey, str | None]] = set()
+    found: set[tuple[dg.AssetKey, str | None]] = set()
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     for entry in context.instance.all_logs(context.run.run_id, of_type=kind):
         event = entry.dagster_event
         if event is not None and event.step_key == step and event.asset_key is not None:
-            told.add((event.asset_key, event.partition if is_of_several else None))
-    return told
+            found.add((event.asset_key, event.partition if is_of_several else None))
+    return found
 
 
 def _check_keys(specs: Mapping[str, dg.AssetSpec], keys: Mapping[str, Key]) -> None:

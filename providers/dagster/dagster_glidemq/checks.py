@@ -28,11 +28,12 @@ from glidemq_orchestrate.runs import Json, Patience, in_text, json_size
 class GlideMQCheck:
     """An asset check that a node of a flow decides.
 
-    It passes when the node completes, unless the result says otherwise: ``False``, ``{"passed": false}``, or
-    such a part in ``{"checks": [{"name", "passed", "severity", "metadata"}, ...]}``. Of several checks of
+    It passes when the node completes, unless the result contains another verdict: ``False``,
+    ``{"passed": false}``, or such a part in
+    ``{"checks": [{"name", "passed", "severity", "metadata"}, ...]}``. Of several checks of
     one node each has the part with its name; one whose name no part has takes the result as a whole.
 
-    A node that fails fails its checks; one that was skipped or cancelled says nothing about them.
+    A node that fails fails its checks; one that was skipped or cancelled gives no result for them.
 
     Attributes:
         node: The node.
@@ -40,7 +41,7 @@ class GlideMQCheck:
         asset: The node whose asset is checked; None: the node itself.
         blocking: What follows the node in the flow, and the assets downstream of the flow, do not run when it
             does not pass. The node gets ``JobOptions(must_pass=True)``, so it blocks as a whole: a part that
-            shall only warn says ``"severity": "WARN"``. A worker of Node.js must fail the job instead.
+            should only warn has ``"severity": "WARN"``. A worker of Node.js must fail the job instead.
         severity: Of a failure; a part of a result with a ``severity`` has its own.
         description: For the UI.
     """
@@ -58,7 +59,7 @@ class GlideMQCheck:
         return self.asset or self.node
 
     def spec(self, key: dg.AssetKey) -> dg.AssetCheckSpec:
-        """What Dagster is told of it."""
+        """Its specification for Dagster."""
         return dg.AssetCheckSpec(
             self.name,
             asset=key,
@@ -68,7 +69,7 @@ class GlideMQCheck:
         )
 
     def result(self, key: dg.AssetKey, node: NodeStatus, result: Json) -> dg.AssetCheckResult | None:
-        """What an ended node says; None if nothing."""
+        """The result of an ended node; None if it has none."""
         if node.state == "completed" or node.reason == NOT_PASSED:
             found = result if node.state == "completed" else node.progress
             part = self._part(found)
@@ -96,12 +97,12 @@ class GlideMQCheck:
         return named[0] if named else result
 
     def _severity(self, part: Json) -> dg.AssetCheckSeverity:
-        said = str(part.get("severity", "")).upper() if isinstance(part, dict) else ""
+        severity = str(part.get("severity", "")).upper() if isinstance(part, dict) else ""
         return {
             "WARN": dg.AssetCheckSeverity.WARN,
             "WARNING": dg.AssetCheckSeverity.WARN,
             "ERROR": dg.AssetCheckSeverity.ERROR,
-        }.get(said, self.severity)
+        }.get(severity, self.severity)
 
 
 def _without_severity(part: Json) -> Json:
@@ -222,10 +223,10 @@ def build_glidemq_workers_check(  # noqa: PLR0913  keyword-only, most have defau
 ) -> dg.AssetChecksDefinition:
     """Make an asset check that live workers serve every queue and have a handler for every job of flows.
 
-    It runs when its asset is materialized, in a step of its own, or alone in a job with the selection
+    It runs when its asset is materialized, in a separate step, or alone in a job with the selection
     ``dagster.AssetSelection.checks(check)``. Its metadata has a table of what is missing. A worker of
     glide-mq in Node does not list its handlers and is assumed to have all. The check looks at this moment
-    only: it changes nothing and waits for nobody. If the server cannot be reached, its step fails, and its
+    only: it changes nothing and does not wait. If the server cannot be reached, its step fails, and its
     last result stays.
 
     Args:
@@ -245,7 +246,7 @@ def build_glidemq_workers_check(  # noqa: PLR0913  keyword-only, most have defau
         for node in check_flow(spec).nodes:
             jobs[node.queue].add(node.job)
     if not jobs:
-        raise ConfigurationError(f"check {name} has no flows to look at")
+        raise ConfigurationError(f"check {name} has no flows to check")
     queues = ", ".join(sorted(jobs))
 
     @dg.asset_check(

@@ -87,7 +87,7 @@ class GlideMQFlowStep(dg.Resolvable):
 @dg.scaffold_with(GlideMQFlowScaffolder)
 @dataclass
 class GlideMQFlowComponent(dg.Component, dg.Resolvable):
-    """One flow of jobs behind one step of Dagster; each of its own steps may materialize an asset.
+    """One flow of jobs behind one step of Dagster; each of its steps may materialize an asset.
 
     Loading it connects to nothing. Steps after which nothing comes, and those that are checked, are assets
     in any case, named after the step. The partitions of an asset are those of all.
@@ -95,7 +95,7 @@ class GlideMQFlowComponent(dg.Component, dg.Resolvable):
     Attributes:
         name: Name of the flow and of the step of Dagster.
         steps: The steps, in any order, without cycles.
-        queue: For the steps that have none of their own.
+        queue: For the steps without one.
         partition_field: Adds the partition key to the data of each step under this name; the data must be
             mappings then, or left out.
         partitions_per_run: How many partitions one run of a backfill has at most; they are one flow. None:

@@ -106,7 +106,7 @@ LEASE_SECONDS: Final = 30.0
 
 
 def connection_fields(*, is_required: bool = False) -> dict[str, dg.Field]:
-    """The fields of a connection; ``url`` is required only where nothing else can say it."""
+    """The fields of a connection; ``url`` is required only if there is no other source."""
     fields = dict(GlideMQConnection.to_fields_dict())
     url = fields["url"]
     fields["url"] = dg.Field(url.config_type, is_required=is_required, description=url.description)

@@ -89,9 +89,9 @@ def glidemq_executor(init_context: InitExecutorContext) -> Executor:
     Workers run them: ``glidemq worker --app dagster_glidemq.worker --queue dagster-steps``. They need the
     code location and ``DAGSTER_HOME`` with the same storages. Where and how a step is queued is in its tags:
     ``dagster-glidemq/queue``, ``/priority`` (higher first), ``/concurrency_key``, ``/concurrency_limit``,
-    ``/rate_limit``; those of its run count for what it does not say.
+    ``/rate_limit``; those of its run count for what it does not set.
 
-    A step whose worker is lost fails, and runs again only if its retry policy says so. The connection is that
+    A step whose worker is lost fails, and runs again only by its retry policy. The connection is that
     of the run launcher if it is ``GlideMQRunLauncher``, else ``GLIDEMQ_URL``, unless the config has one.
 
     Raises:
@@ -183,8 +183,8 @@ class GlideMQStepExecutor(StepDelegatingExecutor):
     A process that was given up, since its worker seemed to be lost, may write more: that counts for nothing
     (``Attempts``).
 
-    A run that was ended by somebody else, or deleted, is noticed within ``LOOK_SECONDS`` or so: workers end
-    its steps, and its own process ends here, without a success after the other end.
+    If another process has ended the run, or it was deleted, this is noticed within about ``LOOK_SECONDS``:
+    workers end its steps, and its own process ends here, without a success after the other end.
 
     Args:
         step_handler: The handler of steps.

@@ -1,4 +1,4 @@
-"""The run of a flow for one step: it is submitted or gone on with, followed, and ended with its step.
+"""The run of a flow for one step: it is submitted or continued, followed, and ended with its step.
 
 What a kill between two steps leaves behind: before the submission, nothing; after it, a flow that a
 re-execution from failure finds by its id and goes on with. If none comes, the lease of its owner, the step,
@@ -110,7 +110,7 @@ class FlowRun:
 
         Raises:
             FlowFailed, FlowCancelled: It ended so.
-            WaitTimeout, WorkersMissing: It did not end in time, or nobody ran it; it was cancelled.
+            WaitTimeout, WorkersMissing: It did not end in time, or no worker ran it; it was cancelled.
             Superseded: A later run has begun it again.
             GlideMQError: Anything else; a flow that runs goes on.
         """
@@ -242,7 +242,7 @@ def _ended(exc: BaseException) -> str:
 
 
 def _announce(context: Context, flow: Flow, spec: FlowSpec, link: str) -> None:
-    """Tell of the flow, with the link to it, in the event log of the run."""
+    """Write the flow, with the link to it, to the event log of the run."""
     metadata: dict[str, dg.MetadataValue] = {
         "glidemq/flow_id": dg.MetadataValue.text(flow.id),
         "glidemq/flow_name": dg.MetadataValue.text(spec.name),

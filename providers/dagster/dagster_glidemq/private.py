@@ -2,7 +2,7 @@
 
 Dagster documents neither how an executor or a run launcher is written, nor how its own commands run a step.
 Nothing else here imports from ``dagster._``. When a release moves a name, its import here fails at start-up;
-the comment beside it says what needs it and what to look for. Tested with Dagster 1.12 and 1.13.
+the comment beside it has what needs it and what to look for. Tested with Dagster 1.12 and 1.13.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dagster._core.execution.plan.state import KnownExecutionState
 # Whether steps are retried by the executor, and the field of its config. See ``dg.multiprocess_executor``.
 from dagster._core.execution.retries import RetryMode, get_retries_config
 
-# The field of an executor's config that says when a step may start. See ``dg.multiprocess_executor``.
+# The field of an executor's config that decides when a step may start. See ``dg.multiprocess_executor``.
 from dagster._core.execution.step_dependency_config import (
     StepDependencyConfig,
     get_step_dependency_config_field,

@@ -45,7 +45,7 @@ class Queues:
         return self._connection.link(queue=queue, job_id=job_id)
 
     def add(self, queue: str, job: NewJob) -> None:
-        """Add a job with an id of its own; one that waits or runs under that id stays, one that ended goes.
+        """Add a job under a given id; one that waits or runs under that id stays, one that ended is replaced.
 
         Repeatable. A kill leaves the job, or none, which the health check of the step or run finds.
 
@@ -115,10 +115,10 @@ FRESH_SECONDS: Final = 2.0
 _ENDED: Final = frozenset({None, JobState.COMPLETED, JobState.FAILED})
 
 
-class Sight:
-    """The states of the jobs that somebody waits for, and who serves their queues.
+class JobStates:
+    """The states of the jobs that are waited for, and how many workers serve their queues.
 
-    Somebody who asks for each of a thousand jobs in turn reads their queue once: what was read counts for
+    A caller that reads each of a thousand jobs in turn reads their queue once: what was read counts for
     ``FRESH_SECONDS``. A job that is not known yet is read alone; one that has ended is forgotten.
 
     Args:
@@ -134,7 +134,7 @@ class Sight:
         self._read_at: dict[str, float] = {}
 
     def add(self, queue: str, job_id: str) -> None:
-        """Somebody waits for a job that was just added."""
+        """A job that was just added is waited for."""
         self._states[queue][job_id] = JobState.WAITING
 
     def state(self, queue: str, job_id: str) -> JobState | None:
@@ -177,7 +177,7 @@ MARGIN_SECONDS: Final = 5.0
 
 
 class Overdue:
-    """How long something has been so, as far as one looked: by the clock of this process.
+    """For how long something has been observed without a break, by the clock of this process.
 
     A lease that has lapsed is believed only after a while: when the server was away, its workers renew what
     they hold as soon as it is back, and may be later than the one who looks.
@@ -204,7 +204,7 @@ class Overdue:
 def why_lost(
     job: Job | None, now: datetime, overdue: Overdue, *, margin: float = MARGIN_SECONDS
 ) -> str | None:
-    """Why nobody works at it any more; None while it waits or runs.
+    """Why no worker works on it any more; None while it waits or runs.
 
     Args:
         job: The job; None if there is none.

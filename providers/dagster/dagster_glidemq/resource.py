@@ -66,7 +66,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         description=(
             "Cancel the flow of a step of which nothing was heard for so long: its process was killed, or "
             "its machine lost. Seconds, or a text such as 1h, from 15s to 7d; None: let it run on. One that "
-            "somebody else than a Dagster run has begun is never ended so."
+            "another client than a Dagster run has begun is never ended so."
         ),
     )
     cancel_patience: ConfigDuration = Field(
@@ -124,7 +124,7 @@ class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
         cancelled, unless a later run has restarted it, or another run waits for it too.
 
         Under a ``flow_id`` of yours there may be a flow already. One that another Dagster run has begun is
-        waited for while it runs, and restarted when it has ended. One that somebody else has begun is only
+        waited for while it runs, and restarted when it has ended. One that another client has begun is only
         waited for, also after its end: it is never restarted, changed or cancelled from here; a re-execution
         repairs it if it has failed.
 

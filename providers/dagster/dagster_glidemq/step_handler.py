@@ -31,7 +31,7 @@ from dagster_glidemq.private import (
     StepHandler,
     StepHandlerContext,
 )
-from dagster_glidemq.queues import KEEP, Overdue, Queues, Sight, why_lost
+from dagster_glidemq.queues import KEEP, JobStates, Overdue, Queues, why_lost
 from dagster_glidemq.step_job import STEP_JOB, Placement, StepJob, place_of_step, step_job_id, storage_of
 from glidemq_orchestrate import JobState, NewJob
 from glidemq_orchestrate.errors import TransportError
@@ -51,7 +51,7 @@ class GlideMQStepHandler(StepHandler):
 
     Args:
         queues: The queues.
-        queue: Where steps go whose tags do not say it.
+        queue: The queue of steps whose tags have none.
         start_timeout: Seconds that a step may wait while no live worker serves its queue.
         lease: After this long without a sign of its worker, a step is lost.
         grace: Seconds that a step has to end when it is interrupted.
@@ -65,7 +65,7 @@ class GlideMQStepHandler(StepHandler):
     ) -> None:
         self._queues, self._queue = queues, queue
         self._start_timeout, self._lease, self._grace = start_timeout, lease, grace
-        self._overdue, self._sight = Overdue(), Sight(queues, STEP_JOB)
+        self._overdue, self._states = Overdue(), JobStates(queues, STEP_JOB)
         self._storage: str | None = None
         self.missed: Callable[[], None] = lambda: None
 
@@ -105,12 +105,12 @@ class GlideMQStepHandler(StepHandler):
             self._storage = storage_of(step_handler_context.instance)
         payload = step.payload(self._storage, self._grace)
         self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options=options))
-        self._sight.add(step.place.queue, step.job_id)
+        self._states.add(step.place.queue, step.job_id)
 
     def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:
         """Whether the step still waits or runs, or has ended.
 
-        A server that does not answer tells nothing: the step counts as healthy. What is lost is revoked
+        If the server does not answer, the step counts as healthy. What is lost is revoked
         first, so that a worker that only seemed to be lost ends it.
         """
         step = _Step(step_handler_context, self._queue)
@@ -145,12 +145,12 @@ class GlideMQStepHandler(StepHandler):
         self._queues.revoke(step.place.queue, step.job_id)
 
     def _waits_for_a_worker(self, step: _Step) -> bool:
-        """Whether it waits in a queue that is served: then one look at all steps tells that for each.
+        """Whether it waits in a queue that is served: then one look at all steps is enough for each.
 
-        One that was begun and given back is told from these when a worker takes it, or when none is left.
+        One that was begun and given back is recognised when a worker takes it, or when none is left.
         """
         queue = step.place.queue
-        if self._sight.state(queue, step.job_id) not in WAITING or not self._sight.workers(queue):
+        if self._states.state(queue, step.job_id) not in WAITING or not self._states.workers(queue):
             return False
         self._overdue.forget(queue, f"{queue}/{step.job_id}")
         return True
@@ -161,9 +161,9 @@ class GlideMQStepHandler(StepHandler):
         return why_lost(job, self._queues.now(step.place.queue), self._overdue)
 
     def _why_unserved(self, step: _Step) -> str | None:
-        """Why nobody will take a step that waits."""
+        """Why no worker will take a step that waits."""
         queue = step.place.queue
-        is_unserved = not step.is_active and not self._sight.workers(queue)
+        is_unserved = not step.is_active and not self._states.workers(queue)
         if step.is_active or self._overdue.seconds(queue, is_so=is_unserved) < self._start_timeout:
             return None
         return (

@@ -54,13 +54,13 @@ def _job_id(text: str) -> str:
 
 
 def location_of(origin: JobPythonOrigin) -> str:
-    """What tells code locations apart: steps of one location share a warm process."""
+    """The identity of a code location: steps of one location share a warm process."""
     pointer: Any = origin.repository_origin.code_pointer
     return hashlib.sha256(serialize_value(pointer).encode()).hexdigest()[:32]
 
 
 def storage_of(instance: dg.DagsterInstance) -> str:
-    """What tells the storages of instances apart: of two with the same one, both have every run."""
+    """The identity of the storage of an instance: two instances with the same one have the same runs."""
     found: Any = getattr(instance.run_storage, "get_run_storage_id", str)
     return str(found())
 
@@ -73,9 +73,9 @@ class StepJob:
         run_id: The run, which the worker's Dagster instance must have.
         step_key: The step.
         location: ``location_of`` its code.
-        retry_mode: What happens to a step that asks for a retry.
+        retry_mode: What happens to a step that requests a retry.
         known_state: What has happened in the run so far, packed.
-        storage: ``storage_of`` the instance: one that has it and not the run tells that it was deleted.
+        storage: ``storage_of`` the instance: if an instance has it and not the run, the run was deleted.
         grace_seconds: How long it may take to end when it is interrupted; then it is killed.
     """
 
@@ -212,7 +212,7 @@ _TELL: Final = frozenset(
         "state", "watched_queue",
     )
 )  # fmt: skip
-"""What sensors and the launcher tell of a run; no step is queued by them."""
+"""Tags of runs that sensors and the launcher set; they do not change where steps are queued."""
 _STEP_TAGS: Final = (QUEUE_TAG, PRIORITY_TAG, CONCURRENCY_KEY_TAG, CONCURRENCY_LIMIT_TAG, RATE_LIMIT_TAG)
 DAGSTER_PRIORITY_TAG: Final = "dagster/priority"
 
@@ -238,8 +238,8 @@ def place_of_step(step: Mapping[str, str], run: Mapping[str, str], queue: str) -
 
     Args:
         step: The tags of the step.
-        run: The tags of its run, for what the step does not say.
-        queue: The queue where neither says one.
+        run: The tags of its run, for what the step does not set.
+        queue: The queue if neither has one.
 
     Raises:
         ConfigurationError: A tag of ours is not known, or has a value that it cannot have.

@@ -4,7 +4,7 @@ The worker needs what ``dagster api execute_step`` needs on its machine: the cod
 and ``DAGSTER_HOME`` with the instance whose run launcher or executor has queued the job. It starts a process
 that imports the code once, and forks a child for each step.
 
-Serve runs and steps by workers of their own: a run waits for its steps, so runs in all places of a worker
+Serve runs and steps by separate workers: a run waits for its steps, so runs in all places of a worker
 would never end.
 """
 

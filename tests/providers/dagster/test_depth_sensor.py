@@ -16,7 +16,7 @@ from tests.providers.dagster.sensing import Ticks
 
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({}, "has no bound"),
-    ({"at_least": 1, "job": None}, "asks for nothing"),
+    ({"at_least": 1, "job": None}, "requests nothing"),
     ({"at_least": 1, "states": "waiting"}, "states of sensor deep"),
     ({"at_least": 1, "states": ["waiting-children"]}, "states of sensor deep"),
 ]

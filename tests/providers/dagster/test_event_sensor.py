@@ -15,7 +15,7 @@ from tests.conftest import Eventually, RunWorker
 from tests.providers.dagster.sensing import Ticks, trim_events
 
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"job": None}, "asks for nothing"),
+    ({"job": None}, "requests nothing"),
     ({"queue": "a:b"}, "queue"),
     ({"kinds": "completed"}, "kinds"),
     ({"max_requests": 0}, "max_requests"),

@@ -24,7 +24,7 @@ PARTS = dg.DynamicPartitionsDefinition(name="flows")
 
 
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"job": None}, "asks for nothing"),
+    ({"job": None}, "requests nothing"),
     ({"queues": "etl"}, "queues of sensor ended must be a list"),
     ({"queues": []}, "queues of sensor ended must be a list"),
     ({"states": ["running"]}, "states of sensor ended"),
@@ -120,7 +120,7 @@ def test_a_sensor_that_may_not_supervise_says_so(
         reading = GlideMQResource(url=url, user="reader", password="s3cret")
         ticks = Ticks(sensor(start="earliest"), reading, instance)
         assert ticks.requested() == []
-        assert any("nobody supervises etl" in line for line in ticks.said)
+        assert any("etl has no supervisor" in line for line in ticks.said)
     finally:
         redis_client.execute_command("ACL", "DELUSER", "reader")
 

@@ -73,7 +73,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
 
     forward_termination: bool = Field(
         default=True,
-        description="Cancel the jobs when the step is terminated. If not, they run on and nobody waits.",
+        description="Cancel the jobs when the step is terminated. If not, they continue after the step.",
     )
     termination_timeout: ConfigDuration = Field(
         default=20.0,
@@ -106,7 +106,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
                 * ``job``, ``queue``: the name of a handler, and where its job waits for a worker;
                 * ``data``: an object for the handler; Pipes adds the key ``dagster_pipes``;
                 * ``options``: attempts, timeout, priority and so on (``JobOptions``);
-                * ``name``: tells apart several jobs of one handler in one step; by default ``job``;
+                * ``name``: distinguishes several jobs of one handler in one step; by default ``job``;
                 * ``flow``: a ``FlowSpec`` instead of a job; each node may report whose data is an object or
                   nothing;
                 * ``flow_id``: the id of the flow; by default derived from run, step and name;
@@ -116,7 +116,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
 
         Returns:
             The results. Assets of which nothing was reported count as materialized, except where
-            ``get_results(implicit_materializations=False)`` is asked for, or a node was skipped. The plain
+            ``get_results(implicit_materializations=False)`` is used, or a node was skipped. The plain
             values in the result of a job that reports nothing are their metadata.
 
         Raises:

@@ -26,7 +26,7 @@ _SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"}
 """What handlers raise that do not fail."""
 
 
-class Told:
+class ShownLines:
     """The lines that earlier attempts of a step have shown in the log of its run, which is read once.
 
     Args:
@@ -46,14 +46,14 @@ class Told:
         return True
 
 
-def told_before(context: dg.OpExecutionContext, now: Callable[[], datetime]) -> Told:
+def shown_before(context: dg.OpExecutionContext, now: Callable[[], datetime]) -> ShownLines:
     """What earlier attempts of a step have shown: nothing, in its first one."""
     if context.retry_number == 0:
-        return Told()
+        return ShownLines()
     key = context.get_step_execution_context().step.key
     entries = context.instance.all_logs(context.run.run_id)
     lines = [one.user_message for one in entries if one.step_key == key and not one.is_dagster_event]
-    return Told(lines, now())
+    return ShownLines(lines, now())
 
 
 class LiveLog:
@@ -62,14 +62,14 @@ class LiveLog:
     Args:
         handler: The handler of the session.
         is_single: The flow is one job, so log lines need no name of a node.
-        told: What is not shown again.
+        shown_before: What is not shown again.
 
     Attributes:
         is_complete: The flow has completed; set before ``close``.
     """
 
-    def __init__(self, handler: dg.PipesMessageHandler, *, is_single: bool, told: Told) -> None:
-        self._handler, self._is_single, self._told = handler, is_single, told
+    def __init__(self, handler: dg.PipesMessageHandler, *, is_single: bool, shown_before: ShownLines) -> None:
+        self._handler, self._is_single, self._shown_before = handler, is_single, shown_before
         self._lock = threading.Lock()
         self._positions: dict[tuple[str, str], str] = {}
         self._exceptions: dict[str, Any] = {}
@@ -91,7 +91,7 @@ class LiveLog:
                 self._positions[queue, job_id] = page[-1].id
 
     def log(self, node: str, message: PipesMessage) -> None:
-        """Show a message of which nobody else knows."""
+        """Show a message that has no other source."""
         with self._lock:
             self._log(node, message, None)
 
@@ -140,7 +140,7 @@ class LiveLog:
         if message["method"] == "log":
             text = in_text(str(params.get("message")))
             params["message"] = text if self._is_single else f"{node}: {text}"
-            if self._told.has(position, params["message"]):
+            if self._shown_before.has(position, params["message"]):
                 return
         self._handler.handle_message(pipes.make(message["method"], params))
 
@@ -175,7 +175,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
         poll_seconds: Time between two looks at the running jobs.
         after_generation: Generations up to this one are of earlier runs; their lines are not shown.
         is_single: The flow is one job.
-        told: The lines that are not shown again.
+        shown_before: The lines that are not shown again.
     """
 
     log: LiveLog
@@ -188,9 +188,14 @@ class GlideMQMessageReader(dg.PipesMessageReader):
         poll_seconds: float,
         after_generation: int,
         is_single: bool,
-        told: Told,
+        shown_before: ShownLines,
     ) -> None:
-        self._glidemq, self._flow_id, self._is_single, self._told = glidemq, flow_id, is_single, told
+        self._glidemq, self._flow_id, self._is_single, self._shown_before = (
+            glidemq,
+            flow_id,
+            is_single,
+            shown_before,
+        )
         self._poll_seconds, self._after_generation = poll_seconds, after_generation
         self._patience = Patience(0)  # the step waits out outages, and shows what was missed here
 
@@ -202,7 +207,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
     @contextlib.contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[PipesParams]:
         """Follow the running jobs until the session is closed."""
-        self.log = LiveLog(handler, is_single=self._is_single, told=self._told)
+        self.log = LiveLog(handler, is_single=self._is_single, shown_before=self._shown_before)
         closing = threading.Event()
         thread = threading.Thread(
             target=self._follow, args=(handler, closing), daemon=True, name="glidemq-pipes"
@@ -216,7 +221,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
             self.log.close()
 
     def no_messages_debug_text(self) -> str:
-        """Say where messages come from."""
+        """Where messages come from."""
         return (
             f"The jobs of flow {self._flow_id} have written none. A handler reports by open_pipes(ctx) of "
             "glidemq_orchestrate.pipes."
@@ -248,7 +253,7 @@ class GlideMQMessageReader(dg.PipesMessageReader):
 
 
 def queues_of(glidemq: GlideMQResource, stack: contextlib.ExitStack) -> Callable[[str], Queue]:
-    """Makes the client of a queue when it is first asked for; they are closed with the stack."""
+    """Makes the client of a queue on first use; they are closed with the stack."""
     clients: dict[str, Queue] = {}
 
     def queue(name: str) -> Queue:

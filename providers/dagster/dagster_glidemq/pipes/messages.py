@@ -171,7 +171,7 @@ class GlideMQContextInjector(dg.PipesContextInjector):
         yield cast("PipesParams", {PipesDefaultContextLoader.DIRECT_KEY: data})
 
     def no_messages_debug_text(self) -> str:
-        """Say where the context is."""
+        """Where the context is."""
         return f"The context is in the data of the job, under {PIPES}; open_pipes(ctx) reads it."
 
 

@@ -1,7 +1,7 @@
 """The reports of assets and checks of a flow: those of completed nodes, of the attempts that were accepted.
 
 The server names the attempt whose result was accepted, and how many messages it has written; so the reports
-of an attempt that failed, was killed or lost its job count for nobody, and none is missing unnoticed.
+of an attempt that failed, was killed or lost its job do not count, and none is missing unnoticed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from dagster_pipes import PipesExtras
 
 from dagster_glidemq.flow_run import failure_from
 from dagster_glidemq.lineage import Context, flow_id_for
-from dagster_glidemq.pipes.log import GlideMQMessageReader, queues_of, told_before
+from dagster_glidemq.pipes.log import GlideMQMessageReader, queues_of, shown_before
 from dagster_glidemq.pipes.messages import GlideMQContextInjector, scalars_of, stored_context, with_bootstrap
 from dagster_glidemq.pipes.reports import Reportable, Reports, ReportsUnusable, about
 from dagster_glidemq.private import reattach_module
@@ -145,7 +145,7 @@ class PipesRun:
             flows = stack.enter_context(self.glidemq.get_client())
             queues = queues_of(self.glidemq, stack)
             stored, generation = self._former(flows, queues)
-            # Where only workers in Node run, nobody else would notice the end of a node.
+            # If only workers in Node run, nothing else would notice the end of a node.
             queue_names = sorted({node.queue for node in self.spec.nodes})
             stack.enter_context(Supervisor(self.glidemq.settings(), queues=queue_names).running())
             record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
@@ -160,7 +160,7 @@ class PipesRun:
                 poll_seconds=self.poll_seconds,
                 after_generation=generation,
                 is_single=self.is_single,
-                told=told_before(step, lambda: self.patience(queues(queue_names[0]).now)),
+                shown_before=shown_before(step, lambda: self.patience(queues(queue_names[0]).now)),
             )
             session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
             reports = Reports(queues, reader.log, wanted=wanted, patience=self.patience)
@@ -274,7 +274,7 @@ class PipesRun:
 
 
 def apart(items: Iterator[T]) -> Generator[T, None, None]:
-    """Iterate in a thread of its own, which an interrupt of this one does not reach.
+    """Iterate in a separate thread, which an interrupt of this one does not reach.
 
     A caller that stops early leaves the thread to itself; it ends with the process.
     """

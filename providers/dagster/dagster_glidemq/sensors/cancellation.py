@@ -31,13 +31,13 @@ def build_glidemq_cancellation_sensor(
     A step that is terminated cancels its flow itself. If it cannot, because its process was killed or the
     server was away for longer than ``cancel_patience``, this sensor does it when the run is canceled;
     without it the flow ends when the lease of the step expires (``lease``). A flow that another owner
-    wants, such as a later run, goes on. Evaluations may be repeated.
+    owns, such as a later run, continues. Evaluations may be repeated.
 
     Args:
         name: Name of the sensor.
         resource_key: Key of the ``GlideMQResource``.
         minimum_interval_seconds: As of every sensor; the daemon looks every 5 seconds at most.
-        monitor_all_code_locations: Whether the runs of all code locations count; by default those of its own.
+        monitor_all_code_locations: Whether the runs of all code locations count; by default only its own.
         default_status: Whether it runs without being started in the UI.
 
     Example:
@@ -76,7 +76,7 @@ def build_glidemq_cancellation_sensor(
 
 
 def cancel_left_flow(flow: Flow, run_id: str, instance: dg.DagsterInstance) -> bool:
-    """Cancel a flow if a step of this run owns it and nobody else wants it. Repeatable."""
+    """Cancel a flow if a step of this run owns it and no other owner is left. Repeatable."""
     patience = Patience(PATIENCE)
     try:
         owners = patience(flow.owners)

@@ -1,7 +1,7 @@
 """build_glidemq_flow_sensor: runs and asset events for flows that have ended.
 
 Flows end in another order than they began, so no time of theirs is a cursor. The events of the queue that a
-flow has as its home tell its end: the cursor is the id of the last event of each queue. Where events were
+flow has as its home contain its end: the cursor is the id of the last event of each queue. Where events were
 trimmed before they were read, the flows themselves are read, page by page from the newest on: all that are
 still kept, of which those that ended since the last event that was read are handed over. A tick that is full
 within that list stores how far it came, and the next one goes on there before it reads further events.
@@ -36,7 +36,7 @@ from glidemq_orchestrate.wire.keys import check_queue_name
 
 ENDED: Final = (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
 PAGE: Final = 500
-# The end of a flow is told by the client that reported it, the id of an event by the server.
+# The time of the end of a flow is from the client that reported it, the id of an event from the server.
 CLOCKS_DIFFER_MS: Final = 10_000
 
 
@@ -76,15 +76,15 @@ def build_glidemq_flow_sensor(  # noqa: PLR0913  keyword-only, most have default
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
-    """Make a sensor that asks for runs, or records asset events, for flows that have ended.
+    """Make a sensor that requests runs, or records asset events, for flows that have ended.
 
     Every generation of a flow that ends is handed over at least once, as it is when it is read; one that was
     repaired and ended again is handed over again. One that runs again when it is read comes when it has
     ended. There is one run for each end, also when Dagster is killed and repeats the tick; asset events may
     then be recorded twice. A flow that was removed before it was read is lost: let ``retention`` be longer
-    than the time in which nobody reads.
+    than the time without a tick.
 
-    Where only workers in Node serve the queues of a flow, and nobody waits for it, each tick supervises its
+    If only workers in Node serve the queues of a flow, and no client waits for it, each tick supervises its
     home for up to two seconds, so that it goes on and ends. ``glidemq supervise`` does it without a pause.
 
     An event costs some three calls. If more than about 1,000 events came since the last tick, the oldest are
@@ -181,14 +181,14 @@ class _Ended:
                 self._log.warning("events of queue %s after %s are lost: all flows are read", home, event.id)
                 lost = Gap(_ms(event.id))
                 continue
-            is_end = event.kind in self._wanted.kinds  # each end has an event of its own
+            is_end = event.kind in self._wanted.kinds  # each end has its own event
             yield (self._flow(event) if is_end else None), FlowCursor(event.id, lost)
             if lost is not None:
                 yield from self._missed(home, event.id, lost, tick)
                 lost = None
 
     def _flow(self, event: Event) -> FlowStatus | None:
-        """The generation of which an event tells the end, if it is wanted and has not begun again."""
+        """The generation that ended by an event, if it is wanted and has not begun again."""
         try:
             flow = self.patience(partial(self._producer.get, event.flow_id))
             is_current = flow.generation == event.generation

@@ -77,17 +77,17 @@ def build_glidemq_queue_depth_sensor(  # noqa: PLR0913  keyword-only, most have 
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
-    """Make a sensor that asks for a run when a queue begins to have so many jobs.
+    """Make a sensor that requests a run when a queue begins to have so many jobs.
 
     One run for each time the number comes into the bounds, and again while it stays there if
     ``repeat`` says so. Only what ticks see counts: a queue that fills up and empties between two of
-    them asks for nothing. The first tick stores that it began and asks for nothing. Counting is cheap: some
+    them requests nothing. The first tick stores that it began and requests nothing. Counting is cheap: some
     calls, however many jobs there are. When the server cannot be reached for 5 seconds the tick fails, and
     the next one goes on.
 
     Args:
         name: Name of the sensor.
-        queue: The queue. One that nobody has ever used has no jobs.
+        queue: The queue. One that was never used has no jobs.
         at_least: The lower bound of the number.
         at_most: The upper one; at least one of the two is needed.
         states: Which jobs are counted together: of ``waiting``, ``prioritized``, ``delayed``, ``active``,
@@ -164,11 +164,11 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
     resource_key: str = "glidemq",
     **options: Unpack[SensorOptions],
 ) -> dg.SensorDefinition:
-    """Make a sensor that asks for runs, or records asset events, for the events of a queue.
+    """Make a sensor that requests runs, or records asset events, for the events of a queue.
 
     Each event is handed over at least once, in order. One run is launched for it, also when Dagster is killed
     and repeats the tick; asset events may then be recorded twice. A server keeps about the newest 1,000
-    events of a queue. Those that were trimmed before they were read are lost: the log of the tick says so,
+    events of a queue. Those that were trimmed before they were read are lost: the tick logs a warning,
     and ``kinds`` with ``gmo.events-lost`` hands over an event in their place. When the server cannot be
     reached for 5 seconds the tick fails, and the next one goes on.
 
@@ -177,7 +177,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
         queue: The queue.
         kinds: Kinds of events, see ``glidemq_orchestrate.EventKind``: ``completed``, ``failed``, ``added``,
             ``flow.completed``, ... With one of flows each tick supervises the queue for up to two seconds
-            where nobody does: flows that only workers in Node serve would not end.
+            if nothing else does: flows that only workers in Node serve would not end.
         request: What to do for an event: returns a ``RunRequest``, a ``SkipReason``, an
             ``AssetMaterialization``, ``AssetObservation`` or ``AssetCheckEvaluation``, a list of these, or
             None. By default a run of the target, with tags that name the event. If it raises, the tick fails

@@ -1,4 +1,4 @@
-"""What one tick of a sensor asks for, and the arguments that all sensors share."""
+"""What one tick of a sensor requests, and the arguments that all sensors share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_options(name: str, options: SensorOptions, *, has_request: bool, max_r
         ConfigurationError: That is so.
     """
     if not has_request and not any(options.get(one) is not None for one in _TARGETS):
-        raise ConfigurationError(f"sensor {name} asks for nothing: give it a job, a target, or a request")
+        raise ConfigurationError(f"sensor {name} requests nothing: give it a job, a target, or a request")
     if max_requests < 1:
         raise ConfigurationError(f"max_requests of sensor {name} must be 1 or more, got {max_requests}")
 
@@ -65,7 +65,7 @@ def patience_of(connection: GlideMQConnection) -> Patience:
 
 
 class Tick:
-    """Collects what a tick asks for.
+    """Collects what a tick requests.
 
     Args:
         most: After so many requests the tick is full; those of one event are never split.
@@ -89,7 +89,7 @@ class Tick:
 
         Args:
             answer: A request, a skip reason, an asset event, several of these, or None.
-            key: The run key of requests that have none; what it stands for is asked for once.
+            key: The run key of requests that have none; what it stands for is requested once.
 
         Raises:
             ConfigurationError: The function returned something else.
@@ -112,7 +112,7 @@ class Tick:
                 )
 
     def result(self, cursor: str, nothing: str) -> dg.SensorResult:
-        """What the sensor returns; ``nothing``: why there is nothing, if nobody gave a reason."""
+        """What the sensor returns; ``nothing``: why there is nothing, if no reason was given."""
         runs = list(self._runs.values())
         reasons = "; ".join(dict.fromkeys(self._reasons[:REASONS_SHOWN])) or nothing
         reasons = f"{len(self._events)} asset events" if self._events else reasons
@@ -152,10 +152,10 @@ def new_events(reader: EventReader, patience: Patience, tick: Tick) -> Iterator[
 
 
 def look_after(home: str, producer: FlowProducer, patience: Patience, log: Any) -> None:
-    """Supervise a home for a moment, where nobody does: flows that only Node workers serve would not end."""
+    """Supervise a home for a moment if nothing else does: flows of Node workers alone would not end."""
     if refused := patience(lambda: producer.supervise(home)):
         log.warning(
-            "nobody supervises %s: what workers in Node end there reaches no flow, and the server does not "
+            "%s has no supervisor: what workers in Node end there reaches no flow, and the server does not "
             "let this sensor do it. Fix: glidemq supervise %s",
             ", ".join(refused),
             " ".join(f"--queue {queue}" for queue in refused),

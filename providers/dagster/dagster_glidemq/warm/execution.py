@@ -101,7 +101,7 @@ class Execution:
         Raises:
             NotPrepared: The instance has no such run, it has ended, or its code is not that of the job.
             Outdated: The definitions are those of an earlier run, and not those of this one.
-            BaseException: Whatever the import of the code raises.
+            BaseException: What the import of the code raises.
         """
         try:
             read = (StepJob if kind == "step" else RunJob).read(job)
@@ -114,7 +114,7 @@ class Execution:
         if run.is_finished:
             raise NotPrepared(f"run {run_id} has ended: it is {run.status.value}")
         if location_of(_origin(run)) != read.location:
-            raise NotPrepared(f"run {run_id} has its code in another location than its job says")
+            raise NotPrepared(f"run {run_id} has its code in another location than its job")
         code = self._code(run)  # from the storage, whose files are none of the code
         with self._sources.recording():
             self._read_environment(run)
@@ -237,12 +237,12 @@ class Execution:
         except (KeyboardInterrupt, DagsterExecutionInterruptedError):
             return INTERRUPTED
 
-    def tell(self, job: Any, text: str) -> None:
-        """Write a sentence to the log of the run, unless it has it: other workers may have told it."""
+    def log_once(self, job: Any, text: str) -> None:
+        """Write a sentence to the log of the run unless it is there: other workers may have written it."""
         run_id, step_key = job["run_id"], job.get("step_key")
         run = self._instance.get_run_by_id(run_id)
-        told = self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)
-        if run is not None and not any(text in entry.message for entry in told):
+        entries = self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)
+        if run is not None and not any(text in entry.message for entry in entries):
             self._instance.report_engine_event(text, run, step_key=step_key)
 
     def end(self) -> None:
@@ -289,7 +289,7 @@ class Execution:
         instance.report_run_failed = end  # type: ignore[assignment, method-assign]
 
     def _heard(self, run_id: str, event: dg.DagsterEvent) -> None:
-        """The start of a run makes it ``STARTED`` also when it was to be terminated by then: say so again."""
+        """The start of a run makes it ``STARTED`` even if it was to be terminated by then: mark it again."""
         if event.event_type is not DagsterEventType.RUN_START:
             return
         run = self._instance.get_run_by_id(run_id)
@@ -328,7 +328,7 @@ def _run_nothing() -> None:
 
 
 def _seed() -> None:
-    """Let each child draw numbers of its own: ``random`` does by itself, NumPy does not."""
+    """Seed each child separately: ``random`` does it itself, NumPy does not."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()

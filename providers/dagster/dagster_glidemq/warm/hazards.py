@@ -1,7 +1,7 @@
 """What a forked child cannot use of what the import of the code has left in its process.
 
 A thread does not exist in the child: a wait for it, or for a lock that it holds, never ends. An
-open connection, pipe or file is one for all children: one reads what another has asked for, or where another
+open connection, pipe or file is one for all children: one reads what another has requested, or where another
 has stopped. What is to be removed when the process ends, such as a temporary folder, goes with the first
 child. And generators of random numbers draw the same ones in all of them.
 """
@@ -109,7 +109,7 @@ def _counted_by_ps() -> int:
 
 
 def _shared() -> Iterator[tuple[tuple[int, int], str]]:
-    """The open connections and files that a child would share: what tells them apart, and their names."""
+    """The open connections and files that a child would share: what identifies each, and their names."""
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208  no Path of it
         with suppress(OSError, ValueError):  # the descriptor of this listing
             number = int(name)

@@ -1,4 +1,4 @@
-"""What a worker and its warm processes say to each other: JSON lines, with a number for each child. Pure.
+"""Messages between a worker and its warm processes: JSON lines, with a number for each child. Pure.
 
 To the process: ``{"number", "begin": "step" | "run", "job": payload, "at": time.monotonic()}``,
 ``{"number", "signal": 2 | 9}``; to one that must not import the code itself, first
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 
 class NotPrepared(Exception):
-    """A job cannot begin, and no code was imported for it; the message says why."""
+    """A job cannot begin, and no code was imported for it; with the reason."""
 
 
 class Outdated(Exception):

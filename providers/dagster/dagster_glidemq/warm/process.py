@@ -93,7 +93,7 @@ class WarmProcess:
 
         Raises:
             Stale: Another process is needed; nothing has begun.
-            Unrecoverable: It ended otherwise than by itself, or could not begin; the message says how.
+            Unrecoverable: It did not end regularly, or could not begin; with the reason.
         """
         replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         with self._lock:
@@ -137,7 +137,7 @@ class WarmProcess:
         how_to_end: Callable[[], int],
         grace: float,
     ) -> None:
-        told: list[int] = []
+        signals: list[int] = []
         has_begun, kill_at, gone_at = False, 0.0, 0.0
         while True:
             with suppress(queue.Empty):
@@ -147,30 +147,30 @@ class WarmProcess:
                 has_begun = True
                 if message and "pid" in message:
                     self._begun.add(number)
-                if message and "ended" in message and signal.SIGKILL in told:
+                if message and "ended" in message and signal.SIGKILL in signals:
                     guard.end({}, f"{self._mark}_{number}=1".encode(), _SPARED, quiet=0.0)
-                if _is_end(message, told):
+                if _is_end(message, signals):
                     return
                 continue
             now = time.monotonic()
-            if not told and (how := how_to_end()):
-                told.append(how)
+            if not signals and (how := how_to_end()):
+                signals.append(how)
                 kill_at, gone_at = now + grace, now + grace + END_SECONDS
                 self._send(number, signal=how)
-            elif told == [signal.SIGINT] and now >= kill_at:
-                told.append(signal.SIGKILL)
+            elif signals == [signal.SIGINT] and now >= kill_at:
+                signals.append(signal.SIGKILL)
                 self._send(number, signal=signal.SIGKILL)
-            elif told and now >= gone_at:  # it has not begun yet, and would be killed at once
+            elif signals and now >= gone_at:  # it has not begun yet, and would be killed at once
                 if not has_begun:
                     self._is_over = self._is_stuck = True
                 raise Unrecoverable("cancelled before its process began")
 
     def _send(self, number: int, **what: Any) -> None:
-        with self._lock, suppress(OSError):  # it has ended, which the listener tells
+        with self._lock, suppress(OSError):  # it has ended; the listener reports it
             self._sock.sendall(encoded({"number": number, **what}))
 
     def _listen(self) -> None:
-        """Pass on what the process says, until it has ended; then end what it has left."""
+        """Pass on the messages of the process until it has ended; then end what it has left."""
         lines = Lines()
         with suppress(OSError, ValueError):
             while received := self._sock.recv(_CHUNK):
@@ -190,7 +190,7 @@ class WarmProcess:
         self._sock.close()
 
 
-def _is_end(message: dict[str, Any] | None, told: list[int]) -> bool:
+def _is_end(message: dict[str, Any] | None, signals: list[int]) -> bool:
     """Whether the job has ended well.
 
     Raises:
@@ -210,9 +210,9 @@ def _is_end(message: dict[str, Any] | None, told: list[int]) -> bool:
     if code > 0:
         raise Unrecoverable(f"its process ended with exit code {code}; the event log may have more")
     how = _name_of(-code)
-    if -code == signal.SIGKILL and told == [signal.SIGKILL]:
+    if -code == signal.SIGKILL and signals == [signal.SIGKILL]:
         raise Unrecoverable("another attempt may have it: its process was ended by SIGKILL")
-    if -code == signal.SIGKILL and signal.SIGKILL in told:
+    if -code == signal.SIGKILL and signal.SIGKILL in signals:
         raise Unrecoverable(f"its process did not end when it was interrupted, and was ended by {how}")
     raise Unrecoverable(f"its process was ended by {how}")
 

@@ -29,7 +29,7 @@ from glidemq_orchestrate.worker.handlers.context import Cancelled
 MAX: Final = 8
 TRIES: Final = 4
 OF_RUNS_SECONDS: Final = 600.0
-"""How long each run has a process of its own where one process could not serve two."""
+"""How long each run gets a separate process after one process could not serve two."""
 
 
 class WarmProcesses:
@@ -127,7 +127,7 @@ class WarmProcesses:
         return spare if spare is not None and spare.is_usable else WarmProcess()
 
     def _forget(self, location: str, place: str, process: WarmProcess, why: Stale) -> None:
-        """Let no further job go to it; it ends with its last one. ``why`` says how the next one begins."""
+        """Let no further job go to it; it ends with its last one. ``why``: how the next one begins."""
         with self._lock:
             if self._by_place.get(place) is not process:
                 return
@@ -221,7 +221,7 @@ class EndedRuns:
     def settle(self, run_id: str, run_job: str, why: str) -> None:
         """End a run whose process has ended before it, unless it will be resumed, or was.
 
-        As Dagster's own launcher does it; nobody else would, without run monitoring.
+        As Dagster's own launcher does it; without run monitoring nothing else would.
         """
         try:
             instance = self._open()

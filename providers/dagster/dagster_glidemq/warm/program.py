@@ -39,7 +39,7 @@ _HANDLED: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Child(NamedTuple):
-    """A child: the number of its job, and the pipe in which it says why it could not begin."""
+    """A child: the number of its job, and the pipe for the reason why it could not begin."""
 
     number: int
     refusal: int
@@ -51,7 +51,7 @@ def main() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)  # not that of all loggers: steps have their own
     logger.propagate = False
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the worker, which then tells what to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the worker, which then decides what to end
     sock = socket.socket(fileno=int(sys.argv[1]))
     WarmProgram(sock, sys.argv[2], is_apart=APART in sys.argv[3:]).serve()
 
@@ -62,7 +62,7 @@ class WarmProgram:
     Args:
         sock: The connection to the worker.
         mark: Starts the name of a variable by which what a child has started is found.
-        is_apart: Whether each child imports the code itself; the first message says why.
+        is_apart: Whether each child imports the code itself; the first message has the reason.
     """
 
     def __init__(self, sock: socket.socket, mark: str, *, is_apart: bool) -> None:
@@ -83,7 +83,7 @@ class WarmProgram:
         self._of_parent = (self._ended, wake, sock.fileno())
 
     def serve(self) -> None:
-        """Begin and end children as the worker says."""
+        """Begin and end children on behalf of the worker."""
         self._execution.warm_up()
         self._began = time.monotonic()
         if not self._is_apart:
@@ -167,7 +167,7 @@ class WarmProgram:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         refusal, theirs = os.pipe()
-        # Until the child has handlers of its own, a signal to it waits.
+        # Until the child has installed its handlers, a signal to it waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         pid = os.fork()
         if pid == 0:
@@ -190,7 +190,7 @@ class WarmProgram:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
             if self._is_apart:
                 self._execution.prepare(kind, job)
-                self._execution.tell(job, _why_slow(self._why_apart))
+                self._execution.log_once(job, _why_slow(self._why_apart))
             has_begun = True
 
         try:

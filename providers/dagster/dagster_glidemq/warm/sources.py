@@ -1,7 +1,7 @@
 """What the imported code was made of, and whether that has changed since.
 
-Python tells an audit hook of every file that it opens and every folder that it lists, whichever library asks.
-Whether a path exists is asked by ``os.stat``, which is replaced while code is imported.
+Python calls an audit hook for every file that it opens and every folder that it lists, for any library.
+``os.stat`` checks whether a path exists; it is replaced while code is imported.
 What native code reads by itself is not seen; libraries that do so start threads, and such a location is not
 imported in the process that forks (``hazards``). What an import got from a server or another program cannot
 be compared: such code serves one run only.
@@ -199,7 +199,7 @@ def _absolute(path: Any) -> str | None:
 
 
 def _stamp(file: str) -> Stamp:
-    """What tells the contents of a file apart; of a folder, when an entry has come or gone."""
+    """What identifies the contents of a file; of a folder, when an entry was added or removed."""
     try:
         found = _stat(file)
     except (OSError, ValueError):

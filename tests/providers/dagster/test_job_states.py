@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dagster_glidemq.connection import GlideMQConnection
-from dagster_glidemq.queues import FRESH_SECONDS, Queues, Sight
+from dagster_glidemq.queues import FRESH_SECONDS, JobStates, Queues
 
 from glidemq_orchestrate import JobOptions, JobState
 from glidemq_orchestrate.clients.queue import NewJob
@@ -36,30 +36,30 @@ def added(queues: Queues, count: int) -> list[str]:
 
 def test_a_look_at_many_jobs_reads_their_queue_once(url: str) -> None:
     queues, clock = Counting(GlideMQConnection(url=url)), [0.0]
-    sight = Sight(queues, "step", lambda: clock[0])
+    states = JobStates(queues, "step", lambda: clock[0])
     ids = added(queues, 300)
     for job_id in ids:
-        sight.add(QUEUE, job_id)
+        states.add(QUEUE, job_id)
     for rounds in (1, 2, 3):
         clock[0] += FRESH_SECONDS
-        assert {sight.state(QUEUE, job_id) for job_id in ids} == {JobState.WAITING}
-        assert {sight.workers(QUEUE) for _ in ids} == {0}
+        assert {states.state(QUEUE, job_id) for job_id in ids} == {JobState.WAITING}
+        assert {states.workers(QUEUE) for _ in ids} == {0}
         assert queues.reads == 2 * rounds
     queues.close()
 
 
 def test_a_job_that_is_new_or_has_ended_is_read_by_itself(url: str) -> None:
     queues, clock = Counting(GlideMQConnection(url=url)), [0.0]
-    sight = Sight(queues, "step", lambda: clock[0])
+    states = JobStates(queues, "step", lambda: clock[0])
     first, second = added(queues, 2)
-    assert sight.state(QUEUE, first) is JobState.WAITING  # another process has added it
-    assert sight.state(QUEUE, "nobody") is None
+    assert states.state(QUEUE, first) is JobState.WAITING  # another process has added it
+    assert states.state(QUEUE, "nobody") is None
     queues.revoke(QUEUE, second)
-    assert sight.state(QUEUE, second) is JobState.FAILED
+    assert states.state(QUEUE, second) is JobState.FAILED
     queues.of(QUEUE).remove(first)
-    assert sight.state(QUEUE, first) is JobState.WAITING  # what was read counts for a while
+    assert states.state(QUEUE, first) is JobState.WAITING  # what was read counts for a while
     clock[0] += FRESH_SECONDS
-    assert sight.state(QUEUE, first) is None
+    assert states.state(QUEUE, first) is None
     added(queues, 1)
-    assert sight.state(QUEUE, first) is JobState.WAITING  # it is not remembered as gone
+    assert states.state(QUEUE, first) is JobState.WAITING  # it is not remembered as gone
     queues.close()
