@@ -149,7 +149,7 @@ REMEDIES: Final = (
     ),
     (
         r"PATH_ALREADY_EXISTS|FileAlreadyExistsException",
-        'an earlier attempt may have written it: write with mode("overwrite"), or to a path of its own',
+        'an earlier attempt may have written it: write with mode("overwrite"), or to another path',
     ),
     (
         r"Permission denied|AccessControlException|AccessDenied|Mkdirs failed to create",

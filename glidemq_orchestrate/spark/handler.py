@@ -44,7 +44,7 @@ class Losses:
     """Counts lost sessions by job, to find the job that ends them. Any thread may call it.
 
     The first loss costs no attempt, because any step of the session may be the cause; the job then runs in a
-    session of its own if possible, and the loss of that one is its own. The counts are of this process:
+    separate session if possible, and loses only that one. The counts are of this process:
     another worker counts for itself.
     """
 
@@ -126,7 +126,7 @@ def _run(ctx: Context, *, is_suspect: bool) -> Json:
 
 
 def _is_here() -> bool:
-    """Whether the program has a session of its own, on which the steps run."""
+    """Whether the program has already a session, on which the steps run."""
     return not hosts.is_running and warm_session.is_built
 
 

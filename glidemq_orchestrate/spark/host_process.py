@@ -59,7 +59,7 @@ def main() -> None:
         return
     # A host ends with its worker, which may still wait for its steps. Programs that the host executes would
     # inherit SIG_IGN; forked children get the default handlers back.
-    for number in _SIGNALS:  # after PySpark, which has a handler of its own
+    for number in _SIGNALS:  # after PySpark, which has its own handler
         signal.signal(number, lambda *_: None)
     os.register_at_fork(after_in_child=_default_signals)
     with suppress(OSError):

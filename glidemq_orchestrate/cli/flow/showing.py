@@ -54,7 +54,7 @@ def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = Non
 
 def _unsupervised(home: str) -> str:
     return (
-        f"Nobody supervises queue {home}, the home of this flow: it does not advance when Node workers end "
+        f"Queue {home}, the home of this flow, has no supervisor: it does not advance when Node workers end "
         f"its nodes. Fix: run a Python worker for a queue of the flow, or: glidemq supervise --queue {home}"
     )
 

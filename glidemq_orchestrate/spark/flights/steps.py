@@ -1,4 +1,4 @@
-"""The nodes of the flights pipeline: each reads files, calls transforms, and publishes files of its own.
+"""The nodes of the flights pipeline: each reads files, calls transforms, and publishes its own files.
 
 Every function is called by the ``spark.python`` handler as ``f(spark, ctx, **arguments)``, returns small
 JSON, and may run any number of times, also twice in parallel, as it publishes what it writes. Below
@@ -330,7 +330,7 @@ def scratch(location: Path) -> Iterator[Path]:
 
 
 def sweep(location: Path) -> None:
-    """Remove temporary directories that nobody holds. Safe beside other workers. Repeatable."""
+    """Remove temporary directories that are not locked. Safe beside other workers. Repeatable."""
     for directory in location.glob(f"{PREFIX}*"):
         with suppress(OSError):  # its owner still runs, or another process has just removed it
             if not (directory / LOCK).exists() and directory.stat().st_mtime > time.time() - UNLOCKED_SECONDS:

@@ -103,7 +103,7 @@ def hourly_weather(raw: DataFrame) -> DataFrame:
 
     Local time would not do as a key: on the night when clocks go back, 01:00 occurs twice at each airport. Of
     several rows with the same key the smallest is kept, so a repetition is harmless. Wind above 150 mph,
-    the reading of a broken sensor, becomes null, and so does whatever cannot be read.
+    the reading of a broken sensor, becomes null, and so does what cannot be read.
 
     Columns: ``origin``, ``weather_hour_utc``, ``temperature_f``, ``wind_mph``, ``precipitation_in``,
         ``visibility_miles``.

@@ -1,4 +1,4 @@
-"""The history pipeline: what ended flows tell of queues and nodes, kept as tables and drawn as a chart.
+"""The history pipeline: the queues and nodes of ended flows, kept as tables and drawn as a chart.
 
 ``flow.build`` makes the flow. The server forgets flows after their retention; these tables stay.
 """

@@ -31,7 +31,7 @@ SILENT_SECONDS: Final = 60.0
 KILL_SECONDS: Final = 300.0
 """How long a session may fail to reply, as in a long garbage collection; then its steps run again."""
 IDLE_SECONDS: Final = 300.0
-"""How long a session with settings of its own is kept after its last step."""
+"""How long a session with other settings is kept after its last step."""
 REPORT_WAIT_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 60.0
 START_TRIES: Final = 3
@@ -115,7 +115,7 @@ class Hosts:
                     f"{title}: {names}: the settings of a Spark Connect server are fixed; a step may set "
                     "only those of Spark SQL"
                 )
-            request = SHARED  # on the server each step has a session of its own
+            request = SHARED  # on the server each step has a separate session
         place = self._take(request, ctx.cancelled.is_set, ctx, fresh=fresh)
         try:
             host = place.started(ctx.cancelled.is_set)
@@ -261,7 +261,7 @@ class Hosts:
             self._end(place)
 
     def _maintain(self, stopping: threading.Event) -> None:
-        """Replace hosts that have ended or are worn out, and end those that nobody uses."""
+        """Replace hosts that have ended or are worn out, and end those that are not used."""
         measured = time.monotonic()
         while not stopping.wait(POLL_SECONDS):
             try:

@@ -14,7 +14,7 @@ from worker  value                                                    reply
 A step that has no outcome ends with ``closed`` (its session has ended), ``lost`` (all sessions of the host
 have ended) or ``unfit`` (no session has ended, but the step needs another one). A host sends ``call`` when a
 step calls its worker (progress, a line of its log, ...), with the method and its arguments, and ``logged``
-with a record of its own logging. Every message has the number of the step or request that it belongs to. The
+with a record of its logging. Every message has the number of the step or request that it belongs to. The
 connection ends with either side, and a host ends with its worker.
 """
 
@@ -41,7 +41,7 @@ _SIZE: Final = struct.Struct(">Q")
 
 
 class Message(NamedTuple):
-    """See the module. The value is unpickled by its receiver, so an error in that affects nobody else."""
+    """See the module. The value is unpickled by its receiver, so an error in it affects no one else."""
 
     kind: str
     number: int

@@ -1,6 +1,6 @@
 """``publish``, ``publish_files`` and ``publish_iceberg``: output that is safe to repeat, kill or delay.
 
-Each attempt writes to a folder of its own. Once the server has accepted its result, the version counts; see
+Each attempt writes to its own folder. Once the server has accepted its result, the version counts; see
 ``acceptance``. So readers never see half-written data, nor data of an attempt whose result was not accepted.
 What a kill leaves behind, and who repairs it:
 

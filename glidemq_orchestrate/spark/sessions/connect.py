@@ -50,7 +50,7 @@ CALL_SECONDS: Final = 60.0
 """How often the session of a running step is called; more often if the server's time-out is short."""
 CLOSED: Final = (
     f"it closes sessions that were idle for {TIMEOUT}: raise that on the server if the process of the step "
-    "may be stopped for so long; or somebody has closed the session"
+    "may be stopped for so long; or another client has closed the session"
 )
 """Why a session may be closed although it is called regularly."""
 GONE: Final = "the server has ended, was restarted or cannot be reached: its log shows why"

@@ -1,8 +1,8 @@
 """Spark's JVM: which Java it would be, and folders for its temporary files, which a killed one leaves behind.
 
 Spark removes shuffle blocks, added files and the like only at a regular end. So each JVM that is started here
-keeps them in a folder of its own, in every directory that Spark would use. Its owner holds a lock on the
-folder, which always ends with the owner. A folder that nobody holds is removed when a worker starts on this
+keeps them in a separate folder, in every directory that Spark would use. Its owner holds a lock on the
+folder, which always ends with the owner. A folder that is not locked is removed when a worker starts on this
 machine, or when a session of one has ended.
 """
 
@@ -133,7 +133,7 @@ def directories(conf: Mapping[str, str]) -> list[Path]:
 
 
 def sweep(conf: Mapping[str, str]) -> None:
-    """Remove the folders that nobody holds. Safe beside other workers. Repeatable."""
+    """Remove the folders that are not locked. Safe beside other workers. Repeatable."""
     for directory in {*directories(conf), Path(tempfile.gettempdir())}:
         for folder in directory.glob(f"{PREFIX}*"):
             with suppress(OSError):  # another user's, or its owner still runs

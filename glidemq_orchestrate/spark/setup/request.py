@@ -10,7 +10,7 @@ that the worker's ``GLIDEMQ_SPARK_STEP_CONF`` allows: names and patterns, separa
 
 The identity of a step is the settings ``spark.glidemq.queue``, ``job``, ``node``, ``flow``, ``attempt`` and
 ``user``, as far as the job has them. Spark's pages and its event log show them: the Spark jobs of a step have
-them as properties, its SQL queries as settings, and a driver of its own as settings of its application.
+them as properties, its SQL queries as settings, and a separate driver as settings of its application.
 ``user`` comes from the payload and serves reports and accounting: it is not verified, and Spark and the file
 systems do not use it.
 """

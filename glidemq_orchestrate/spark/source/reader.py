@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
+from pyspark.sql import datasource as api  # noqa: TID253  the importers of this module have it
 
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source import events, flows, jobs

@@ -1,7 +1,7 @@
 """The data source is known to every session in a step: it is registered when the session first names it.
 
 Registering it when a session begins would cost each of them milliseconds, and the first of a JVM seconds, as
-Spark then looks for data sources in all packages. PySpark has no way to be told of a class for later, so the
+Spark then looks for data sources in all packages. PySpark has no way to register a class for later, so the
 methods that take a format are replaced when there is a session.
 """
 
@@ -27,14 +27,14 @@ _USES: Final = re.compile(rf"\busing\s+`?{NAME}\b", re.IGNORECASE)
 
 
 class _Registering:
-    """Registers for one thread at a time: when two do it at once, Spark tells one that the name is taken."""
+    """Registers for one thread at a time: when two do it at once, Spark refuses one: the name is taken."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def register(self, spark: SparkSession, source: type[GlideMQDataSource]) -> None:
         with self._lock:
-            if hasattr(spark, "_jvm"):  # a session with a JVM: Spark asks the active one for the name
+            if hasattr(spark, "_jvm"):  # a session with a JVM: Spark looks the name up in the active one
                 spark.createDataFrame([], "one int")
             spark.dataSource.register(source)
 

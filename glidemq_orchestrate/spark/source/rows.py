@@ -220,7 +220,7 @@ def _checked_name(name: str) -> str:
 
 
 def _job_options(options: Options) -> JobOptions:
-    """The options of all jobs, as in a flow file, with those that have an option of their own."""
+    """The options of all jobs, as in a flow file, with those that have a separate option."""
     given: Any = {}
     if (text := options.text("options")) is not None:
         try:

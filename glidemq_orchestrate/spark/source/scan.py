@@ -73,7 +73,7 @@ class Scan:
         )
 
     def narrowed(self, attribute: str, operator: str, value: Any) -> Scan:
-        """What is left of it by a filter; the same where the filter says nothing of what is read.
+        """What is left of it by a filter; the same if the filter does not limit what is read.
 
         Args:
             attribute: The column.
@@ -118,7 +118,7 @@ _KNOWN: Final[Mapping[tuple[str, str], frozenset[str]]] = {
 
 
 def scan_of(given: Mapping[str, str]) -> tuple[Scan, Options]:
-    """What the options of a read say.
+    """The rows that the options of a read select.
 
     Raises:
         ConfigurationError: One is unknown, missing or not valid.

@@ -1,4 +1,4 @@
-"""GlideMQDataSource, by which Spark reads and writes. A module of its own: it imports PySpark."""
+"""GlideMQDataSource, by which Spark reads and writes. A separate module: it imports PySpark."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class GlideMQDataSource(api.DataSource):
     taken from a priority list, all keys of the server are scanned, so choose states where you can. Flows have
     an index by state and ``created_at``; for ``since`` and ``until`` one field of each ended flow is read.
 
-    A read is no snapshot. What stays as it is while it is read is read once; a job that changes its state
-    meanwhile may be missing, or there twice, with two states. A flow or node is as it was when it was read.
+    A read is no snapshot. What does not change during the read is read once; a job that changes its state
+    may be missing, or there twice, with two states. A flow or node is as it was when it was read.
 
     **Streaming**: ``spark.readStream`` with the table ``events``, and ``queue``, ``startingOffsets``
     (``latest`` or ``earliest``) and ``failOnDataLoss``. Each event comes once, also after a restart from the
@@ -132,24 +132,24 @@ def _check_schema(schema: StructType, table: str) -> None:
 
 
 class RefusedStream(api.DataSourceStreamReader):
-    """A stream whose options are not valid: says so when it is asked for its first offset.
+    """A stream whose options are not valid: it raises the error at its first offset.
 
-    When ``streamReader`` itself raises, PySpark ends with an error of its own that hides the reason.
+    When ``streamReader`` itself raises, PySpark ends with another error, which hides the reason.
     """
 
     def __init__(self, error: ConfigurationError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's
-        """Raise the error; Spark asks this of a new stream."""
+        """Raise the error; Spark calls this for a new stream."""
         raise self._error
 
     def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
-        """Raise the error; Spark asks this of a stream that goes on."""
+        """Raise the error; Spark calls this for a stream that continues."""
         raise self._error
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
-        """Raise the error; Spark asks this first where a batch was planned before."""
+        """Raise the error; Spark calls this first if a batch was planned before."""
         del start, end
         raise self._error
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
+from pyspark.sql import datasource as api  # noqa: TID253  the importers of this module have it
 
 from glidemq_orchestrate.errors import ConfigurationError, EventsLost
 from glidemq_orchestrate.queues.listing import queue_names
@@ -53,19 +53,19 @@ class _Part:
 
     @property
     def count(self) -> int:
-        """How many they are; less than nothing if the queue has begun anew."""
+        """How many they are; negative if the queue was obliterated since."""
         return self.high.count - self.low.count
 
     @property
     def begin(self) -> Mark:
-        """After which the events are: all of a queue whose clock was set back when it began anew."""
+        """After which the events are: all of a queue whose clock was set back when it began again."""
         return START if _order(self.high.id) < _order(self.low.id) else self.low
 
     def loss(self, read: int) -> str:
         """What is missing when so many were read; empty if nothing is."""
         if read > max(self.count, 0):
             return (
-                f"queue {self.queue} has begun anew since it was last read, as it was obliterated or the "
+                f"queue {self.queue} has begun again since it was last read, as it was obliterated or the "
                 "server was emptied; what it had before and was not read is gone"
             )
         if read == self.count:
@@ -81,7 +81,7 @@ class EventStreamReader(api.DataSourceStreamReader):
 
     An offset has, for each queue, the id of the last event and how many events the queue has had until then:
     ``{"etl": "1795633606849-2 22"}``. So a task knows how many events its part had, and notices each that is
-    missing. A queue that was obliterated counts anew: then more are there than its part had.
+    missing. A queue that was obliterated counts from zero: then more are there than its part had.
     """
 
     def __init__(self, settings: ConnectionSettings, reading: _Reading) -> None:
@@ -116,7 +116,7 @@ class EventStreamReader(api.DataSourceStreamReader):
         return self._marks(oldest=not self._reading.from_now)
 
     def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
-        """Where the events end now. Spark asks again and again while there are none."""
+        """Where the events end now. Spark repeats the call while there are none."""
         time.sleep(max(0.0, self._asked + PAUSE_SECONDS - time.monotonic()))
         self._asked = time.monotonic()
         return self._marks()
@@ -158,7 +158,7 @@ class EventStreamReader(api.DataSourceStreamReader):
     def _check_queues(self, start: Mapping[str, str]) -> None:
         """Refuse to forget the place in a queue.
 
-        When a query starts again, Spark asks for the parts of an empty batch at the last offset, before it
+        When a query starts again, Spark requests the parts of an empty batch at the last offset, before it
         notes a new one: so the checkpoint stays as it was.
         """
         named = self._reading.queues
@@ -186,12 +186,12 @@ class EventStreamReader(api.DataSourceStreamReader):
                 self._check(part, read)
 
     def _check(self, part: _Part, read: int) -> None:
-        """Tell of events that are missing, or fail."""
+        """Warn of events that are missing, or fail."""
         text = part.loss(read)
         if not text:
             return
         remedy = "read more often, or set the option failOnDataLoss to false to go on without them"
-        if part.is_new or "anew" in text:
+        if part.is_new or "begun again" in text:
             remedy = "set the option failOnDataLoss to false to go on with what is there"
         if not self._reading.may_lose:
             raise EventsLost(f"{text}: {remedy}")

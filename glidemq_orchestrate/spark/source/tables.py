@@ -14,7 +14,7 @@ Type = Literal["string", "int", "bigint", "boolean", "timestamp", "map<string,st
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Times are UTC with milliseconds; whatever is unknown, or not set, is null."""
+    """A column. Times are UTC with milliseconds; what is unknown, or not set, is null."""
 
     name: str
     type: Type

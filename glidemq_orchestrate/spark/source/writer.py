@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import TaskContext  # noqa: TID253  whoever imports this module has it
+from pyspark import TaskContext  # noqa: TID253  the importers of this module have it
 from pyspark.sql import datasource as api  # noqa: TID253
 
 from glidemq_orchestrate.clients.queue import Queue
@@ -43,7 +43,7 @@ class _Adding:
 
     def __init__(self, settings: ConnectionSettings, rows: RowJobs) -> None:
         self._settings, self._rows = settings, rows
-        with Link(settings) as link:  # that the server is away is told before any task begins
+        with Link(settings) as link:  # an unreachable server is reported before any task begins
             link.ask(lambda: marks(link.prefix, [rows.queue]))
 
     def add(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> Added:
@@ -59,7 +59,7 @@ class _Adding:
         return done
 
     def tidy(self) -> None:
-        """Forget the rows that were to be remembered until now. The write stands, whatever comes of it."""
+        """Forget the rows that were to be remembered until now. If that fails, the write is still valid."""
         try:
             with Link(self._settings) as link:
                 queue = QueueKeys(link.prefix, self._rows.queue)
@@ -104,7 +104,7 @@ class StreamWriter(_StreamWriter):  # type: ignore[misc]  # a class of PySpark 4
         task = TaskContext.get()
         query, batch = (task and task.getLocalProperty(name) for name in (_QUERY, _BATCH))
         if not query or not batch:
-            raise ConfigurationError("this version of Spark does not say which batch is written")
+            raise ConfigurationError("this version of Spark does not report which batch is written")
         return self._adding.add(f"{query}/{batch}", iterator)
 
     def commit(self, messages: list[api.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -44,7 +44,7 @@ FIELDS: Final = ("location", "conf", "lineage", "session", "user")
 def run_step(engine: Engine, ctx: Context) -> Json:
     """Run the step that the payload names, and return its result.
 
-    The step gets a session of its own on the shared context: steps that run at the same time do not share
+    The step gets its own session on the shared context: steps that run at the same time do not share
     temporary views or settings.
 
     Raises:
@@ -55,16 +55,16 @@ def run_step(engine: Engine, ctx: Context) -> Json:
     """
     call = statement_of(ctx, FIELDS) if ctx.name == SQL_JOB else NamedCall.of(ctx, "step", fields=FIELDS)
     extras, identity = _extras(call.title, ctx.data), identity_of(call.title, ctx)
-    asked = StepRequest(call.title, extras, patience().total_seconds(), identity)
+    request = StepRequest(call.title, extras, patience().total_seconds(), identity)
     call.check(leading=2)
     step = None
     try:
-        with engine.step(ctx, asked) as step, captured(ctx), coming_after(ctx.inputs, step.spark):
+        with engine.step(ctx, request) as step, captured(ctx), coming_after(ctx.inputs, step.spark):
             result = call.function(step.spark, ctx, **call.arguments)
     except Exception as exc:
         if step is not None and step.has_given_up:
             raise StepFailed(
-                f"no executor ran anything of {call.title} for {asked.patience:g} s "
+                f"no executor ran anything of {call.title} for {request.patience:g} s "
                 f"({PATIENCE_VARIABLE}): {NO_EXECUTORS}"
             ) from exc
         if ctx.cancelled.is_set():

@@ -1,4 +1,4 @@
-"""Runs ``spark.submit`` jobs: each program has a driver of its own, which ends with its job.
+"""Runs ``spark.submit`` jobs: each program has its own driver, which ends with its job.
 
 Each driver has a keeper, a process that outlives a killed worker for a while (see the package ``drivers``),
 and a folder. The progress of the job stores the name of the driver and this machine before the driver starts.

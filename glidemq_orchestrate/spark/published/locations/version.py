@@ -6,7 +6,7 @@ Below a location are::
     versions/1795608250123-4f0c1a2b3c4d.json        the same file: this attempt counts
 
 The number is the attempt's ``ctx.epoch``, so a later attempt has a larger one. The rest distinguishes jobs
-that began in the same millisecond. An attempt without a file in ``versions`` is visible to nobody.
+that began in the same millisecond. An attempt without a file in ``versions`` is not visible.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Spark has one such file per name and context, and never removes it. If the file is changed or removed, or
 another step adds a different one with its name, every later task of the context fails, because each task
 needs all files. So a file is removed at the end of the last step that has added it, and a step that adds a
-different file under a name that is in use runs again in a session of its own. So does a step that adds
+different file under a name that is in use runs again in a separate session. So does a step that adds
 different code under a name that was used before: the Python processes of the executors live on, with the
 modules that they imported.
 """

@@ -1,7 +1,7 @@
 """The jobs of queues in parts: by the index of each state, and the states without one by a scan of the keys.
 
 The job's hash decides its state, wherever it was found. A job whose state stays the same while all parts are
-read is in one of them, once; one that changes meanwhile may be in several, or in none.
+read is in one of them, once; one that changes during the read may be in several, or in none.
 """
 
 from __future__ import annotations
