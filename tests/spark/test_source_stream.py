@@ -118,7 +118,7 @@ def test_a_queue_that_began_anew_is_told_however_many_events_it_has(url: str, qu
     queue.obliterate()
     queue.add_many(NewJob("a") for _ in range(new))
     [part] = reader.partitions(start, reader.latestOffset())
-    said = "queue etl has begun anew since it was last read" if new else "or removed with it, before they"
+    said = "queue etl has begun again since it was last read" if new else "or removed with it, before they"
     with pytest.raises(EventsLost, match=said):
         list(reader.read(part))
     reader.stop()

@@ -169,7 +169,7 @@ def test_it_is_mapped(valkey: Valkey, serving: Worker, context: Contexts) -> Non
 
 def test_what_airflow_would_fill_in_must_be_passed(context: Contexts) -> None:
     with DAG("d", schedule=None):
-        with pytest.raises(ConfigurationError, match=r"task dated: function dated wants .*\(ds\)"):
+        with pytest.raises(ConfigurationError, match=r"task dated: function dated needs .*\(ds\)"):
             dated()
         (node,) = described(dated(ds="{{ ds }}")).nodes
     assert node.data == {"callable": f"{HERE}:dated", "arguments": {"ds": "2026-01-01"}}
