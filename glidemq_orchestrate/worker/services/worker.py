@@ -54,7 +54,7 @@ from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.renewing import Heartbeats
 from glidemq_orchestrate.worker.runner import JobRunner
-from glidemq_orchestrate.worker.services.service import HandlerService
+from glidemq_orchestrate.worker.services.service import HandlerService, logger
 from glidemq_orchestrate.worker.services.supervisor import QueueChores
 from glidemq_orchestrate.worker.usage_limits import Budget, TokenLimit, Tokens
 
@@ -172,6 +172,12 @@ class Worker(HandlerService, RegistersHandlers):
                 self._failures.report(f"queue {name}", exc)
         for hook in self.handlers.starting(Serving(tuple(self._queues), self._settings)):
             await self._run_hook(hook)
+        if not self.handlers.names:
+            logger.warning(
+                "worker %s has no handlers, so it runs no job. Fix: register functions with @worker.handler",
+                self.id,
+                extra={"action": "start"},
+            )
         self._jobs = jobs = self._job_runner()
         await self._start_guards(jobs.executing, jobs.note)
         for name, keys in self._queues.items():

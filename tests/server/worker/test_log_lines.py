@@ -64,3 +64,12 @@ def test_an_error_is_one_line_and_keeps_its_form(caplog: pytest.LogCaptureFixtur
     logger.warning(f"it failed: {how}, %d times, %s", error, 3, "\tplain")
     expected = {"%s": "it failed: a\\nb, 3 times, \tplain", "%r": f"it failed: {error!r}, 3 times, \tplain"}
     assert caplog.messages == [expected[how]]
+
+
+def test_a_worker_without_handlers_warns_when_it_starts(
+    url: str, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_worker(["etl"], {}, url=url)
+
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "has no handlers, so it runs no job. Fix: register functions" in warning.getMessage()
