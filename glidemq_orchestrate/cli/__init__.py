@@ -12,6 +12,7 @@ from glidemq_orchestrate import __version__
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.chaos import chaos_app
 from glidemq_orchestrate.cli.flow import flow_app
+from glidemq_orchestrate.cli.init import init
 from glidemq_orchestrate.cli.job import job_app
 from glidemq_orchestrate.cli.queue import events, queue_app
 from glidemq_orchestrate.cli.scheduler import scheduler_app
@@ -42,6 +43,7 @@ def _options(
     """The options of the command itself."""
 
 
+app.command()(init)
 app.command()(process.server)
 app.command()(process.worker)
 app.command()(process.supervise)

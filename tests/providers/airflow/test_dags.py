@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from typer.testing import CliRunner
 
+from glidemq_orchestrate import Worker
+from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.spark.history.flow import TABLES, build
+from tests.providers.airflow.builders import DAY, Contexts, Valkey
 
 FOLDER = Path(__file__).parents[3] / "dags" / "airflow"
 
@@ -45,3 +49,13 @@ def test_the_history_runs_as_one_task_each_night(monkeypatch: pytest.MonkeyPatch
     assert [node.name for node in spec.nodes] == ["collect", *TABLES, "report"]
     with pytest.raises(InvalidFlow, match="days must be a whole number from 1 to 3650"):
         build("/lake/history", days=0)
+
+
+def test_the_dag_of_a_new_project_runs(tmp_path: Path, valkey: Valkey, context: Contexts) -> None:
+    assert CliRunner().invoke(app, ["init", str(tmp_path)]).exit_code == 0
+    handlers = runpy.run_path(str(tmp_path / "steps.py"))["handlers"]
+    (dag,) = dags_of(tmp_path / "dag.py").values()
+    task: Any = dag.get_task("etl")
+    with Worker(valkey.url, queues=["etl"], handlers=handlers, prefix=valkey.prefix).running():
+        task.render_template_fields(DAY | context())
+        assert task.execute(context()) == {"report": 300}
