@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, print_json, print_text, reports_errors
-from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
-from glidemq_orchestrate.clients.library import Libraries, LibraryStatus, source
+from glidemq_orchestrate.clients.servers import Finding, Libraries, LibraryStatus, Verdict, examine, source
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}

@@ -8,7 +8,7 @@ from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.clients.events import ALL, AsyncEventReader, EventReader
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flows import AsyncFlowProducer, FlowProducer
-from glidemq_orchestrate.clients.operations.queue_base import Compression
+from glidemq_orchestrate.clients.operations.queue import Compression
 from glidemq_orchestrate.clients.queue import AsyncQueue, Queue
 from glidemq_orchestrate.clients.schedules import AsyncSchedules, Schedules
 from glidemq_orchestrate.events import EventFilter

@@ -1,12 +1,17 @@
-"""The base of every client class: a driver created on first use, the check of the libraries, and closing."""
+"""The base of every client class: a driver created on first use, the check of the libraries, and closing.
+
+Readers that go on for ever survive an ``Outage`` of the server.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from glidemq_orchestrate.errors import ConfigurationError, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, ServerTooOld, TransportError
 from glidemq_orchestrate.foundation.arguments import explain_methods
 from glidemq_orchestrate.foundation.clock import Clock, ServerClock
 from glidemq_orchestrate.foundation.importing import importing
@@ -21,6 +26,10 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.io.aio import AsyncDriver
     from glidemq_orchestrate.io.sync import SyncDriver
 
+logger = logging.getLogger("glidemq_orchestrate.clients")
+FIRST_PAUSE: Final = 0.1
+MAX_PAUSE: Final = 2.0
+REPEAT_SECONDS: Final = 60.0
 T = TypeVar("T")
 D = TypeVar("D")
 F = TypeVar("F", bound="_Facade[Any]")
@@ -233,3 +242,44 @@ class AsyncFacade(_Facade["AsyncDriver"]):
     ) -> None:
         """Close the connections."""
         await self.close()
+
+
+class Outage:
+    """The outages that a reader survives: each is logged at its begin, once a minute, and at its end.
+
+    Args:
+        what: What is read, for the log.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._has_read, self._pause, self._logged = False, 0.0, 0.0
+
+    def pause(self, error: TransportError) -> float:
+        """How long to wait before the next try.
+
+        Raises:
+            TransportError: Nothing has been read yet, so the address may be wrong; or no repeat helps.
+        """
+        if not self._has_read or isinstance(error, ServerTooOld):
+            raise error
+        now = time.monotonic()
+        if not self._pause or now - self._logged >= REPEAT_SECONDS:
+            self._logged = now
+            logger.warning("%s: the server is away: %s", self._what, error, extra={"action": "reconnect"})
+        self._pause = min(self._pause * 2 or FIRST_PAUSE, MAX_PAUSE)
+        return self._pause
+
+    def over(self) -> None:
+        """Something was read."""
+        if self._pause:
+            logger.info("%s: the server is back", self._what, extra={"action": "recovered"})
+        self._has_read, self._pause = True, 0.0
+
+
+async def sleep(seconds: float) -> None:
+    """Wait, on the event loop."""
+    with importing():
+        import asyncio  # noqa: PLC0415  slow, and seldom needed
+
+    await asyncio.sleep(seconds)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from glidemq_orchestrate.attempts.workers import WorkerInfo
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate.clients.operations.adding import AddingOperations
-from glidemq_orchestrate.clients.operations.admin import AdminOperations
 from glidemq_orchestrate.clients.operations.jobs import JobOperations
-from glidemq_orchestrate.clients.operations.listing import ListingOperations
-from glidemq_orchestrate.clients.operations.queue_base import Compression
-from glidemq_orchestrate.clients.operations.usage import UsageOperations
+from glidemq_orchestrate.clients.operations.queue import Compression, WholeQueueOperations
 from glidemq_orchestrate.clients.twins import awaited, awaited_twice, blocking, blocking_twice
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.jobs.adding import NewJob
@@ -45,7 +41,7 @@ __all__ = [
 ]
 
 
-class QueueOperations(AddingOperations, JobOperations, ListingOperations, AdminOperations, UsageOperations):
+class QueueOperations(JobOperations, WholeQueueOperations):
     """What can be done with one queue, each written once for both clients."""
 
 

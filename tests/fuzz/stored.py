@@ -27,7 +27,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts.supervision import Supervision
-from glidemq_orchestrate.clients.doctor import examine
+from glidemq_orchestrate.clients.servers import examine
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Backoff, Deduplication, EmbeddedServer, JobOptions, JobState, NewJob, Queue
-from glidemq_orchestrate.clients.library import source
+from glidemq_orchestrate.clients.servers import source
 from glidemq_orchestrate.errors import InvalidJob, JobSkipped, PayloadTooLarge
 
 if TYPE_CHECKING:

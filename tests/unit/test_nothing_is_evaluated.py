@@ -68,7 +68,7 @@ REVIEWED: Final = {
     f"{CORE}/spark/submit/handler.py: import subprocess": "starts a keeper, with fixed arguments",
     f"{CORE}/spark/submit/keeper.py: import subprocess": "starts spark-submit for allowed programs",
     f"{CORE}/spark/hosts/host.py: import subprocess": "starts a session host, with fixed arguments",
-    f"{CORE}/clients/doctor.py: import concurrent": "looks at a server in a thread beside an event loop",
+    f"{CORE}/clients/servers.py: import concurrent": "looks at a server in a thread beside an event loop",
     f"{CORE}/spark/hosts/wire.py: import pickle": "unpacks what its own parent, or child, has sent",
     f"{CORE}/lifeline/lifeline.py: import subprocess": "starts the guard, with fixed arguments",
     f"{CORE}/lifeline/guard.py: import subprocess": "asks ps, with fixed arguments",

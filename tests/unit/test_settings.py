@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate.clients.doctor import examine
+from glidemq_orchestrate.clients.servers import examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, Endpoint
 

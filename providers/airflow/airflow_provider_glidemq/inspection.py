@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from glidemq_orchestrate import ConnectionSettings
-from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.clients.servers import Finding, Verdict, examine
 
 # A failure of any of these means that a task would fail.
 _DECISIVE: Final = ("connection", "version", "role", "slots", "rights", "loading", "confirm")

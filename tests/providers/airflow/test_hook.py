@@ -13,7 +13,7 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.clients.library import Libraries
+from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.server.findings import rule
 from tests.providers.airflow.builders import Valkey

@@ -28,8 +28,8 @@ from glidemq_orchestrate import (
     Schedule,
     Schedules,
 )
-from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedules import JobTemplate
+from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow

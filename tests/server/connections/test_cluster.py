@@ -32,8 +32,8 @@ from glidemq_orchestrate import (
     Schedules,
 )
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedules import JobTemplate
+from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowFailed,

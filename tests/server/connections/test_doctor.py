@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.clients.servers import Finding, Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.io.sync import SyncDriver

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import ConnectionSettings, Queue
-from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.clients.servers import Finding, Verdict, examine
 from glidemq_orchestrate.server.findings import rule
 from tests.server.connections.topologies import Server
 

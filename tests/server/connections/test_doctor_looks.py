@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import ConnectionSettings, Queue
-from glidemq_orchestrate.clients.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.clients.servers import Finding, Verdict, examine
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.io.sync import SyncDriver
 from glidemq_orchestrate.server.findings import ALWAYS_WRITE, COMMANDS, harmless_trial, rule

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
-from glidemq_orchestrate.clients.doctor import Verdict, examine
+from glidemq_orchestrate.clients.servers import Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, ProtocolError
 from tests.server.connections.certificates import Certificates
 from tests.server.lua.servers import running, valkey_binary

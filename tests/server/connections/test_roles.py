@@ -27,8 +27,8 @@ from glidemq_orchestrate import (
     Schedule,
     Schedules,
 )
-from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedules import JobTemplate
+from glidemq_orchestrate.clients.servers import Libraries
 from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.server.findings import COMMANDS, TO_OBSERVE, WITHOUT, patterns, role_rule
 from tests.conftest import Eventually, RunWorker

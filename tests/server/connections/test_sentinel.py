@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
 )
-from glidemq_orchestrate.clients.doctor import Verdict, examine
+from glidemq_orchestrate.clients.servers import Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, TransportError
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Pair, running_pair

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, FlowNode, FlowProducer, FlowSpec, Queue
-from glidemq_orchestrate.clients.doctor import examine
+from glidemq_orchestrate.clients.servers import examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, TransportError
 from glidemq_orchestrate.server import findings
 from tests.conftest import Eventually, RunWorker

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from glidemq_orchestrate import AsyncFlowProducer, FlowNode, FlowProducer, FlowSpec, FlowState
-from glidemq_orchestrate.clients.doctor import Verdict, examine
+from glidemq_orchestrate.clients.servers import Verdict, examine
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
 from tests.conftest import Eventually, RunWorker

@@ -1,28 +1,182 @@
-"""What Queue and AsyncQueue do: that controls the whole queue."""
+"""What Queue and AsyncQueue do for the whole queue: find jobs, sum up their usage, control the queue."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Literal, TypeVar
 
 from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.workers import LostWorker, WorkerInfo
-from glidemq_orchestrate.clients.operations.queue_base import QueueOperationsBase
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration
-from glidemq_orchestrate.jobs.bounds import lasting
-from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.jobs import usage as usages
+from glidemq_orchestrate.jobs.bounds import LOOK_AT, lasting
+from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
 from glidemq_orchestrate.jobs.states import EndedState, JobState
-from glidemq_orchestrate.queues import dead_letters, limits, metrics, removal
+from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
+from glidemq_orchestrate.queues import dead_letters, limits, listing, metrics, removal
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo
+from glidemq_orchestrate.queues.listing import FoundJobs, JobCounts, JobFilter, JobPage
 from glidemq_orchestrate.queues.metrics import MetricPoint
 from glidemq_orchestrate.wire import stored
 from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.codec import JsonLike
+from glidemq_orchestrate.wire.keys import QueueKeys
+
+T = TypeVar("T")
+Compression = Literal["none", "gzip"]
 
 
-class AdminOperations(QueueOperationsBase):
-    """Calls that control the whole queue."""
+class QueueOperationsBase:
+    """Operations of one queue."""
+
+    def __init__(self, keys: QueueKeys, clock: Clock, compression: Compression = "none") -> None:
+        if compression not in ("none", "gzip"):
+            raise ConfigurationError(f"compression {described(compression)} is unknown; use 'none' or 'gzip'")
+        self._keys, self._clock, self._packed = keys, clock, compression == "gzip"
+
+    def _now(self, make: Callable[[int], Op[T]]) -> Op[T]:
+        """An operation that needs the server's time, which is known only when the client is connected."""
+        return (yield from make(self._clock.now_ms()))
+
+
+class WholeQueueOperations(QueueOperationsBase):
+    """Calls that find jobs, read their usage, or control the whole queue."""
+
+    def get_jobs(
+        self,
+        state: JobState,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+        exclude_data: bool = False,
+    ) -> Op[list[Job]]:
+        """List the jobs of one state.
+
+        Waiting jobs come in the order in which workers take them, ended and delayed ones by time. Jobs that
+        wait for other jobs have no order, and finding them means scanning all keys of the server, a page at a
+        time. A job whose data is not valid JSON is listed with ``broken`` set.
+
+        Args:
+            state: Any state.
+            offset: How many to skip. Jobs that change state meanwhile may be skipped or listed twice.
+            limit: How many to return at most.
+            newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
+            exclude_data: Leave data and result out, and do not transfer them.
+        """
+        return listing.get_jobs(
+            self._keys,
+            JobFilter(state),
+            range(offset, offset + limit),
+            exclude_data=exclude_data,
+            newest_first=newest_first,
+        )
+
+    def search(  # noqa: PLR0913  what is wanted, and how much
+        self,
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        data: Mapping[str, JsonLike] | None = None,
+        limit: int = 100,
+        exclude_data: bool = False,
+        look_at: int | None = LOOK_AT,
+    ) -> Op[FoundJobs]:
+        """Find the jobs that match all given criteria; no call to the server takes longer than a page.
+
+        Args:
+            state: Only jobs of this state; without it all keys of the server are scanned.
+            name: Only jobs of this name, exactly.
+            data: Only jobs whose data has these keys with these values at the top level.
+            limit: How many to return at most.
+            exclude_data: Leave data and result out of the returned jobs.
+            look_at: About how many jobs are examined at most, by default a second's work; if a state has no
+                index, other keys count a little too. None: all. ``scan_jobs`` reads all of a large queue in
+                pages.
+
+        Returns:
+            The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
+        """
+        return listing.search(
+            self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data
+        )
+
+    def scan_jobs(
+        self,
+        cursor: str = "0",
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        exclude_data: bool = False,
+    ) -> Op[JobPage]:
+        """Examine about a thousand keys, and return the matching jobs among them.
+
+        Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
+        page may be empty; a job that exists all the time is returned at least once.
+        """
+        return listing.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data)
+
+    def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
+        """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
+        return listing.states(self._keys, job_ids)
+
+    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
+        """How many jobs are in each state. A job that a worker has taken and not started counts as active.
+
+        Args:
+            indexed_only: Leave out the jobs that wait for other jobs or for their ordering key: glide-mq has
+                no index for those, and counting them means scanning the keys of the server.
+            look_at: About how many jobs are examined for that, by default a second's work. None: all.
+
+        Returns:
+            The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.
+        """
+        return listing.counts(self._keys, indexed_only=indexed_only, look_at=look_at)
+
+    def report_usage(self, job_id: str, usage: Usage) -> Op[None]:
+        """Report what a job used; replaces an earlier report of the job, in the sums too. Repeatable.
+
+        Raises:
+            InvalidJob: The usage is empty; nothing was sent.
+            JobNotFound: There is none with this id.
+            ServerBusy: A Node client has held the lock of this report for five seconds.
+        """
+        return usages.report(self._keys, job_id, usage, self._clock)
+
+    def usage(self, job_id: str) -> Op[Usage | None]:
+        """The usage that a job reported; None if it reported none."""
+        return usages.usage_of(self._keys, job_id)
+
+    def usage_summary(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> Op[UsageSummary]:
+        """Sum up what jobs used, by the minute; 30 days are kept.
+
+        Args:
+            start: With a time zone; an hour before the end when left out.
+            end: With a time zone; now when left out.
+            queues: Names; all queues under this prefix that have usage when left out.
+
+        Raises:
+            ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
+                would have to be read.
+        """
+        return (yield from usages.summary(self._keys.prefix, queues, start, end, self._clock.now_ms()))
+
+    def flow_budget(self, root_id: str) -> Op[FlowBudget | None]:
+        """The budget of a flow made by glide-mq's producer, by its root job's id; None if it has none."""
+        return usages.budget(self._keys, root_id)
 
     def now(self) -> Op[datetime]:
         """The server's time, by which leases and due times go; to some milliseconds, UTC."""

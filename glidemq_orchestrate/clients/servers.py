@@ -1,25 +1,86 @@
-"""examine: is the server fit for use, and what to do if not."""
+"""What clients do with servers themselves: inspect and load the function libraries, and check for faults."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE
+from glidemq_orchestrate._lua import library as shipped
 from glidemq_orchestrate.attempts.client_supervision import unsupervised_homes
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.clients.facade import SyncFacade
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.clock import Clock, SystemClock
 from glidemq_orchestrate.foundation.importing import importing
-from glidemq_orchestrate.server import doctor as ops
+from glidemq_orchestrate.foundation.names import described
+from glidemq_orchestrate.server import doctor, libraries
 from glidemq_orchestrate.server.doctor import Finding, Verdict
-from glidemq_orchestrate.settings import Address, ConnectionSettings
+from glidemq_orchestrate.server.libraries import LibraryStatus
+from glidemq_orchestrate.settings import Address, ConnectionSettings, Endpoint
+from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.io.aio import AsyncDriver
 
-__all__ = ["Finding", "Verdict", "examine"]
+
+__all__ = ["Finding", "Libraries", "LibraryStatus", "Verdict", "examine", "source"]
+
+T = TypeVar("T")
+
+
+class Libraries(SyncFacade):
+    """The function libraries of one server, or of every primary of the cluster that the server belongs to.
+
+    Args:
+        url: The server, or any node of a cluster; from ``GLIDEMQ_URL`` when left out.
+    """
+
+    def status(self) -> dict[str, list[LibraryStatus]]:
+        """The loaded libraries, by server. Changes nothing."""
+        return self._on_each_primary(libraries.library_status)
+
+    def load(self, *, replace: bool = False) -> dict[str, list[LibraryStatus]]:
+        """Load what is missing on every primary. Repeatable. Returns the libraries afterwards, by server.
+
+        Args:
+            replace: Also replace a library that differs, even if another program loaded it.
+
+        Raises:
+            LibraryError: A ``glidemq`` library of another program was left unchanged.
+            LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left unchanged.
+        """
+        return self._on_each_primary(lambda: libraries.install_libraries(replace=replace))
+
+    def _on_each_primary(self, op: Callable[[], Op[T]]) -> dict[str, T]:
+        """Run an operation on each primary, without the check of the libraries that other clients make."""
+        with importing():
+            from glidemq_orchestrate.io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+
+        settings = self._settings
+        driver = SyncDriver(settings)
+        try:
+            if settings.kind == "single" and (primaries := driver.run(libraries.primaries())):
+                driver.close()
+                settings = settings.as_cluster(Endpoint(*primaries[0]))
+                driver = SyncDriver(settings)
+            return {settings.node(place): result for place, result in driver.run_on_each(lambda _: op())}
+        finally:
+            driver.close()
+
+
+def source(name: str) -> str:
+    """The source of a library as shipped in this package.
+
+    Raises:
+        ConfigurationError: There is no library of this name.
+    """
+    if name not in {GLIDEMQ, ORCHESTRATE}:
+        raise ConfigurationError(f"there is no library {described(name)}: {GLIDEMQ} or {ORCHESTRATE}")
+    return shipped(name).source
 
 
 def examine(
@@ -65,10 +126,10 @@ async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bo
     driver = AsyncDriver(settings)
     try:
         findings = await driver.run_on_each(
-            lambda place: ops.examine(settings.prefix, clock, settings, place, look_only=look_only)
+            lambda place: doctor.examine(settings.prefix, clock, settings, place, look_only=look_only)
         )
     except GlideMQError as exc:  # the primaries are not known
-        return [ops.unreachable(settings.where, exc)]
+        return [doctor.unreachable(settings.where, exc)]
     else:
         where = settings.node(findings[0][0]) if findings else settings.where
         supervision = await _supervision(driver, settings.prefix, where)
