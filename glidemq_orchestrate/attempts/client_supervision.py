@@ -18,13 +18,12 @@ from glidemq_orchestrate import events
 from glidemq_orchestrate.attempts import supervision
 from glidemq_orchestrate.attempts.supervision import WAKING, Supervision
 from glidemq_orchestrate.errors import ConfigurationError, ServerBusy, TransportError, WaitTimeout
-from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.home import home_queues, queues_around
 from glidemq_orchestrate.flows.index import running_flows
 from glidemq_orchestrate.flows.status import FlowOutcome
-from glidemq_orchestrate.flows.watch import Change, Watch
+from glidemq_orchestrate.flows.watch import Change, Watch, next_changes
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import milliseconds
 from glidemq_orchestrate.jobs.options import DEFAULT_LEASE
@@ -258,7 +257,7 @@ def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
     longest = watch.rest_ms
     watch.rest_ms = min(longest, max(tending.rest_ms, tending.min_ms))
     try:
-        changes = yield from watching.step(watch)
+        changes = yield from next_changes(watch)
     except WaitTimeout as exc:
         raise WaitTimeout(f"{exc}{unsupervised_text(tending.unsupervised)}") from exc.__cause__
     finally:

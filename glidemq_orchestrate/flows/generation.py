@@ -204,3 +204,8 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
         return status_of_record(queue, flow_id, replies.fields(reply))
 
     return function("gmo_flow_status", [queue.flow(flow_id)], (0, flow_id), decode)
+
+
+def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
+    """The generation that superseded this one, and when its jobs were removed; None where not so."""
+    return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -308,3 +309,16 @@ class Change:
 def requests(queue: QueueKeys, job_id: str) -> Call[list[str]]:
     """The tokens of the last requests that changed a node."""
     return job_hash.get(queue, job_id, "gmo:requests", lambda reply: (reply or "").split(","))
+
+
+def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
+    """The status of a node; without a job it is failed for ``reason``, or completed if that is ''."""
+    _, queue, job_id, *_ = read_row(row) or (0, "", "")
+    return node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
+
+
+def one_node(prefix: str, known: NodeStatus, reason: str = "") -> Call[NodeStatus]:
+    """The status of a node that was read before."""
+    row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
+    place = QueueKeys(prefix, known.queue)
+    return node_status(place, known.job_id, known.name, json.dumps(row), reason)

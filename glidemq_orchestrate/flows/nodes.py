@@ -25,12 +25,12 @@ from glidemq_orchestrate.errors import (
     ResultRemoved,
     Superseded,
 )
-from glidemq_orchestrate.flows import watch as calls
 from glidemq_orchestrate.flows.backend import backend_of
-from glidemq_orchestrate.flows.generation import FlowRef
+from glidemq_orchestrate.flows.generation import FlowRef, record_marks
 from glidemq_orchestrate.flows.node_table import (
     Change,
     job_now,
+    node_of_row,
     read_results,
     read_row,
     read_rows,
@@ -51,7 +51,7 @@ PER_TRIP: Final = 200
 T = TypeVar("T")
 
 
-def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
+def named_nodes(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     """The current nodes with these names, in the same order.
 
     Raises:
@@ -63,7 +63,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     for part in _parts(names):
         asking_rows = [
             some_rows(ref.home, ref.flow_id, part),
-            calls.record_marks(ref.home, ref.flow_id),
+            record_marks(ref.home, ref.flow_id),
         ]
         rows, marks = yield from ask_all(asking_rows)
         _check_marks(ref, marks)
@@ -71,7 +71,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         reading = [
-            calls.node_of_row(ref.home.prefix, name, row, backend_of(ref).missing)
+            node_of_row(ref.home.prefix, name, row, backend_of(ref).missing)
             for name, row in zip(part, rows, strict=True)
             if row is not None
         ]
@@ -79,9 +79,9 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     return found
 
 
-def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
+def node_results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     """The results of the completed nodes among these. Raises like ``named``, and ``ResultRemoved``."""
-    nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
+    nodes = [node for node in (yield from named_nodes(ref, names)) if node.state != JobState.SKIPPED]
     if removed := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
         raise ResultRemoved(f"flow {ref.public_id}", removed)
     texts: dict[str, str] = {}
@@ -94,13 +94,13 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     return read_results(texts)
 
 
-def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
+def node_logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
     """Log lines of these nodes. Raises like ``named``."""
     whole("limit", limit, 1, error=ConfigurationError)
     found: dict[str, JobLogs] = {}
     for part in _parts(after):
         rows, marks = yield from ask_all(
-            [some_rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+            [some_rows(ref.home, ref.flow_id, part), record_marks(ref.home, ref.flow_id)]
         )
         _check_marks(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
@@ -115,7 +115,7 @@ def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, Job
     return found
 
 
-def leaves(ref: FlowRef) -> Op[list[str]]:
+def leaf_names(ref: FlowRef) -> Op[list[str]]:
     """The nodes without dependents, dependencies before dependents."""
     rows = yield from read_rows(ref)
     yield from _current(ref, ())
@@ -127,7 +127,7 @@ def leaves(ref: FlowRef) -> Op[list[str]]:
 
 def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
     """The replies to these calls, provided that the flow still has its jobs afterwards."""
-    both: list[Call[Any]] = [*asking, calls.record_marks(ref.home, ref.flow_id)]
+    both: list[Call[Any]] = [*asking, record_marks(ref.home, ref.flow_id)]
     *found, marks = yield from ask_all(both)
     _check_marks(ref, marks)
     return found
@@ -293,7 +293,7 @@ def _matching(ref: FlowRef, nodes: Selection, requested: Change) -> Op[list[str]
 
 def _check_ended(ref: FlowRef, names: Sequence[str], requested: Change) -> Op[None]:
     """Check a request that needs several calls before the first one."""
-    found = yield from named(ref, names)
+    found = yield from named_nodes(ref, names)
     unended = [node for node in found if not node.state.is_terminal] if requested.what in RERUNS else []
     for part in parts(unended):
         asking = [requests(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]

@@ -44,7 +44,7 @@ from glidemq_orchestrate.flows.generation import (
 from glidemq_orchestrate.flows.home import choose_home, leave_homes, link_queues, release_id, take_id
 from glidemq_orchestrate.flows.index import CurrentGeneration, find_flow
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.owners import Ownership
+from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.plan import compared, explain_conflict
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus, raise_if_superseded
 from glidemq_orchestrate.flows.stored import read_flow

@@ -8,7 +8,6 @@ so a rerun node that has ended as before is reported too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from glidemq_orchestrate.events import entry_order
 from glidemq_orchestrate.flows.backend import FlowBackend, backend_of
 from glidemq_orchestrate.flows.generation import FlowRef, flow_status
 from glidemq_orchestrate.flows.home import expire_due, is_due
-from glidemq_orchestrate.flows.node_table import node_status, read_row
+from glidemq_orchestrate.flows.node_table import one_node
 from glidemq_orchestrate.flows.status import FlowStatus, NodeStatus, raise_if_superseded
 from glidemq_orchestrate.flows.watched import UNSEEN, FlowChange, NodeChange, Reported, time_of
 from glidemq_orchestrate.foundation.clock import Clock
@@ -50,24 +49,6 @@ def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[
 
     head: tuple[Word, ...] = ("XREAD", "COUNT", COUNT, "BLOCK", max(wait_ms, 1), "STREAMS")
     return command(*head, *queues, *positions.values(), decode=decode, blocks_for=wait_ms / 1000)
-
-
-def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
-    """The generation that superseded this one, and when its jobs were removed; None where not so."""
-    return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)
-
-
-def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
-    """The status of a node; without a job it is failed for ``reason``, or completed if that is ''."""
-    _, queue, job_id, *_ = read_row(row) or (0, "", "")
-    return node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
-
-
-def one_node(prefix: str, known: NodeStatus, reason: str = "") -> Call[NodeStatus]:
-    """The status of a node that was read before."""
-    row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
-    place = QueueKeys(prefix, known.queue)
-    return node_status(place, known.job_id, known.name, json.dumps(row), reason)
 
 
 Found = dict[str, tuple[float, NodeStatus]]
@@ -131,7 +112,7 @@ class Quiet:
         return self.clock.monotonic_ms() >= self.since_ms + milliseconds(self.rest)
 
 
-def begin(
+def begin_watch(
     ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock, *, rest_ms: int = REST_MS
 ) -> Watch:
     """Create a reader, without any call.
@@ -144,7 +125,7 @@ def begin(
     return Watch(ref, clock, seen, deadline, rest_ms=max(rest_ms, 1))
 
 
-def step(watch: Watch) -> Op[list[Change]]:
+def next_changes(watch: Watch) -> Op[list[Change]]:
     """The next changes; waits a few seconds at most for the first, and may then return none.
 
     Raises:

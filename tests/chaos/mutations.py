@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate.flows import submission as generations
+from glidemq_orchestrate.flows import plan, submission
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.server import libraries as of_the_package
@@ -167,11 +167,11 @@ DEFECTS: Final = (
     Defect("what follows a node that runs again keeps its end", "staged",
            ((_FORGOTTEN, "\n  local prefix"),)),
     Defect("a request begins a generation each time", "staged",
-           patched=((generations, "_of_request", _of_nobody),)),
+           patched=((submission, "_of_request", _of_nobody),)),
     Defect("what has changed is carried over", "staged",
-           patched=((generations, "reasons", _changed_nothing),)),
+           patched=((plan, "reasons", _changed_nothing),)),
     Defect("what has completed is not carried over", "staged",
-           patched=((generations, "reasons", _kept_nothing),)),
+           patched=((plan, "reasons", _kept_nothing),)),
     Defect("a slot of a schedule is fired by each that reads it", "staged",
            ((_CHANGED, "if args[3] == '' then"),)),
     Defect("a result is left out", "staged",

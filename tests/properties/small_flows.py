@@ -14,7 +14,7 @@ from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.dependencies import OnFailure
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import upkeep
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -114,7 +114,7 @@ class Bulk:
         ]
         while self._run_jobs(places):
             for place in places if self.path == "portable" else ():
-                self.run(sweep.sweep(place, self))
+                self.run(upkeep.sweep(place, self))
         for spec, ref in zip(specs, refs, strict=True):
             found = self.run(backend.backend_of(ref).nodes(ref))
             ends = {node.name: str(node.state) for node in found}

@@ -7,10 +7,9 @@ from uuid import uuid4
 
 from glidemq_orchestrate.clients.operations.reading import ReadingOperations
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows import owners
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import check_dependents, selection, starts
-from glidemq_orchestrate.flows.owners import owner_of
+from glidemq_orchestrate.flows.ownership import change_and_own, owner_of, write_note
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.submission import fenced, restart_flow
@@ -63,7 +62,7 @@ class FlowOperations(ReadingOperations):
             ConfigurationError: The text is not valid.
             FlowNotFound: The flow no longer exists.
         """
-        return owners.note(self.ref, NOTE.check(text))
+        return write_note(self.ref, NOTE.check(text))
 
     def retry_failed(self, *, generation: int | None = None) -> Op[FlowState]:
         """Run again every node that did not complete; the others keep their results. Returns the new state.
@@ -167,7 +166,7 @@ class FlowOperations(ReadingOperations):
             check_request(idempotency_key) or uuid4().hex, dependents=check_dependents(dependents)
         )
         yield from fenced(self.ref, generation)
-        return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
+        return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
     def cancel_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -202,7 +201,7 @@ class FlowOperations(ReadingOperations):
         picked = selection(node, nodes=nodes, pattern=pattern, state=state)
         change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
         yield from fenced(self.ref, generation)
-        return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
+        return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
     def complete_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -242,7 +241,7 @@ class FlowOperations(ReadingOperations):
         picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("completed", uuid4().hex, encode(result, where="the result"))
         yield from fenced(self.ref, generation)
-        return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
+        return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
     def skip_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -279,7 +278,7 @@ class FlowOperations(ReadingOperations):
         picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
         yield from fenced(self.ref, generation)
-        return (yield from owners.change(self.ref, picked, change, self.clock, self.owned))
+        return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
     def extend(self, nodes: Iterable[FlowNode]) -> Op[FlowState]:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.

@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
-from glidemq_orchestrate.flows import nodes as single
-from glidemq_orchestrate.flows import watch as watching
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import flow_history
-from glidemq_orchestrate.flows.nodes import named
-from glidemq_orchestrate.flows.owners import Ownership
+from glidemq_orchestrate.flows.nodes import leaf_names, named_nodes, node_logs, node_results
+from glidemq_orchestrate.flows.ownership import Ownership
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowStatus, NodeStatus, Wait, raise_unless_completed
+from glidemq_orchestrate.flows.watch import REST_MS, Quiet, Watch, begin_watch
 from glidemq_orchestrate.flows.watched import FlowChange, NodeChange
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, duration, milliseconds
@@ -47,7 +46,7 @@ class ReadingOperations:
         """The supervision by this client, from its first wait on."""
         return tendings.for_flow(self.ref, self.clock)
 
-    def read_changes(self, watch: watching.Watch) -> Op[list[Change]]:
+    def read_changes(self, watch: Watch) -> Op[list[Change]]:
         """The next changes of a watch; renews the lease of the owner, and supervises where nobody does."""
         if self.owned is not None:
             yield from self.owned.renew_if_due(self.ref, self.clock)
@@ -74,7 +73,7 @@ class ReadingOperations:
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        return (yield from named(self.ref, [name]))[0]
+        return (yield from named_nodes(self.ref, [name]))[0]
 
     def nodes(self, names: Iterable[str] | None = None) -> Op[list[NodeStatus]]:
         """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
@@ -88,7 +87,7 @@ class ReadingOperations:
         """
         if names is None:
             return (yield from self._backend.nodes(self.ref))
-        return (yield from named(self.ref, names))
+        return (yield from named_nodes(self.ref, names))
 
     def leaves(self) -> Op[list[str]]:
         """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
@@ -96,7 +95,7 @@ class ReadingOperations:
         Raises:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        return single.leaves(self.ref)
+        return leaf_names(self.ref)
 
     def results(self, names: Iterable[str] | None = None) -> Op[Mapping[str, Json]]:
         """The results of the nodes that have completed so far, by node name.
@@ -111,7 +110,7 @@ class ReadingOperations:
         """
         if names is None:
             return (yield from self._backend.results(self.ref))
-        return (yield from single.results(self.ref, names))
+        return (yield from node_results(self.ref, names))
 
     def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Op[Mapping[str, Wait]]:
         """Why nodes that could run do not run now, and until when, by name.
@@ -144,7 +143,7 @@ class ReadingOperations:
             NodeNotFound: The flow has no node of such a name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
-        return single.logs(self.ref, after, limit)
+        return node_logs(self.ref, after, limit)
 
     def outcome(self) -> Op[FlowOutcome]:
         """The current status, results and failures."""
@@ -212,7 +211,7 @@ class ReadingOperations:
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
         limit = _limit(timeout)
-        return Changes(self, watching.begin(self.ref, after, limit, self.clock))
+        return Changes(self, begin_watch(self.ref, after, limit, self.clock))
 
     def watch_batches(
         self,
@@ -236,9 +235,9 @@ class ReadingOperations:
         """
         limit = _limit(timeout)
         pause = duration("rest", rest)
-        rest_ms = min(milliseconds(pause), watching.REST_MS)
-        watch = watching.begin(self.ref, after, limit, self.clock, rest_ms=rest_ms)
-        return Batches(self, watch, watching.Quiet(self.clock, pause))
+        rest_ms = min(milliseconds(pause), REST_MS)
+        watch = begin_watch(self.ref, after, limit, self.clock, rest_ms=rest_ms)
+        return Batches(self, watch, Quiet(self.clock, pause))
 
     def result(self, *, timeout: Duration | None = None) -> Op[Mapping[str, Json]]:
         """Wait for the results of all nodes.
@@ -283,7 +282,7 @@ class Changes:
     """The changes of a flow, one by one."""
 
     flow: ReadingOperations
-    watch: watching.Watch
+    watch: Watch
 
     def step(self) -> Op[Sequence[Change]] | None:
         """Read the next ones; None when the flow has ended."""
@@ -299,8 +298,8 @@ class Batches:
     """The changes of a flow as they are read together; an empty batch when it was quiet for long enough."""
 
     flow: ReadingOperations
-    watch: watching.Watch
-    quiet: watching.Quiet
+    watch: Watch
+    quiet: Quiet
     was_given: bool = False
 
     def step(self) -> Op[Sequence[Sequence[Change]]] | None:

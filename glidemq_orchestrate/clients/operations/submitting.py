@@ -19,7 +19,7 @@ from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.index import Label, find_ref, flow_statuses, list_flows
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.owners import Ownership, Renewals
+from glidemq_orchestrate.flows.ownership import Ownership, Renewals
 from glidemq_orchestrate.flows.plan import FlowPlan, plan_submission
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.flows.status import FlowState, FlowStatus

@@ -24,7 +24,7 @@ from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
-from glidemq_orchestrate.flows.owners import Ownership, Renewals
+from glidemq_orchestrate.flows.ownership import Ownership, Renewals
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Op
 from tests.properties.simulation.ledger import FLOW, PREFIX

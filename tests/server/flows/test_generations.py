@@ -35,7 +35,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows import index, nodes
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.index import find_flow
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import upkeep
 from glidemq_orchestrate.flows.submission import begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -366,7 +366,7 @@ class TestTheOneBefore:
     ) -> None:
         old = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
         old.wait(timeout=LONG)
-        requests = hand.steps(nodes.results(old._ref, ["a"]))
+        requests = hand.steps(nodes.node_results(old._ref, ["a"]))
         next(requests)
         next(requests)
         flows.get("f").restart()
@@ -548,7 +548,7 @@ def test_a_beginning_that_is_given_up_leaves_nothing(
     assert len(of_next()) > 40
     while hand.run(index.sweep([ETL], Later())):
         pass
-    hand.run(sweep.sweep(ETL, Later()))
+    hand.run(upkeep.sweep(ETL, Later()))
     assert of_next() == []
     assert [one.generation for one in broken.list()] == [0]
     assert broken.get("f").status().state == "failed"

@@ -15,11 +15,11 @@ from glidemq_orchestrate import FlowProducer, FlowSpec, Owner
 from glidemq_orchestrate.attempts import upkeep
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
-from glidemq_orchestrate.flows import owners
+from glidemq_orchestrate.flows import ownership
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.owners import Ownership, Renewals
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.ownership import Ownership, Renewals
+from glidemq_orchestrate.flows.portable.upkeep import sweep
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -65,7 +65,7 @@ class Supervisor:
         """At these seconds after now."""
         for self.clock.seconds in at:
             self.hand.run(upkeep.upkeep([ETL], self.clock))
-            self.hand.run(sweep.sweep(ETL, self.clock))
+            self.hand.run(sweep(ETL, self.clock))
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ class TestRenewing:
         def heard() -> float:
             return float(redis_client.zscore("glide:{etl}:gmo:owners", "60000:ada"))
 
-        monkeypatch.setattr(owners, "PER_LEASE", 600)  # every 0.1 s
+        monkeypatch.setattr(ownership, "PER_LEASE", 600)  # every 0.1 s
         flows.submit(FlowSpec("n", [node("y"), node("x", queue="nobody")]), owner=MINUTE)
         names = "abcde"
         work.held |= {name: threading.Event() for name in names}
@@ -418,7 +418,7 @@ def test_a_supervisor_that_dies_after_any_call_is_followed_by_another(
         supervisor.look(31)
         supervisor.clock.seconds = 62
         hand.run_until(upkeep.upkeep([ETL], supervisor.clock), calls)
-        hand.run_until(sweep.sweep(ETL, supervisor.clock), calls)
+        hand.run_until(sweep(ETL, supervisor.clock), calls)
         supervisor.look(63, 64, 65)
         assert {flow.status().state.value for flow in mine} == {"cancelled"}
 

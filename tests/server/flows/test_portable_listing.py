@@ -10,8 +10,7 @@ from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef
-from glidemq_orchestrate.flows.portable import advance, records
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import advance, records, upkeep
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import ask
@@ -39,7 +38,7 @@ def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(hand: Hand, redis_
     for calls in range(4, 16):
         redis_client.flushdb()
         hand.run(ask(records.enlist(ETL, "f", 0)))
-        sweeping = hand.steps(sweep.sweep(ETL, SystemClock()))
+        sweeping = hand.steps(upkeep.sweep(ETL, SystemClock()))
         while getattr(next(sweeping), "words", ("",))[0] != "HGETALL":
             pass
         making = submit_flow(
@@ -48,7 +47,7 @@ def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(hand: Hand, redis_
         hand.run_until(making, calls)
         for _ in sweeping:
             pass
-        hand.run(sweep.sweep(ETL, Later()))
+        hand.run(upkeep.sweep(ETL, Later()))
         assert redis_client.keys("*f~*") == []
         assert redis_client.keys("*gmo:flow:f*") == []
 
@@ -64,7 +63,7 @@ def test_one_that_was_listed_in_an_older_state_at_its_end_is_corrected(
         assert flow.wait(timeout=LONG).status.state == "cancelled"
     redis_client.zadd("glide:{etl}:gmo:flows:state:running", {"f": 1})
     hand.run(advance.close(REF, SystemClock()))
-    hand.run(sweep.sweep(ETL, SystemClock()))
+    hand.run(upkeep.sweep(ETL, SystemClock()))
     listed = {
         key for key in redis_client.keys("*gmo:flows:state:*") if redis_client.zscore(key, "f") is not None
     }

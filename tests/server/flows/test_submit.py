@@ -37,7 +37,7 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.staged import submit as staging
+from glidemq_orchestrate.flows.staged import submit as staged_submit
 from glidemq_orchestrate.flows.staged.submit import stage_flow, start_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
@@ -97,7 +97,7 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
         if any(call.words[1] == "gmo_start_flow" for call in getattr(request, "calls", ())):
             break
     spec = check_flow(chain(130))
-    for stage in stage_flow(QueueKeys("glide", spec.home), "g", spec, staging.chunks(spec.nodes), 0):
+    for stage in stage_flow(QueueKeys("glide", spec.home), "g", spec, staged_submit.chunks(spec.nodes), 0):
         hand.answer(stage)
     assert {job for job in waiting(redis_client) if job.startswith("g~")} == set()
     assert {state for job, state in states(redis_client).items() if job.startswith("g~")} == {
@@ -167,7 +167,9 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
         *(
             call
             for chunk in chunks
-            for call in stage_flow(QueueKeys("glide", checked.home), "f", checked, staging.chunks(chunk), 1)
+            for call in stage_flow(
+                QueueKeys("glide", checked.home), "f", checked, staged_submit.chunks(chunk), 1
+            )
         ),
         start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
     ]

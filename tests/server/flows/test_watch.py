@@ -25,10 +25,10 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
-from glidemq_orchestrate.flows import watch as flow_watch
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
+from glidemq_orchestrate.flows.watch import _changes, _read, begin_watch, next_changes
 from glidemq_orchestrate.foundation.clock import SystemClock
 from tests.processes import spawned
 
@@ -417,13 +417,13 @@ def test_a_dependency_that_was_read_too_early_is_read_again(
 ) -> None:
     """The page with ``a`` is read, then ``a`` completes, then the page with its dependent is read."""
     found = flows.submit(flow(node("a"), node("b", "a", queue="bi")))
-    watch = flow_watch.begin(found._ref, None, None, SystemClock())
-    assert steps(hand.run(flow_watch.step(watch))) == [("a", "waiting")]
+    watch = begin_watch(found._ref, None, None, SystemClock())
+    assert steps(hand.run(next_changes(watch))) == [("a", "waiting")]
     run_worker(["etl"], {"work": lambda ctx: "done"})
     eventually(lambda: found.nodes()[1].state == "waiting")
-    late = hand.run(flow_watch._read(watch, ["b"]))
+    late = hand.run(_read(watch, ["b"]))
     assert (late["b"][1].state, watch.nodes["a"][1].state) == ("waiting", "waiting")
-    changes = hand.run(flow_watch._changes(watch, late))
+    changes = hand.run(_changes(watch, late))
     assert steps(changes) == [("a", "completed"), ("b", "waiting")]
 
 
@@ -438,10 +438,10 @@ def test_a_portable_flow_is_watched_and_moved_on(
     )
     assert ref.path == "portable"
     run_worker(["etl", "bi"], {"work": lambda ctx: ctx.node})
-    watch = flow_watch.begin(ref, None, 60_000, SystemClock())
+    watch = begin_watch(ref, None, 60_000, SystemClock())
     changes: list[Change] = []
     while not watch.is_over:
-        changes += hand.run(flow_watch.step(watch))
+        changes += hand.run(next_changes(watch))
     check(spec, changes)
     assert last_states(changes) == dict.fromkeys("abc", "completed")
     assert changes[-1].state == "completed"
@@ -490,8 +490,8 @@ def test_a_dependency_that_was_read_again_too_early_is_read_once_more(
             node("u", "w"),
         )
     )
-    watch = flow_watch.begin(found._ref, None, None, SystemClock())
-    assert steps(hand.run(flow_watch.step(watch))) == [("a", "waiting"), ("broken", "waiting")]
+    watch = begin_watch(found._ref, None, None, SystemClock())
+    assert steps(hand.run(next_changes(watch))) == [("a", "waiting"), ("broken", "waiting")]
 
     def fail(_: Any) -> None:
         raise ValueError("broken")
@@ -503,8 +503,8 @@ def test_a_dependency_that_was_read_again_too_early_is_read_once_more(
         run_worker(["late"], {"work": lambda ctx: "done"})
         eventually(lambda: found.node("y").state == "waiting")
 
-    news = hand.run(flow_watch._read(watch, ["x", "u"]))
-    changes = hand.run(interrupted(flow_watch._changes(watch, news), 2, end_a))
+    news = hand.run(_read(watch, ["x", "u"]))
+    changes = hand.run(interrupted(_changes(watch, news), 2, end_a))
     reported = steps(changes)
     assert ("y", "waiting") in reported
     assert ("a", "completed") in reported[: reported.index(("y", "waiting"))]

@@ -176,8 +176,8 @@ class TestWhileItBeginsAgain:
             return (yield from hold(watch, found))
 
         monkeypatch.setattr(flow_watch, "_hold_streams", hold_later)
-        watch = flow_watch.begin(flow._ref, None, 60_000, SystemClock())
-        assert told(hand.run(flow_watch.step(watch))) == ENDED
+        watch = flow_watch.begin_watch(flow._ref, None, 60_000, SystemClock())
+        assert told(hand.run(flow_watch.next_changes(watch))) == ENDED
 
     @pytest.mark.parametrize("has_ended", [False, True])
     def test_the_end_before_is_not_the_last_change(
@@ -198,13 +198,13 @@ class TestWhileItBeginsAgain:
             return (yield from read(ref))
 
         monkeypatch.setattr(type(way), "ranked", staticmethod(read_later))
-        watch = flow_watch.begin(flow._ref, None, 60_000, SystemClock())
-        first = hand.run(flow_watch.step(watch))
+        watch = flow_watch.begin_watch(flow._ref, None, 60_000, SystemClock())
+        first = hand.run(flow_watch.next_changes(watch))
         assert not [one for one in first if isinstance(one, FlowChange)]
         work.held["b"].set()
         changes = list(first)
         while not watch.is_over:
-            changes += hand.run(flow_watch.step(watch))
+            changes += hand.run(flow_watch.next_changes(watch))
         assert told(changes)[-1] == ("flow", "completed")
         assert dict(told(changes)) == dict(ENDED)
         assert changes[-1].at == flow.status().finished_at
@@ -215,8 +215,8 @@ class TestWhileItBeginsAgain:
     ) -> None:
         flow = flows.submit(FlowSpec("w", [node("a"), node("b", "a", queue="spark")]), flow_id="w")
         flow.wait(timeout=LONG)
-        watch = flow_watch.begin(flow._ref, None, 60_000, SystemClock())
-        hand.run(flow_watch.step(watch))
+        watch = flow_watch.begin_watch(flow._ref, None, 60_000, SystemClock())
+        hand.run(flow_watch.next_changes(watch))
         flow.rerun("a")
         flow.wait(timeout=LONG)
         late = hand.run(flow_watch._read(watch, ["b"]))

@@ -12,7 +12,7 @@ from glidemq_orchestrate.attempts import exchange, workers
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.staged import submit as staging
+from glidemq_orchestrate.flows.staged import submit as staged_submit
 from glidemq_orchestrate.flows.staged.submit import stage_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Call, ask, function
@@ -91,7 +91,7 @@ class Bench:
 
     def stage(self, *nodes: FlowNode) -> Any:
         checked = check_flow(FlowSpec("n", nodes))
-        pieces = [piece for node in checked.nodes for piece in staging.pieces(node)]
+        pieces = [piece for node in checked.nodes for piece in staged_submit.pieces(node)]
         return next(stage_flow(QueueKeys("glide", checked.home), "f", checked, [pieces], self.now))
 
     def digest(self, *nodes: FlowNode) -> str:

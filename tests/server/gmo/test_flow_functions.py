@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import flow_status
 from glidemq_orchestrate.flows.index import unsettled_flows
 from glidemq_orchestrate.flows.node_table import flow_nodes, flow_results, node_inputs
-from glidemq_orchestrate.flows.staged import submit as staging
+from glidemq_orchestrate.flows.staged import submit as staged_submit
 from glidemq_orchestrate.flows.staged.changes import cancel_flow
 from glidemq_orchestrate.flows.staged.submit import (
     advance_flow,
@@ -121,7 +121,7 @@ class TestStaging:
         """The server was full for the first piece of a node, and took the last."""
         many = [node(f"n{n}") for n in range(1_100)]
         checked = check_flow(FlowSpec("n", [*many, node("all", *(one.name for one in many))]))
-        chunks = list(staging.chunks(checked.nodes))
+        chunks = list(staged_submit.chunks(checked.nodes))
         calls = list(stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks, bench.now))
         late = next(n for n, chunk in enumerate(chunks) if any(not piece.is_last for piece in chunk))
         for call in (*calls[:late], *calls[late + 1 :], *calls):

@@ -7,10 +7,9 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
 from glidemq_orchestrate.flows import backend
-from glidemq_orchestrate.flows import watch as flow_watch
 from glidemq_orchestrate.flows.index import find_ref
-from glidemq_orchestrate.flows.portable import advance, changes, reading
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
+from glidemq_orchestrate.flows.watch import begin_watch, next_changes
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.node import PlainNode
 from tests.profile import sampled
@@ -20,10 +19,10 @@ from tests.server.lua.portable_slots import QUEUES, Slots, node, places
 def test_a_watching_client_moves_it_on_and_gets_changes_in_order(slots: Slots) -> None:
     slots.submit()
     workers = [PlainNode(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
-    watch = flow_watch.begin(slots.ref(), None, None, slots)
+    watch = begin_watch(slots.ref(), None, None, slots)
     seen: list[tuple[str, str]] = []
     while not watch.is_over:
-        changes, _ = slots.run(flow_watch.step(watch))
+        changes, _ = slots.run(next_changes(watch))
         seen += [(getattr(change, "node", "the flow"), str(change.state)) for change in changes]
         for worker in workers:
             worker.run_all()
@@ -111,14 +110,14 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
 def test_what_was_abandoned_is_swept_and_what_runs_is_advanced(slots: Slots) -> None:
     slots.submit(calls=19)
     home = QueueKeys("glide", "b")
-    slots.run(sweep.sweep(home, slots))
+    slots.run(upkeep.sweep(home, slots))
     assert slots.stored()
-    slots.now += sweep.ABANDONED_MS + 1
-    slots.run(sweep.sweep(home, slots))
+    slots.now += upkeep.ABANDONED_MS + 1
+    slots.run(upkeep.sweep(home, slots))
     assert {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed"))} == set()
     slots.submit()
     PlainNode(slots.client("{b}"), "b", slots.now).run_all()
-    slots.run(sweep.sweep(home, slots))
+    slots.run(upkeep.sweep(home, slots))
     assert PlainNode(slots.client("{c}"), "c", slots.now).run_all() == ["f~m"]
 
 

@@ -17,8 +17,7 @@ from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTak
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
 from glidemq_orchestrate.flows.index import find_flow, flow_history
-from glidemq_orchestrate.flows.portable import advance, changes, reading
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.submission import MAX_TRIES, begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
@@ -55,7 +54,7 @@ def swept(slots: Slots) -> None:
     """Supervisors do what is due, as often as it takes."""
     for _ in range(3):
         slots.now += 1
-        slots.run(sweep.sweep(HOME, slots))
+        slots.run(upkeep.sweep(HOME, slots))
 
 
 def supervised(slots: Slots) -> list[str]:
@@ -119,7 +118,7 @@ def test_a_beginning_cut_anywhere_is_completed_or_removed_by_supervisors(
         clear(slots)
         failed(slots)
         _, sent = slots.run(begin(slots, how=how), cut)
-        slots.now += sweep.ABANDONED_MS + 1
+        slots.now += upkeep.ABANDONED_MS + 1
         ran = supervised(slots)
         number = slots.ref().generation
         if number:
@@ -225,7 +224,7 @@ def finish(slow: Generator[None, None, Any]) -> FlowRef:
 
 
 @CLUSTER
-@pytest.mark.parametrize("late", [0, sweep.ABANDONED_MS + 1], ids=["now", "as if abandoned"])
+@pytest.mark.parametrize("late", [0, upkeep.ABANDONED_MS + 1], ids=["now", "as if abandoned"])
 def test_a_sweep_at_any_place_of_a_beginning(slots: Slots, late: int) -> None:
     for place in places():
         clear(slots)
@@ -337,7 +336,7 @@ def test_a_beginning_at_any_place_of_the_removal(slots: Slots) -> None:
         slots.submit(KEPT)
         slots.run_jobs()
         slots.now += 1
-        slow, is_over = slots.begun(sweep.sweep(HOME, slots), place)
+        slow, is_over = slots.begun(upkeep.sweep(HOME, slots), place)
         slots.run(begin(slots, mended, "retry_failed"))
         for _ in slow:
             pass
@@ -426,7 +425,7 @@ def test_a_hundred_generations_are_kept(slots: Slots) -> None:
     for number in range(103):
         slots.run(restart_flow(slots.ref(), str(number), slots))
         slots.now += 1
-        slots.run(sweep.sweep(HOME, slots))
+        slots.run(upkeep.sweep(HOME, slots))
     found = [number for number, _ in history(slots)]
     assert found[-100:] == list(range(4, 104))
     assert len(found) <= 102

@@ -15,8 +15,7 @@ from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
 from glidemq_orchestrate.flows.node_table import Change, What
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
-from glidemq_orchestrate.flows.portable import advance, changes, reading
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import Op
@@ -44,7 +43,7 @@ def supervised(slots: Slots) -> list[str]:
     ran: list[str] = []
     for _ in range(8):
         slots.now += 1
-        slots.run(sweep.sweep(slots.ref().home, slots))
+        slots.run(upkeep.sweep(slots.ref().home, slots))
         ran += [name for queue in QUEUES for name in run_queue(slots, queue)]
     return ran
 
@@ -241,7 +240,7 @@ def test_a_flow_that_is_removed_at_any_place_of_a_change_runs_again_or_is_gone(s
         slots.submit(kept)
         slots.run_jobs()
         slow, is_over = slots.begun(change(slots, "follow", "m"), place)
-        slots.run(sweep.sweep(HOME, slots))
+        slots.run(upkeep.sweep(HOME, slots))
         try:
             for _ in slow:
                 pass
@@ -250,7 +249,7 @@ def test_a_flow_that_is_removed_at_any_place_of_a_change_runs_again_or_is_gone(s
         except FlowExpired:
             outcomes.add("gone")
             assert supervised(slots) == [], place
-        slots.run(sweep.sweep(HOME, slots))
+        slots.run(upkeep.sweep(HOME, slots))
         assert [key for key in slots.stored() if ":job:" in key] == [], place
         if is_over:
             break

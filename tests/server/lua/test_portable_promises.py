@@ -15,9 +15,8 @@ from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExp
 from glidemq_orchestrate.flows import backend
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.index import find_ref
-from glidemq_orchestrate.flows.nodes import leaves
-from glidemq_orchestrate.flows.portable import advance, changes, reading, records
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.nodes import leaf_names
+from glidemq_orchestrate.flows.portable import advance, changes, reading, records, upkeep
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -85,8 +84,8 @@ def test_a_sweep_of_what_seems_abandoned_at_any_place_of_a_submission(slots: Slo
     for place in places(step=4):
         clear(slots)
         slow, is_over = slots.begun(slots.submission(TWO), place)
-        slots.now += sweep.ABANDONED_MS + 1
-        slots.run(sweep.sweep(QueueKeys("glide", check_flow(TWO).home), slots))
+        slots.now += upkeep.ABANDONED_MS + 1
+        slots.run(upkeep.sweep(QueueKeys("glide", check_flow(TWO).home), slots))
         for _ in slow:
             pass
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
@@ -111,7 +110,7 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
         for _ in range(5):  # no client waits: supervisors alone
             for worker in workers:
                 worker.run_all()
-            slots.run(sweep.sweep(HOME, slots))
+            slots.run(upkeep.sweep(HOME, slots))
         assert slots.status() == ("completed", 5, 0), place
         if is_over:
             break
@@ -147,7 +146,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
         for worker in workers:
             worker.run_all()
         slots.now += 1000
-        slots.run(sweep.sweep(HOME, slots))
+        slots.run(upkeep.sweep(HOME, slots))
     ref, _ = slots.run(find_ref("glide", "late"))
     assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED
 
@@ -162,7 +161,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
     for _ in range(4):
         for worker in workers:
             worker.run_all()
-        slots.run(sweep.sweep(QueueKeys("glide", check_flow(rules).home), slots))
+        slots.run(upkeep.sweep(QueueKeys("glide", check_flow(rules).home), slots))
     for flow_id in ids:
         ref, _ = slots.run(find_ref("glide", flow_id))
         assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED, flow_id
@@ -177,7 +176,7 @@ def test_a_flow_that_cannot_be_read_holds_up_no_other(slots: Slots) -> None:
     broken.set(f"{home.flow('f1')}:nodes", "odd")
     PlainNode(slots.client("{b}"), "b", slots.now).run_all()
     with pytest.raises(Exception, match="WRONGTYPE"):
-        slots.run(sweep.sweep(home, slots))
+        slots.run(upkeep.sweep(home, slots))
     assert set(PlainNode(slots.client("{c}"), "c", slots.now).run_all()) == {"f2~m", "f3~m"}
 
 
@@ -220,18 +219,18 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     slots.submit(KEPT)
     slots.run_jobs()
     slots.now += 24 * 3_600_000 - 1
-    slots.run(sweep.sweep(HOME, slots))
+    slots.run(upkeep.sweep(HOME, slots))
     assert set(slots.run(reading.results(slots.ref()))[0]) == set(ALL)
-    assert set(slots.run(leaves(slots.ref()))[0]) < set(ALL)
+    assert set(slots.run(leaf_names(slots.ref()))[0]) < set(ALL)
     slots.now += 2
-    slots.run(sweep.sweep(HOME, slots))
+    slots.run(upkeep.sweep(HOME, slots))
     left = {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed", ":stream"))}
     assert left == {
         "glide:gmo:home:{f}",
         "glide:{b}:gmo:flow:f",
     }
     assert slots.status() == ("completed", 5, 0)
-    for read in (reading.results, reading.nodes, leaves):
+    for read in (reading.results, reading.nodes, leaf_names):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
     for again in (restart_flow(slots.ref(), "", slots), changes.retry_failed(slots.ref(), slots)):
@@ -269,8 +268,8 @@ def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: S
         slots.submit(KEPT)
         slots.run_jobs()
         slots.now += 25 * 3_600_000
-        _, sent = slots.run(sweep.sweep(HOME, slots), cut)
-        slots.run(sweep.sweep(HOME, slots))
+        _, sent = slots.run(upkeep.sweep(HOME, slots), cut)
+        slots.run(upkeep.sweep(HOME, slots))
         assert not [key for key in slots.stored() if ":job:" in key or ":gmo:portable" in key], cut
         assert slots.status() == ("completed", 5, 0)
         if sent < cut:
@@ -282,7 +281,7 @@ def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
     slots.run_jobs("~m")
     slots.run(changes.retry_failed(slots.ref(), slots))
     slots.now += 25 * 3_600_000
-    slots.run(sweep.sweep(HOME, slots))
+    slots.run(upkeep.sweep(HOME, slots))
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
 

@@ -12,8 +12,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.attempts.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.portable import advance, changes, reading
-from glidemq_orchestrate.flows.portable import upkeep as sweep
+from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.portable.staging import relist
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
@@ -61,8 +60,8 @@ def test_an_abandoned_submission_leaves_nothing_wherever_it_was_cut(slots: Slots
         _, sent = slots.submit(TWO, calls=cut)
         if sent < cut:
             break
-        slots.now += sweep.ABANDONED_MS + 1
-        slots.run(sweep.sweep(home, slots))
+        slots.now += upkeep.ABANDONED_MS + 1
+        slots.run(upkeep.sweep(home, slots))
         if f"{home.flows()}:state:running" in slots.stored():  # all of it was submitted
             break
         left = [
@@ -86,7 +85,7 @@ def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_i
         for _ in range(after):
             next(slow, None)
         slow.close()
-        slots.run(sweep.sweep(home, slots))
+        slots.run(upkeep.sweep(home, slots))
         listed = [key for key in slots.stored() if key.startswith(index)]
         assert listed == [f"{index}cancelled"], (before, after)
         assert not slots.client(home.base).exists(home.key("gmo:portable"))
@@ -109,7 +108,7 @@ def test_clients_that_list_a_flow_at_the_same_moment_leave_it_under_its_end(slot
         for late in (slow, other):
             for _ in late:
                 pass
-        slots.run(sweep.sweep(home, slots))
+        slots.run(upkeep.sweep(home, slots))
         assert [key for key in slots.stored() if key.startswith(index)] == [f"{index}cancelled"], (
             place,
             more,
@@ -127,7 +126,7 @@ def test_a_flow_is_removed_or_runs_again_wherever_the_two_meet(slots: Slots) -> 
         slots.submit(KEPT)
         slots.run_jobs()
         slots.now += 1
-        slow, is_over = slots.begun(sweep.sweep(home, slots), place)
+        slow, is_over = slots.begun(upkeep.sweep(home, slots), place)
         with suppress(FlowExpired):
             slots.run(restart_flow(slots.ref(), "", slots))
         for _ in range(more):
@@ -136,7 +135,7 @@ def test_a_flow_is_removed_or_runs_again_wherever_the_two_meet(slots: Slots) -> 
         slots.run_jobs()
         slots.now += 1
         for _ in range(2):
-            slots.run(sweep.sweep(home, slots))
+            slots.run(upkeep.sweep(home, slots))
         assert slots.status() == ("completed", 2, 0), (place, more)
         assert not [key for key in slots.stored() if ":job:" in key], (place, more)
         if is_over:
@@ -154,11 +153,11 @@ def test_a_removed_flow_is_not_listed_whatever_a_slow_client_lists(slots: Slots)
         slots.now += 1
         slots.client(home.base).hdel(home.flow("f"), "listed")
         slow, is_over = slots.begun(advance.close(slots.ref(), slots), place)
-        slots.run(sweep.sweep(home, slots))
+        slots.run(upkeep.sweep(home, slots))
         for _ in slow:
             pass
         for _ in range(2):
-            slots.run(sweep.sweep(home, slots))
+            slots.run(upkeep.sweep(home, slots))
         assert not [key for key in slots.stored() if ":gmo:flows" in key or ":gmo:portable" in key], place
         if is_over:
             break
@@ -174,11 +173,11 @@ def test_a_slow_submission_of_a_flow_that_was_removed_meanwhile_leaves_no_jobs(s
         slots.submit(KEPT)
         slots.run(changes.cancel(slots.ref(), "enough", slots))
         slots.now += 1
-        slots.run(sweep.sweep(home, slots))
+        slots.run(upkeep.sweep(home, slots))
         for _ in slow:
             pass
         for _ in range(2):
-            slots.run(sweep.sweep(home, slots))
+            slots.run(upkeep.sweep(home, slots))
         assert not [key for key in slots.stored() if ":job:" in key or ":deps:" in key], place
         if is_over:
             break

@@ -96,7 +96,7 @@ class Ownership:
                     raise
 
 
-def note(ref: FlowRef, text: str) -> Op[None]:
+def write_note(ref: FlowRef, text: str) -> Op[None]:
     """Store a note on this generation of a flow.
 
     Raises:
@@ -110,7 +110,7 @@ def owner_of(owned: Ownership | None) -> Owner | None:
     return None if owned is None else owned.owner
 
 
-def change(
+def change_and_own(
     ref: FlowRef, picked: Selection, requested: Change, clock: Clock, owned: Ownership | None
 ) -> Op[Sequence[str]]:
     """``change_nodes``; a flow that reruns as a result gets the owner."""
