@@ -208,9 +208,7 @@ def test_what_a_node_worker_has_reported_too_late_may_be_the_end_of_a_job() -> N
 
 
 @pytest.mark.parametrize(("error", "ends_as"), [("", {"completed"}), (RETURNED, set())])
-def test_what_a_node_worker_ends_in_time_after_it_began_an_ended_job_is_not_due(
-    error: str, ends_as: set[str]
-) -> None:
+def test_what_a_node_worker_ends_of_an_ended_job_is_not_due(error: str, ends_as: set[str]) -> None:
     entry = {"queue": "etl", "job": "j", "at": 5, "run": "1", "error": error, "was": "ended"}
     unfenced = Unfenced([], [entry | {"kind": "reporting"}, entry | {"kind": "reported", "late": False}])
     assert list(unfenced.items()) == [(("etl", "j"), 5)]
@@ -389,7 +387,7 @@ def test_a_process_of_a_handler_that_outlives_its_worker(
     assert not list(Children(path).look())
 
 
-def test_a_job_may_fail_only_when_killed_processes_have_used_up_its_attempts() -> None:
+def test_a_job_fails_only_when_kills_have_used_up_its_attempts() -> None:
     end = {"kind": "end", "queue": "etl", "job": "j", "error": "ProcessExpired"}
     ends = [end | {"run": "1"}, end | {"run": "2", "error": "RuntimeError"}]
     assert Book(ends).is_struck("etl", "j", 2)

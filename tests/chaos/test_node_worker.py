@@ -10,9 +10,7 @@ from tests.node import Taken
 
 
 @pytest.mark.parametrize("is_retried", [False, True])
-def test_a_job_that_was_met_revoked_is_failed_too_late_when_its_flow_was_retried(
-    url: str, *, is_retried: bool
-) -> None:
+def test_a_job_that_was_met_revoked_is_failed_too_late_after_a_retry(url: str, *, is_retried: bool) -> None:
     with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
         flow = flows.submit(FlowSpec("f", [FlowNode("a", queue="q", job="work")]), flow_id="f")
         place = node.place(1_000)

@@ -253,7 +253,7 @@ def test_fact_26_a_revoked_job_never_runs(node: Node, run_worker: RunWorker, eve
     assert (node.job(revoked)["state"], node.job(revoked)["failedReason"]) == ("failed", "revoked")
 
 
-def test_fact_27_a_running_handler_is_asked_to_stop_when_its_job_is_revoked(
+def test_fact_27_a_running_handler_is_told_that_its_job_is_revoked(
     node: Node, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     begun, signalled = threading.Event(), threading.Event()

@@ -95,7 +95,7 @@ def test_odd_jobs_of_batches_fail_and_the_others_complete(
 
 
 @pytest.mark.parametrize("made", ["1.5", "x", "9" * 5_000, "9223372036854775807", "-3"])
-def test_a_job_with_an_odd_number_of_attempts_ends_whichever_worker_fails_it(
+def test_a_job_with_an_odd_number_of_attempts_ends_whoever_fails_it(
     raw: Any, queue: Queue, made: str
 ) -> None:
     """Also by a Node worker, which calls glidemq_fail; and by the loss of its worker."""
@@ -122,7 +122,7 @@ def test_a_job_with_an_odd_number_of_attempts_ends_whichever_worker_fails_it(
 
 
 @pytest.mark.parametrize("function", ["gmo_reclaim", "glidemq_reclaimStalled"])
-def test_a_job_whose_key_is_not_a_hash_leaves_no_other_with_its_dead_worker(
+def test_a_job_that_is_no_hash_leaves_no_other_with_its_dead_worker(
     raw: Any, queue: Queue, function: str
 ) -> None:
     bad, good = (queue.add("work", n) for n in range(2))

@@ -272,7 +272,7 @@ class TestRemove:
         assert len(entries) == 2999
         assert "2900" not in entries
 
-    def test_a_running_job_is_removed_and_what_its_worker_sends_changes_nothing(
+    def test_a_running_job_is_removed_and_its_worker_changes_nothing(
         self, queue: Queue, node: PlainNode, redis_client: Any
     ) -> None:
         job_id = node.begin(queue.add("a"))

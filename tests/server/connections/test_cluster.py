@@ -435,7 +435,7 @@ def _is_done(queue: Queue, count: int) -> bool:
         return False
 
 
-def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_reported(
+def test_a_url_of_a_server_for_a_cluster_or_the_reverse_is_reported(
     primaries: Primaries, server: Any
 ) -> None:
     port = primaries.owner("b").port

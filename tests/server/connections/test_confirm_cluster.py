@@ -62,7 +62,7 @@ def test_a_flow_across_slots_is_confirmed_by_every_disk(primaries: Primaries, ru
             assert None not in queue.add_many([NewJob("work", n) for n in range(300)])
 
 
-def test_what_its_own_replica_confirmed_survives_the_primary_and_nothing_else_is_confirmed(
+def test_only_what_its_own_replica_confirmed_survives_the_primary(
     primaries: Primaries, replica: Server, eventually: Eventually
 ) -> None:
     primary = primaries.owner("b")

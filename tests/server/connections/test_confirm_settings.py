@@ -122,7 +122,7 @@ def test_schedulers_and_broadcasts_wait_too(never: ConnectionSettings) -> None:
         queues.queues()
 
 
-def test_a_worker_without_the_replicas_still_adds_nodes_and_runs_jobs_but_confirms_none(
+def test_a_worker_without_the_replicas_runs_jobs_but_confirms_none(
     alone: Server, never: ConnectionSettings, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     raised: list[str] = []

@@ -161,7 +161,7 @@ def test_every_primary_of_a_cluster_is_looked_at(tmp_path: Path) -> None:
         ] * 3
 
 
-def test_the_command_prints_a_table_or_json_and_fails_when_something_failed(
+def test_the_command_prints_a_table_or_json_and_fails_with_a_check(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ExitStack() as stack:

@@ -109,7 +109,7 @@ async def test_a_password_that_is_missing_is_asked_for(port: int) -> None:
             await again.add("work")
 
 
-def test_a_password_that_is_wanted_since_a_moment_ago_is_asked_for_by_long_calls_too() -> None:
+def test_a_password_that_is_newly_wanted_is_asked_for_by_long_calls_too() -> None:
     with _answering("-ERR Protocol error: unauthenticated multibulk length") as port:
         _refused(ConfigurationError, "requires a password", f"valkey://127.0.0.1:{port}")
 

@@ -69,9 +69,7 @@ def calls(*words: str) -> list[Call[Any]]:
     ]
 
 
-def test_a_word_that_cannot_be_sent_is_refused_in_its_place_and_the_others_are_sent(
-    driven: Driven, primaries: Primaries
-) -> None:
+def test_a_word_that_cannot_be_sent_is_refused_in_its_place(driven: Driven, primaries: Primaries) -> None:
     first, refused, last = driven.run(ask_each(calls("1", "\ud83d", "3")))
     assert (first, last) == (None, None)
     assert isinstance(refused, EncodeError)
@@ -91,7 +89,7 @@ def test_a_key_of_any_bytes_finds_its_slot(driven: Driven) -> None:
     assert (written, read) == (None, name)
 
 
-def test_a_primary_that_drops_its_connections_is_read_again_and_not_written_again(
+def test_after_a_dropped_connection_reads_are_repeated_and_writes_not(
     driven: Driven, primaries: Primaries
 ) -> None:
     driven.run(ask_each(calls("1", "2", "3")))

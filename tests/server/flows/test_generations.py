@@ -447,7 +447,7 @@ class TestTheOneBefore:
 
 
 @pytest.mark.usefixtures("frequent_chores")
-def test_after_its_retention_a_flow_begins_again_and_in_the_end_nothing_is_left(  # noqa: PLR0917
+def test_after_its_retention_a_flow_begins_again_and_leaves_nothing(  # noqa: PLR0917
     flows: FlowProducer, work: Work, hand: Hand, redis_client: Any, eventually: Eventually, path: str
 ) -> None:
     def is_expired() -> bool:

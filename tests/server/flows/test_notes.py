@@ -24,7 +24,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def test_a_note_stays_with_its_generation_and_runs_count_what_was_set_going_again(
+def test_a_note_stays_with_its_generation_and_runs_count_repeats(
     flows: FlowProducer, run_worker: RunWorker
 ) -> None:
     work = Work()

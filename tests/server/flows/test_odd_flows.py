@@ -38,7 +38,7 @@ def spec(*names: str) -> FlowSpec:
     return FlowSpec("n", [*nodes, FlowNode("end", queue="etl", job="work", after=list(names))])
 
 
-def test_a_record_that_cannot_be_read_is_listed_as_broken_beside_the_others(
+def test_an_unreadable_record_is_listed_as_broken_beside_the_others(
     clients: Clients, redis_client: Any
 ) -> None:
     flows = clients.flows()
@@ -80,7 +80,7 @@ def test_a_job_of_a_node_that_is_not_a_hash_is_listed_as_a_broken_node(
 
 
 @pytest.mark.parametrize("part", ["open", "nodes", ""])
-def test_a_supervisor_finds_what_is_lost_behind_a_flow_that_it_cannot_look_at(
+def test_a_supervisor_finds_what_is_lost_behind_an_unreadable_flow(
     flows: FlowProducer, hand: Hand, redis_client: Any, part: str
 ) -> None:
     flows.submit(spec("a"), flow_id="bad")

@@ -78,7 +78,7 @@ def keys_of_owners(redis_client: Any) -> list[str]:
 
 
 class TestVanishing:
-    def test_a_flow_whose_owner_has_vanished_is_cancelled_and_says_who_and_when(
+    def test_a_flow_whose_owner_has_vanished_is_cancelled_and_says_why(
         self, flows: FlowProducer, supervisor: Supervisor, redis_client: Any, path: str
     ) -> None:
         flow = flows.submit(FLOW, owner=MINUTE)
@@ -395,7 +395,7 @@ def test_an_owner_that_is_none_is_refused_before_anything_is_sent(
         assert redis_client.keys("*") == []
 
 
-def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
+def test_a_submission_that_dies_anywhere_leaves_no_flow_without_owner(
     flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, redis_client: Any
 ) -> None:
     for calls in sampled(range(30)):

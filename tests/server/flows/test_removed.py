@@ -109,7 +109,7 @@ def test_results_that_were_removed_are_an_error(submit: Submit, queue: Queue, wo
     assert flow.result(timeout=LONG) == {"a": "a!", "b": "b!", "c": "c!"}
 
 
-def test_what_others_remove_is_an_error_until_the_specification_is_submitted_again(
+def test_what_others_remove_is_an_error_until_it_is_submitted_again(
     submit: Submit, redis_client: Any, work: Work
 ) -> None:
     held = work.held["b"] = threading.Event()

@@ -199,7 +199,7 @@ def test_many_submitters_together_make_one_flow(url: str, redis_client: Any) -> 
     assert len(states(redis_client)) == 130
 
 
-def test_a_job_that_exists_outside_the_flow_is_a_conflict_and_changes_nothing(
+def test_a_job_that_exists_outside_the_flow_is_a_conflict(
     flows: FlowProducer, queue: Queue, dump: Dump
 ) -> None:
     queue.add("work", options=JobOptions(job_id="f~n3"))
@@ -251,7 +251,7 @@ def test_a_half_submitted_flow_can_be_cancelled(hand: Hand, flows: FlowProducer,
     assert flows.submit(chain(130), flow_id="f").status().state is FlowState.CANCELLED
 
 
-def test_a_half_submitted_flow_that_was_cancelled_is_never_called_completed(
+def test_a_half_submitted_cancelled_flow_is_never_called_completed(
     hand: Hand, flows: FlowProducer, dump: Dump
 ) -> None:
     hand.run_until(submission(chain(130)), CLAIMED + 2)

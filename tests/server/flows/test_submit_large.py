@@ -46,9 +46,7 @@ WIDE = FlowSpec("n", [*(node(f"n{n}") for n in range(2_500)), node("all", *(f"n{
 
 
 @pytest.mark.parametrize("calls", [50, 51, 52, 53])
-def test_a_wide_node_whose_submission_died_between_its_pieces_waits_for_all(
-    hand: Hand, redis_client: Any, calls: int
-) -> None:
+def test_a_wide_node_that_was_half_submitted_waits_for_all(hand: Hand, redis_client: Any, calls: int) -> None:
     hand.run_until(submission(WIDE), calls)
     assert waiting(redis_client) == []
     if calls < 53:  # it becomes a node with its last edge

@@ -348,7 +348,7 @@ def vanishing_events(redis_client: Any, queues: Sequence[str]) -> Iterator[None]
         trimming.join(timeout=20)
 
 
-def test_while_readers_change_and_the_flow_grows_and_is_retried_nothing_is_lost_or_reported_twice(
+def test_readers_of_a_flow_that_changes_lose_and_repeat_nothing(
     flows: FlowProducer, run_worker: RunWorker, redis_client: Any
 ) -> None:
     queues, dice = ("etl", "spark", "bi"), random.Random(11)

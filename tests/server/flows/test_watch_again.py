@@ -263,7 +263,7 @@ class Mirror:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mirror_kept_by_positions_has_the_results_of_the_flow_at_each_end(
+def test_a_mirror_kept_by_positions_has_the_results_at_each_end(
     flows: FlowProducer, run_worker: RunWorker, seed: int
 ) -> None:
     dice, results = random.Random(seed), count()

@@ -124,7 +124,7 @@ class TestOneCall:
         epoch = worker(wanted=1).begun[0].epoch
         assert epoch == 8_000_000_000_001 if is_next else abs(epoch - time.time() * 1000) < 60_000
 
-    def test_who_may_not_ask_for_the_time_gets_the_number_by_the_clock_of_the_worker(
+    def test_who_may_not_ask_for_the_time_goes_by_the_clock_of_the_worker(
         self, bench: Bench, worker: Worker
     ) -> None:
         add(bench)

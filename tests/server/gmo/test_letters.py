@@ -118,9 +118,7 @@ def test_a_job_that_expires_gets_a_letter(bench: Bench, delay: int) -> None:
     assert [letter["failedReason"] for letter in letters(bench)] == ["expired"]
 
 
-def test_a_node_that_no_worker_begins_in_time_gets_a_letter_and_its_dependents_none(
-    bench: Bench, node: Any
-) -> None:
+def test_a_node_that_is_not_begun_in_time_alone_gets_a_letter(bench: Bench, node: Any) -> None:
     bench.submit(FlowNode("a", queue="etl", job="work", queue_timeout=timedelta(seconds=1)), node("b", "a"))
     bench.now += 10_000
     bench.hand.run(upkeep.upkeep([ETL], bench))
@@ -144,7 +142,7 @@ def test_a_failure_with_a_retry_left_gets_no_letter(bench: Bench) -> None:
     assert not bench.client.exists(NOTES)
 
 
-def test_a_job_that_was_retried_meanwhile_gets_none_and_a_second_failure_its_own(bench: Bench) -> None:
+def test_a_job_that_was_retried_gets_none_and_its_next_failure_one(bench: Bench) -> None:
     job_id = add(bench)
     bench.fail(bench.begin())
     bench.raw("gmo_retry_jobs", [ETL.key("id")], bench.now, job_id)

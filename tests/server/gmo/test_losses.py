@@ -99,7 +99,7 @@ def test_after_a_loss_only_the_suspect_is_charged(bench: Bench) -> None:
     assert stalls(bench, new) == [None, None]
 
 
-def test_what_ran_beside_a_suspect_is_one_and_no_innocent_is_charged_twice_for_it(bench: Bench) -> None:
+def test_what_ran_beside_a_suspect_is_charged_once(bench: Bench) -> None:
     (innocent,) = add(bench, 1)
     fetch(bench, 1, 1)
     lose(bench)

@@ -27,7 +27,7 @@ time.sleep(600)
 """
 
 
-def test_a_second_server_on_a_data_directory_is_refused_with_the_place_of_the_first(tmp_path: Path) -> None:
+def test_a_second_server_on_a_data_directory_is_told_of_the_first(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with EmbeddedServer(data_dir=data) as first:
         other.symlink_to(data)

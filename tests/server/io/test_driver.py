@@ -84,7 +84,7 @@ def gate(redis_client: Any, eventually: Eventually) -> Gate:
     return Gate(redis_client, eventually)
 
 
-async def test_connections_of_a_burst_are_closed_when_nobody_needed_them_for_a_minute(
+async def test_connections_of_a_burst_are_closed_when_idle_for_a_minute(
     url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     driver, now = AsyncDriver(ConnectionSettings.resolve(url)), 1000.0

@@ -46,7 +46,7 @@ def test_a_client_goes_on_in_both_processes(queue: Queue, first: str) -> None:
     assert queue.get_job("2").name == "b"
 
 
-def test_a_client_can_be_closed_in_a_child_whose_parent_is_making_a_connection(queue: Queue) -> None:
+def test_a_child_closes_a_client_whose_parent_is_connecting(queue: Queue) -> None:
     queue.add("a")
     driver = queue._own()
     assert driver is not None

@@ -138,7 +138,7 @@ def test_debounced_job_leaves_a_skip_marker_that_its_successor_consumes(q: Queue
     assert ("event", "removed", "jobId", "1") in q.events()
 
 
-def test_debouncing_again_and_again_writes_one_marker_each_and_nothing_else(q: Queue) -> None:
+def test_debouncing_again_and_again_writes_one_marker_each(q: Queue) -> None:
     for _ in range(4):
         q.dedup("d", "debounce", group="g", delay=10)
     group = q.hash("group:g")

@@ -36,7 +36,7 @@ def test_first_stall_is_forgiven_and_the_second_fails_the_job(q: Queue) -> None:
     assert q.event_names()[-1] == "failed"
 
 
-def test_a_job_that_expired_in_the_hands_of_a_dead_worker_that_had_not_begun_it_fails(q: Queue) -> None:
+def test_a_job_that_expired_before_its_dead_worker_began_it_fails(q: Queue) -> None:
     q.add(ttl=100)
     q.read()
     assert q.reclaim(T + 60_000) == 1

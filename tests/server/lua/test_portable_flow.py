@@ -45,7 +45,7 @@ def test_it_runs_in_order_across_slots_and_returns_its_results(slots: Slots) -> 
     assert [fields["event"] for _, fields in events].count("flow.completed") == 1
 
 
-def test_a_failure_ends_dependents_in_other_slots_and_a_retry_runs_only_what_did_not_complete(
+def test_a_failure_and_a_retry_reach_dependents_in_other_slots(
     slots: Slots,
 ) -> None:
     slots.submit()
@@ -73,7 +73,7 @@ def test_a_cancel_reaches_every_slot_and_can_be_repaired(slots: Slots) -> None:
     assert slots.status() == ("completed", 5, 0)
 
 
-def test_a_submission_cut_anywhere_starts_nothing_early_and_a_repeat_completes_it(slots: Slots) -> None:
+def test_a_submission_cut_anywhere_is_completed_by_a_repeat(slots: Slots) -> None:
     for cut in places(step=4):
         for client in slots.clients:
             client.flushall()
@@ -136,7 +136,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
     assert slots.status() == ("running", 0, 0)
 
 
-def test_the_path_is_chosen_by_itself_and_every_way_to_look_and_steer_follows_it(slots: Slots) -> None:
+def test_the_path_is_chosen_by_itself_and_all_calls_follow_it(slots: Slots) -> None:
     ref, _ = slots.run(slots.submission())
     assert ref.path == "portable"
     keeper = backend.backend_of(ref)

@@ -195,7 +195,7 @@ def test_what_waits_for_a_node_that_runs_again_alone_waits_for_it_anew(slots: Sl
 
 
 @CLUSTER
-def test_a_cancel_at_any_place_of_a_change_and_a_change_at_any_place_of_a_cancel(slots: Slots) -> None:
+def test_a_cancel_and_a_change_may_meet_at_any_place(slots: Slots) -> None:
     for place, is_slow_cancel in itertools.product(sampled(range(60), 9), (False, True)):
         clear(slots)
         slots.submit()
@@ -232,7 +232,7 @@ def test_a_cancel_that_was_meant_for_the_round_before_holds_for_the_next(slots: 
 
 
 @CLUSTER
-def test_a_flow_that_is_removed_at_any_place_of_a_change_runs_again_or_is_gone(slots: Slots) -> None:
+def test_a_flow_removed_at_any_place_of_a_change_runs_or_is_gone(slots: Slots) -> None:
     kept = replace(FLOW, retention=timedelta(0))
     outcomes = set()
     for place in places():
@@ -274,7 +274,7 @@ def test_a_generation_that_begins_at_any_place_of_a_change_is_the_one(slots: Slo
 
 
 @CLUSTER
-def test_the_late_end_by_a_node_worker_that_a_node_was_taken_from_does_not_count(slots: Slots) -> None:
+def test_the_late_end_of_a_node_that_was_taken_away_does_not_count(slots: Slots) -> None:
     slots.submit()
     run_queue(slots, "b")
     slots.advance()

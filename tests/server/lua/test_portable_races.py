@@ -71,7 +71,7 @@ def test_an_abandoned_submission_leaves_nothing_wherever_it_was_cut(slots: Slots
     assert cut > 15
 
 
-def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_it_dies(slots: Slots) -> None:
+def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_does(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(TWO).home)
     index = f"{home.flows()}:state:"
     for before, after in itertools.product(range(1, 6), repeat=2):
@@ -92,7 +92,7 @@ def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_i
 
 
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
-def test_clients_that_list_a_flow_at_the_same_moment_leave_it_under_its_end(slots: Slots) -> None:
+def test_clients_that_list_a_flow_together_leave_it_under_its_end(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(TWO).home)
     index = f"{home.flows()}:state:"
     for place, more in itertools.product((9, 11), range(30, 60, 3)):
@@ -165,7 +165,7 @@ def test_a_removed_flow_is_not_listed_whatever_a_slow_client_lists(slots: Slots)
 
 
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
-def test_a_slow_submission_of_a_flow_that_was_removed_meanwhile_leaves_no_jobs(slots: Slots) -> None:
+def test_a_slow_submission_of_a_removed_flow_leaves_no_jobs(slots: Slots) -> None:
     home = QueueKeys("glide", check_flow(KEPT).home)
     for place in places(1, 4):
         clear(slots)
@@ -196,7 +196,7 @@ SPLIT = FlowSpec(
 
 
 @pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
-def test_clients_that_decide_differently_decide_nothing_by_what_was_not_accepted(slots: Slots) -> None:
+def test_clients_that_decide_differently_go_by_what_was_accepted(slots: Slots) -> None:
     """One has seen a skipped dependency, the other also a failed one; what a server takes first counts."""
     for place, more in itertools.product(range(7, 11), range(4)):
         clear(slots)

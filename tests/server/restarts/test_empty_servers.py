@@ -46,7 +46,7 @@ def test_an_exchange_goes_on(keeper: Keeper, lose: Any, *, again: bool) -> None:
         assert len(keeper.begin()) == 1
 
 
-def test_a_worker_serves_an_empty_server_in_the_place_of_the_one_that_it_had(
+def test_a_worker_serves_an_empty_server_in_place_of_its_own(
     run_worker: RunWorker, eventually: Eventually
 ) -> None:
     first = EmbeddedServer().start()

@@ -158,7 +158,7 @@ def test_a_stopped_worker_loses_its_leases_and_a_dead_one_has_no_renewer(
     eventually(lambda: not runs(renewer), 5)
 
 
-def test_a_stopped_worker_whose_jobs_nobody_took_does_not_take_them_from_itself(
+def test_a_stopped_worker_does_not_take_jobs_from_itself(
     start: Callable[[], subprocess.Popen[bytes]], queue: Queue, eventually: Eventually
 ) -> None:
     worker = start()
@@ -188,7 +188,7 @@ AHEAD = """
 """
 
 
-def test_a_stopped_worker_that_goes_on_calls_no_handler_of_jobs_that_others_have(
+def test_a_stopped_worker_that_goes_on_runs_no_jobs_of_others(
     url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
 ) -> None:
     (tmp_path / "ahead.py").write_text(textwrap.dedent(AHEAD))

@@ -299,7 +299,7 @@ def test_a_run_that_was_taken_over_is_told_to_stop(
     eventually(lambda: "came too late" in caplog.text)
 
 
-def test_a_run_that_its_own_worker_begins_anew_is_told_to_stop_and_the_new_one_keeps_its_lease(
+def test_a_run_that_its_worker_begins_anew_stops_and_keeps_its_lease(
     url: str, start: Any, eventually: Eventually, redis_client: Any
 ) -> None:
     running: list[Any] = []

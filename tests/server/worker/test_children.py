@@ -151,7 +151,7 @@ def test_a_job_without_children_does_not_wait_for_ever(
     assert queue.get_job(job_id).failed_reason == "WaitForChildren: it has added no children"
 
 
-def test_a_job_does_not_wait_for_ever_for_a_child_behind_its_own_ordering_key(
+def test_a_job_does_not_wait_for_a_child_behind_its_ordering_key(
     queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     def parent(ctx: Any) -> None:

@@ -296,7 +296,7 @@ class TestHandlers:
         over.set()
         eventually(lambda: worker._threads.overstayed == 0)
 
-    def test_a_start_hook_that_needs_an_argument_is_told_what_the_worker_serves(
+    def test_a_start_hook_with_an_argument_is_told_what_is_served(
         self, queue: Queue, url: str, run_worker: RunWorker
     ) -> None:
         handlers, told = Handlers(), list[Any]()

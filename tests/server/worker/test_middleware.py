@@ -200,7 +200,7 @@ class Deaf(Middleware):
         raise SystemExit(1)
 
 
-def test_one_that_raises_when_asked_whether_it_hears_events_changes_nothing(
+def test_one_that_raises_when_asked_what_it_hears_changes_nothing(
     queue: Queue, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_worker(["etl"], {"double": double}, middleware=[Deaf()], concurrency=1)

@@ -95,7 +95,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_process_that_was_being_started_when_its_owner_was_killed_ends_too(eventually: Eventually) -> None:
+def test_a_process_that_starts_when_its_owner_is_killed_ends_too(eventually: Eventually) -> None:
     with start("-c", BETWEEN) as owner:
         child = int(first_line(owner))
     assert is_alive(child)

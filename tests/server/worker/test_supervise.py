@@ -160,7 +160,7 @@ def test_the_home_alone_finds_what_ended_in_a_queue_without_a_supervisor(scene: 
     assert scene.ended() == ("completed", 2, 0)
 
 
-def test_the_delay_of_a_dependent_holds_when_its_release_crosses_queues_or_not(scene: Scene) -> None:
+def test_the_delay_of_a_dependent_holds_across_queues_and_within(scene: Scene) -> None:
     late = JobOptions(delay=timedelta(seconds=5))
     spec = flow(node("a"), node("b", "a", options=late), node("c", "a", queue="spark", options=late))
     scene.flows.submit(spec, flow_id="f")
@@ -203,7 +203,7 @@ def test_a_result_that_node_removed_immediately_is_read_from_the_event(scene: Sc
     assert scene.ended() == ("completed", 3, 0)
 
 
-def test_without_events_a_notified_dependent_shows_that_a_removed_node_completed(scene: Scene) -> None:
+def test_a_notified_dependent_shows_that_a_removed_node_completed(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b", "a"), node("c", "a", queue="spark")), flow_id="f")
     worker = scene.node_worker()
     taken = worker.begin_next()
@@ -215,7 +215,7 @@ def test_without_events_a_notified_dependent_shows_that_a_removed_node_completed
     assert scene.job("c", "spark")["state"] == "waiting"
 
 
-def test_a_node_that_another_client_removed_fails_loudly_and_its_dependents_with_it(scene: Scene) -> None:
+def test_a_node_that_another_client_removed_fails_with_its_dependents(scene: Scene) -> None:
     found = scene.flows.submit(DIAMOND, flow_id="f")
     worker = scene.node_worker()
     assert worker.remove("f~a") == 1
@@ -226,7 +226,7 @@ def test_a_node_that_another_client_removed_fails_loudly_and_its_dependents_with
     assert reasons["d"].startswith("upstream failed: ")
 
 
-def test_the_ghost_that_a_late_worker_leaves_of_a_removed_job_does_not_count_as_its_end(scene: Scene) -> None:
+def test_what_a_late_worker_leaves_of_a_removed_job_is_not_its_end(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b", "a")), flow_id="f")
     worker = scene.node_worker()
     worker.remove("f~a")
@@ -423,7 +423,7 @@ def cancelled_while_node_runs(scene: Scene) -> Flow:
     return found
 
 
-def test_what_a_node_worker_reports_of_a_node_that_was_cancelled_does_not_last(scene: Scene) -> None:
+def test_what_a_node_worker_reports_of_a_cancelled_node_does_not_last(scene: Scene) -> None:
     found = cancelled_while_node_runs(scene)
     scene.tick()
     assert {one.name: one.state for one in found.nodes()} == {"a": "failed", "b": "failed"}

@@ -107,7 +107,7 @@ class TestOrder:
         assert not client.exists(P + "gmo:list-held")
 
     @pytest.mark.parametrize("kind", [{"delay": 100}, {"priority": 1}, {"lifo": True}, {}], ids=str)
-    def test_an_idle_worker_notices_every_kind_of_job_without_asking_again_and_again(
+    def test_an_idle_worker_notices_every_kind_of_job_without_polling(
         self,
         client: Any,
         run_worker: RunWorker,
@@ -141,7 +141,7 @@ class TestLimits:
         client.fcall("glidemq_resume", 2, P + "meta", P + "events")
         eventually(lambda: len(seen) == 3)
 
-    def test_no_more_jobs_run_together_than_the_queue_allows_whichever_worker_runs_them(
+    def test_the_queue_limits_how_many_jobs_run_whichever_worker_has_them(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         client.hset(P + "meta", "globalConcurrency", 2)

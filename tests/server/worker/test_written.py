@@ -155,9 +155,7 @@ def test_an_outage_of_the_server_loses_and_doubles_none(
         again.stop()
 
 
-def test_a_worker_that_stops_gives_back_a_job_whose_messages_it_cannot_send(
-    tmp_path: Path, run_worker: RunWorker
-) -> None:
+def test_a_job_whose_messages_cannot_be_sent_is_given_back(tmp_path: Path, run_worker: RunWorker) -> None:
     """Else its result would be accepted without them."""
     data = tmp_path / "data"
     server = EmbeddedServer(data_dir=data).start()
