@@ -27,6 +27,7 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
     Worker,
+    errors,
 )
 from tests.command_line import exists
 
@@ -201,3 +202,19 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "reference" / "python.html").exists()
+
+
+def test_the_page_on_errors_has_every_error() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    known = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert set(re.findall(r"`([A-Z][a-z]\w+)`", page)) == known
+
+
+def test_the_page_on_the_context_has_all_of_it() -> None:
+    page = (ROOT / "docs" / "reference" / "context.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`ctx\.(\w+)", page))
+    public = {name for name in dir(Context) if not name.startswith("_")} - {"speaker"}
+    assert {name for name in public if name not in named and not name.endswith("_async")} == set()
+    assert named <= {*public, *Context.__dataclass_fields__}
