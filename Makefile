@@ -7,6 +7,7 @@ MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/p
 STAMP := $(VENV)/.installed
 SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
 STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")'
+STUBS := $(BIN)/python -m tests.stubs
 KEYS := $(BIN)/python -c 'from glidemq_orchestrate.wire.lifetimes import page; print(page(), end="")'
 # Used, declared and installed dependencies agree. Needs no network.
 DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables docs pictures generated wheel bench constraints clean
+.PHONY: help setup java postgres demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema tables stubs docs pictures generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -142,9 +143,11 @@ lint: setup  ## Check style, import contracts, and that all generated files are 
 	@$(SCHEMA) | cmp -s - glidemq_orchestrate/flow.schema.json || { echo "flow.schema.json is stale: make generated"; exit 1; }
 	@$(STATES) | cmp -s - docs/reference/job-states.md || { echo "docs/reference/job-states.md is stale: make generated"; exit 1; }
 	@$(KEYS) | cmp -s - docs/reference/keys.md || { echo "docs/reference/keys.md is stale: make generated"; exit 1; }
+	@$(STUBS) --check
 
 type: setup  ## Check types, strictly.
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy $(patsubst %.pyi,%.py,$(wildcard glidemq_orchestrate/clients/*.pyi))  # else only their stubs are read
 
 fmt: setup  ## Format the code.
 	$(BIN)/ruff format .
@@ -166,7 +169,10 @@ docs: setup  ## Build the site of the documentation into .site/; open .site/inde
 pictures: setup  ## Draw the pictures of the README and of the site.
 	$(BIN)/python -m docs.site.pictures
 
-generated: lua schema tables  ## Write all generated files: the libraries, the schema, the life cycle.
+stubs: setup  ## Write the stubs of the clients from their operations.
+	@$(STUBS)
+
+generated: lua schema tables stubs  ## Write all generated files: the libraries, the schema, the life cycle, the stubs.
 
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist

@@ -1,0 +1,158 @@
+# Made by `make generated` from the operations. Do not edit.
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Final
+
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.twins import Awaiting, Blocking, O, P, T
+from glidemq_orchestrate.foundation.clock import Clock
+from glidemq_orchestrate.schedules.schedule import CatchUp, JobTemplate, Schedule, ScheduleEntry
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX, QueueKeys
+
+__all__ = ["AsyncSchedules", "CatchUp", "JobTemplate", "Schedule", "ScheduleEntry", "Schedules"]
+PLAIN: Final[JobTemplate]
+TRIES: Final[int]
+PAUSE_SECONDS: Final[float]
+
+class ScheduleOperations:
+    """What can be done with the schedules of a queue, each written once for both clients."""
+
+    def __init__(self, keys: QueueKeys, clock: Clock) -> None: ...
+    def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> Op[ScheduleEntry]:
+        """Write a schedule and return it as stored. Safe to repeat.
+
+        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
+        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
+        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
+        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
+        cannot compute (see ``Schedule``) is fired by Python workers only.
+
+        Raises:
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
+                between its start and end; nothing was written.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
+        """
+
+    def remove(self, name: str) -> Op[bool]:
+        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+
+        Raises:
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
+        """
+
+    def get(self, name: str) -> Op[ScheduleEntry]:
+        """Read one schedule.
+
+        Raises:
+            ScheduleNotFound: There is none of this name.
+        """
+
+    def list(self) -> Op[list[ScheduleEntry]]:
+        """All schedules of the queue by name, including those written by Node and finished ones."""
+
+def blocking_patiently(make: Callable[Concatenate[O, P], Op[T]]) -> Callable[Concatenate[Blocking[O], P], T]:
+    """``blocking``, repeated while a worker holds the lock, for at most ten seconds."""
+
+def awaited_patiently(
+    make: Callable[Concatenate[O, P], Op[T]],
+) -> Callable[Concatenate[Awaiting[O], P], Coroutine[Any, Any, T]]:
+    """``blocking_patiently`` for the awaitable twin."""
+
+class Schedules(SyncFacade):
+    """The schedules of one queue. Workers fire them; without a live worker nothing runs.
+
+    Args:
+        queue: The queue.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    _keys: QueueKeys
+    _operations: ScheduleOperations
+
+    def __init__(
+        self, queue: str, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None: ...
+    def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> ScheduleEntry:
+        """Write a schedule and return it as stored. Safe to repeat.
+
+        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
+        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
+        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
+        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
+        cannot compute (see ``Schedule``) is fired by Python workers only.
+
+        Raises:
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
+                between its start and end; nothing was written.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
+        """
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+
+        Raises:
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
+        """
+
+    def get(self, name: str) -> ScheduleEntry:
+        """Read one schedule.
+
+        Raises:
+            ScheduleNotFound: There is none of this name.
+        """
+
+    def list(self) -> list[ScheduleEntry]:
+        """All schedules of the queue by name, including those written by Node and finished ones."""
+
+class AsyncSchedules(AsyncFacade):
+    """The schedules of one queue, with awaitable calls.
+
+    Workers fire them; without a live worker nothing runs.
+
+    Args:
+        queue: The queue.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    _keys: QueueKeys
+    _operations: ScheduleOperations
+
+    def __init__(
+        self, queue: str, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None: ...
+    async def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> ScheduleEntry:
+        """Write a schedule and return it as stored. Safe to repeat.
+
+        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
+        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
+        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
+        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
+        cannot compute (see ``Schedule``) is fired by Python workers only.
+
+        Raises:
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
+                between its start and end; nothing was written.
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
+        """
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+
+        Raises:
+            ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
+        """
+
+    async def get(self, name: str) -> ScheduleEntry:
+        """Read one schedule.
+
+        Raises:
+            ScheduleNotFound: There is none of this name.
+        """
+
+    async def list(self) -> list[ScheduleEntry]:
+        """All schedules of the queue by name, including those written by Node and finished ones."""
