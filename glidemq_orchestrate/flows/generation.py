@@ -209,3 +209,9 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
     """The generation that superseded this one, and when its jobs were removed; None where not so."""
     return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)
+
+
+def note_flow(home: QueueKeys, flow_id: str, text: str) -> Call[None]:
+    """Store a note with a generation of a flow, in place of the previous note. Idempotent."""
+    args = (0, flow_id, text)
+    return function("gmo_note_flow", [home.flow(flow_id)], args, replies.anything, repeatable=True)

@@ -61,26 +61,16 @@ def named_nodes(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     """
     found: list[NodeStatus] = []
     for part in _parts(names):
-        asking_rows = [
-            some_rows(ref.home, ref.flow_id, part),
-            record_marks(ref.home, ref.flow_id),
-        ]
-        rows, marks = yield from ask_all(asking_rows)
-        _check_marks(ref, marks)
-        if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
-            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
-            raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
+        rows = yield from _rows(ref, part)
         reading = [
-            node_of_row(ref.home.prefix, name, row, backend_of(ref).missing)
-            for name, row in zip(part, rows, strict=True)
-            if row is not None
+            node_of_row(ref.home.prefix, name, row, backend_of(ref).missing) for name, row in rows.items()
         ]
         found += yield from backend_of(ref).resolved(ref, (yield from _current(ref, reading)))
     return found
 
 
 def node_results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
-    """The results of the completed nodes among these. Raises like ``named``, and ``ResultRemoved``."""
+    """The results of the completed nodes among these. Raises like ``named_nodes``, and ``ResultRemoved``."""
     nodes = [node for node in (yield from named_nodes(ref, names)) if node.state != JobState.SKIPPED]
     if removed := [node.name for node in nodes if node.removed and node.state == JobState.COMPLETED]:
         raise ResultRemoved(f"flow {ref.public_id}", removed)
@@ -95,20 +85,13 @@ def node_results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
 
 
 def node_logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
-    """Log lines of these nodes. Raises like ``named``."""
+    """Log lines of these nodes. Raises like ``named_nodes``."""
     whole("limit", limit, 1, error=ConfigurationError)
     found: dict[str, JobLogs] = {}
     for part in _parts(after):
-        rows, marks = yield from ask_all(
-            [some_rows(ref.home, ref.flow_id, part), record_marks(ref.home, ref.flow_id)]
-        )
-        _check_marks(ref, marks)
-        if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
-            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
-            raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         ranges = []
-        for name, row in zip(part, rows, strict=True):
-            _, queue, job_id, *_ = read_row(row or "") or (0, "", "")  # for a broken row
+        for name, row in (yield from _rows(ref, part)).items():
+            _, queue, job_id, *_ = read_row(row) or (0, "", "")  # for a broken row
             ranges.append(LogRange(QueueKeys(ref.home.prefix, queue), job_id, after[name], limit))
         read = yield from read_logs(ranges, partial(_current, ref))
         found |= dict(zip(part, read, strict=True))
@@ -123,6 +106,20 @@ def leaf_names(ref: FlowRef) -> Op[list[str]]:
         yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
     inner = {name for row in rows.values() for name in row[4:]}
     return [name for name in rows if name not in inner]
+
+
+def _rows(ref: FlowRef, names: Sequence[str]) -> Op[dict[str, str]]:
+    """The rows of these nodes, by name.
+
+    Raises:
+        NodeNotFound: One of them does not exist.
+    """
+    [rows] = yield from _current(ref, [some_rows(ref.home, ref.flow_id, names)])
+    found = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
+    if missing := [name for name in names if name not in found]:
+        yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+        raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
+    return found
 
 
 def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:

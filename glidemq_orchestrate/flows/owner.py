@@ -87,12 +87,6 @@ def own_flow(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[F
     return function("gmo_own_flow", [home.flow(flow_id)], args, FlowState, repeatable=True)
 
 
-def note_flow(home: QueueKeys, flow_id: str, text: str) -> Call[int]:
-    """Store a note with a generation of a flow, in place of the previous note. Idempotent."""
-    args = (0, flow_id, text)
-    return function("gmo_note_flow", [home.flow(flow_id)], args, replies.integer, repeatable=True)
-
-
 def owner_names(home: QueueKeys, flow_id: str) -> Call[list[str]]:
     """The names of the owners of a flow, sorted."""
     return command("HKEYS", f"{home.flow(flow_id)}:owners", decode=lambda names: sorted(filter(None, names)))

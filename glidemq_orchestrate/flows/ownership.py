@@ -16,7 +16,7 @@ from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
-from glidemq_orchestrate.flows.owner import Owner, note_flow, renew_lease
+from glidemq_orchestrate.flows.owner import Owner, renew_lease
 from glidemq_orchestrate.flows.status import FlowOutcome, FlowState
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Op, ask
@@ -94,15 +94,6 @@ class Ownership:
             except WaitTimeout:
                 if deadline is not None and clock.monotonic_ms() >= deadline:
                     raise
-
-
-def write_note(ref: FlowRef, text: str) -> Op[None]:
-    """Store a note on this generation of a flow.
-
-    Raises:
-        FlowNotFound: It no longer exists.
-    """
-    yield from ask(note_flow(ref.home, ref.flow_id, text))
 
 
 def owner_of(owned: Ownership | None) -> Owner | None:

@@ -7,14 +7,15 @@ from uuid import uuid4
 
 from glidemq_orchestrate.clients.operations.reading import ReadingOperations
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.generation import note_flow
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import check_dependents, selection, starts
-from glidemq_orchestrate.flows.ownership import change_and_own, owner_of, write_note
+from glidemq_orchestrate.flows.ownership import change_and_own, owner_of
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.flows.status import FlowState
 from glidemq_orchestrate.flows.submission import fenced, restart_flow
 from glidemq_orchestrate.foundation.names import NOTE, check_request, short_reason
-from glidemq_orchestrate.wire.call import Op
+from glidemq_orchestrate.wire.call import Op, ask
 from glidemq_orchestrate.wire.codec import JsonLike, encode
 
 
@@ -62,7 +63,7 @@ class FlowOperations(ReadingOperations):
             ConfigurationError: The text is not valid.
             FlowNotFound: The flow no longer exists.
         """
-        return write_note(self.ref, NOTE.check(text))
+        return ask(note_flow(self.ref.home, self.ref.flow_id, NOTE.check(text)))
 
     def retry_failed(self, *, generation: int | None = None) -> Op[FlowState]:
         """Run again every node that did not complete; the others keep their results. Returns the new state.

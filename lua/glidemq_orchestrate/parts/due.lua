@@ -9,7 +9,7 @@ function L.due.node(home, ref, at)
 end
 
 -- Whether a worker has begun the job of a node, so that it has met its queue timeout: it runs, waits to continue or for
--- its next attempt, or its worker died. The same rule as `job_now` in flows/node_status.py.
+-- its next attempt, or its worker died. The same rule as `job_now` in flows/node_table.py.
 function L.due.has_begun(job_key)
   local v = redis.call('HMGET', job_key, 'processedOn', 'stalledCount', 'gmo:begun', 'attemptsMade')
   return (v[1] and v[1] ~= '') or v[2] or v[3] or L.numbers.int(v[4], 0) > 0
