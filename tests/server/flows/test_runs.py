@@ -247,24 +247,23 @@ async def returns_nan(ctx: Any) -> float:
     return float("nan")
 
 
-@pytest.mark.parametrize(
-    ("handler", "expected"),
-    [
-        (waits_for_something_cancelled, "CancelledError"),
-        (raises_mute, "Mute"),
-        (raises_half_a_character, "ValueError: ?"),
-        (asks_for_a_retry_without_a_duration, "ConfigurationError: the delay of RetryLater"),
-        (returns_a_set, "EncodeError: result of job work is not JSON"),
-        (returns_nan, "EncodeError: result of job work is not JSON"),
-    ],
-)
 def test_whatever_a_handler_does_its_job_ends_and_the_worker_goes_on(
-    flows: FlowProducer, run_worker: RunWorker, handler: Any, expected: str
+    flows: FlowProducer, run_worker: RunWorker
 ) -> None:
-    run_worker(["etl"], {"work": handler, "next": lambda ctx: 1}, concurrency=1)
-    outcome = flows.submit(flow(node("a"))).wait(timeout=timedelta(seconds=10))
-    assert outcome.failed[0].reason.startswith(expected)
-    assert flows.submit(flow(node("a", job="next"))).result(timeout=timedelta(seconds=10)) == {"a": 1}
+    expected: dict[Any, str] = {
+        waits_for_something_cancelled: "CancelledError",
+        raises_mute: "Mute",
+        raises_half_a_character: "ValueError: ?",
+        asks_for_a_retry_without_a_duration: "ConfigurationError: the delay of RetryLater",
+        returns_a_set: "EncodeError: result of job returns_a_set is not JSON",
+        returns_nan: "EncodeError: result of job returns_nan is not JSON",
+    }
+    handlers = {handler.__name__: handler for handler in expected}
+    run_worker(["etl"], {**handlers, "next": lambda ctx: 1}, concurrency=1)
+    for handler, reason in expected.items():
+        outcome = flows.submit(flow(node("a", job=handler.__name__))).wait(timeout=timedelta(seconds=10))
+        assert outcome.failed[0].reason.startswith(reason)
+        assert flows.submit(flow(node("a", job="next"))).result(timeout=timedelta(seconds=10)) == {"a": 1}
 
 
 @pytest.mark.parametrize("stored", ["{", "[" * 50_000, "gz:x"], ids=range(3))

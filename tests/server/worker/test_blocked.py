@@ -41,11 +41,11 @@ APP = """
 
     @handlers.handler("on_loop")
     async def on_loop(ctx):
-        time.sleep(3) if ctx.data else await asyncio.sleep(0.2)
+        time.sleep(2.5) if ctx.data else await asyncio.sleep(0.2)
 
     @handlers.handler("in_thread")
     def in_thread(ctx):  # keeps the interpreter, in C
-        sum(range(3 * 10**8 if ctx.data else 0))
+        sum(range(2 * 10**8 if ctx.data else 0))
 
     @handlers.handler("sleep")
     def sleep(ctx):
@@ -130,7 +130,7 @@ def test_a_job_with_a_short_lease_of_its_own_keeps_it(
     start: Callable[..., subprocess.Popen[bytes]], url: str, queue: Queue, eventually: Eventually
 ) -> None:
     worker = start(30)
-    keep = queue.add("sleep", 15, options=JobOptions(lease=timedelta(seconds=2)))
+    keep = queue.add("sleep", 9, options=JobOptions(lease=timedelta(seconds=2)))
     eventually(lambda: queue.get_job(keep).state is JobState.ACTIVE, 20)
     (renewer,) = renewers(worker)
     eventually(lambda: renewer.memory_info().rss > 20 * 1024 * 1024, 20)  # it has imported what it needs
@@ -165,7 +165,7 @@ def test_a_stopped_worker_does_not_take_jobs_from_itself(
     ids = [queue.add("sleep", 1) for _ in range(4)]
     eventually(lambda: queue.states(ids) == [JobState.ACTIVE] * 4, 20)
     worker.send_signal(signal.SIGSTOP)
-    time.sleep(3)  # longer than the lease, and than the handlers take
+    time.sleep(2)  # longer than the lease, and than the handlers take
     worker.send_signal(signal.SIGCONT)
     eventually(partial(has_completed, queue, ids), 20)
     assert [queue.get_job(job_id).lost_attempts for job_id in ids] == [0] * 4

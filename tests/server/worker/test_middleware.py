@@ -220,19 +220,17 @@ class Late(Middleware):
         pass
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
+def test_what_cannot_work_is_refused_when_the_worker_is_made() -> None:
+    cases: list[tuple[Any, str]] = [
         (Noting("a", []), "a list"),
         (None, "a list"),
         ([Noting], "instances"),
         ([Plain()], "Plain.around must be an async method"),
         ([Late()], "Late.on_event must not be async"),
-    ],
-)
-def test_what_cannot_work_is_refused_when_the_worker_is_made(given: Any, expected: str) -> None:
-    with pytest.raises(ConfigurationError, match=expected):
-        Worker("valkey://127.0.0.1:1", queues=["etl"], middleware=given)
+    ]
+    for given, expected in cases:
+        with pytest.raises(ConfigurationError, match=expected):
+            Worker("valkey://127.0.0.1:1", queues=["etl"], middleware=given)
 
 
 def test_any_iterable_of_middleware_will_do() -> None:
@@ -240,19 +238,18 @@ def test_any_iterable_of_middleware_will_do() -> None:
     assert Worker("valkey://127.0.0.1:1", queues=["etl"], middleware=iter([one]))._middleware == (one,)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_an_argument_of_the_wrong_kind_is_refused_by_name() -> None:
+    second = timedelta(seconds=1)
+    wrong: list[tuple[str, Any]] = [
         ("concurrency", "3"), ("concurrency", 0), ("prefetch", "x"), ("prefetch", -1), ("rate_limit", 5),
-        ("rate_limit", (0, timedelta(seconds=1))), ("rate_limit", (1, 5)), ("lease", "5"),
-        ("lease", timedelta(0)), ("shutdown_timeout", "5"),
-        ("shutdown_timeout", timedelta(seconds=-1)),
+        ("rate_limit", (0, second)), ("rate_limit", (1, 5)), ("lease", "5"),
+        ("lease", timedelta(0)), ("shutdown_timeout", "5"), ("shutdown_timeout", -second),
         ("token_limit", 5), ("handlers", 5), ("max_stalled", "3"), ("max_stalled", -1),
-    ],
-)  # fmt: skip
-def test_an_argument_of_the_wrong_kind_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=name):
-        Worker("valkey://127.0.0.1:1", queues=["etl"], **{name: value})
+    ]  # fmt: skip
+    for name, value in wrong:
+        given: dict[str, Any] = {name: value}
+        with pytest.raises(ConfigurationError, match=name):
+            Worker("valkey://127.0.0.1:1", queues=["etl"], **given)
 
 
 class Exiting(Middleware):

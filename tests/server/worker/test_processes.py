@@ -77,21 +77,21 @@ def has_text(file: Path) -> bool:
     return file.exists() and bool(file.read_text())
 
 
-@pytest.mark.parametrize("end", REASONS)
 def test_however_a_handler_ends_only_its_own_job_fails(
-    queue: Queue, run_worker: RunWorker, end: str, eventually: Eventually
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    options = JobOptions(timeout=timedelta(seconds=3) if end == "stops" else None)
-    bad = queue.add("end", end, options=options)
-    # The second takes the process that the first has left, or a new one; the worker has one place.
-    fine = [queue.add("measure", number) for number in range(2)]
-    run_worker(["etl"], handlers_of(process_handlers.end, process_handlers.measure), concurrency=1)
-    for number, job_id in enumerate(fine):
-        eventually(partial(has_state, queue, job_id, JobState.COMPLETED), 20)
-        assert queue.get_job(job_id).result["data"] == number  # type: ignore[index, call-overload]
-    job = queue.get_job(bad)
-    assert job.state is JobState.FAILED
-    assert str(job.failed_reason).startswith(REASONS[end])
+    handlers = handlers_of(process_handlers.end, process_handlers.measure)
+    run_worker(["etl"], handlers, concurrency=1)
+    for end, reason in REASONS.items():
+        options = JobOptions(timeout=timedelta(seconds=3) if end == "stops" else None)
+        bad = queue.add("end", end, options=options)
+        # The next takes the process that this one has left, or a new one; the worker has one place.
+        fine = queue.add("measure", end)
+        eventually(partial(has_state, queue, fine, JobState.COMPLETED), 20)
+        assert queue.get_job(fine).result["data"] == end  # type: ignore[index, call-overload]
+        job = queue.get_job(bad)
+        assert job.state is JobState.FAILED, end
+        assert str(job.failed_reason).startswith(reason), end
 
 
 def test_a_process_that_dies_between_two_jobs_is_replaced(queue: Queue, run_worker: RunWorker) -> None:

@@ -137,20 +137,18 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
     eventually(living.run_all, timeout=20)
 
 
-@pytest.mark.parametrize(
-    ("expected", "values"),
-    [
+def test_values_that_make_no_sense_are_refused() -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("queues", {"queues": []}),
         ("queues", {"queues": "etl"}),
         ("queue name", {"queues": ["a:b"]}),
         ("interval", {"queues": ["etl"], "interval": timedelta(seconds=6)}),
         ("interval", {"queues": ["etl"], "interval": timedelta(0)}),
         ("lease", {"queues": ["etl"], "lease": timedelta(milliseconds=1)}),
-    ],
-)
-def test_values_that_make_no_sense_are_refused(expected: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=expected):
-        Supervisor("valkey://127.0.0.1:1", **values)
+    ]
+    for expected, values in cases:
+        with pytest.raises(ConfigurationError, match=expected):
+            Supervisor("valkey://127.0.0.1:1", **values)
 
 
 def test_a_server_that_is_not_there_is_reported_at_the_start() -> None:

@@ -354,19 +354,17 @@ class TestStopping:
         assert states[JobState.COMPLETED] > 0
         assert states[JobState.COMPLETED] < 100
 
-    @pytest.mark.parametrize(
-        "wrong",
-        [
+    def test_an_invalid_setting_is_refused(self) -> None:
+        cases: list[dict[str, Any]] = [
             {"queues": []},
             {"queues": "etl"},
             {"queues": ["a:b"]},
             {"queues": ["etl"], "concurrency": 0},
             {"queues": ["etl"], "lease": timedelta(milliseconds=999)},
-        ],
-    )
-    def test_an_invalid_setting_is_refused(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(ConfigurationError):
-            Worker("valkey://127.0.0.1:1", **wrong)
+        ]
+        for wrong in cases:
+            with pytest.raises(ConfigurationError):
+                Worker("valkey://127.0.0.1:1", **wrong)
 
     def test_a_server_that_is_not_there_is_reported_at_the_start(self) -> None:
         with pytest.raises(ConnectionFailed):
