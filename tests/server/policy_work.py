@@ -6,13 +6,9 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-from glidemq_orchestrate import FlowNode, Skip, Unrecoverable
+from glidemq_orchestrate import Skip, Unrecoverable
 
 LONG = timedelta(seconds=60)
-
-
-def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=kw.pop("queue", "etl"), job=kw.pop("job", "work"), after=list(after), **kw)
 
 
 class Work:

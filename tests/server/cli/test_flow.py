@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue, RateLimit
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.cli.flow import flow_app, follow
+from tests.builders import node
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from tests.server.conftest import Dump
 
 Glidemq = Callable[..., Any]
-
-
-def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", after=list(after), **kw)
 
 
 def fan(name: str = "nightly", **kw: Any) -> FlowSpec:

@@ -20,7 +20,6 @@ from redis.exceptions import MovedError
 from glidemq_orchestrate import (
     ConnectionSettings,
     EventReader,
-    FlowNode,
     FlowProducer,
     FlowSpec,
     FlowState,
@@ -43,6 +42,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.jobs.option_values import JobRef
 from glidemq_orchestrate.server.findings import cluster_rule, rule
+from tests.builders import slot_node
 from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
@@ -68,19 +68,15 @@ def url(primaries: Primaries) -> str:
     return primaries.url
 
 
-def node(name: str, *after: str, queue: str = "b") -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", data={"n": name}, after=list(after))
-
-
 # a(b) -> m(c), n(q) -> end(b);  side(q)
 FLOW = FlowSpec(
     "n",
     [
-        node("a"),
-        node("m", "a", queue="c"),
-        node("n", "a", queue="q"),
-        node("end", "m", "n"),
-        node("side", queue="q"),
+        slot_node("a"),
+        slot_node("m", "a", queue="c"),
+        slot_node("n", "a", queue="q"),
+        slot_node("end", "m", "n"),
+        slot_node("side", queue="q"),
     ],
 )
 
@@ -237,9 +233,9 @@ def test_a_failure_reaches_other_slots_and_a_retry_repairs_it(url: str, run_work
 
 def test_flows_across_slots_are_listed(url: str, run_worker: RunWorker) -> None:
     with FlowProducer(url) as flows:
-        labelled = FlowSpec("n", [node("a"), node("m", "a", queue="c")], labels={"dag": "nightly"})
+        labelled = FlowSpec("n", [slot_node("a"), slot_node("m", "a", queue="c")], labels={"dag": "nightly"})
         first = flows.submit(labelled, flow_id="first")
-        flows.submit(FlowSpec("n", [node("x", queue="q")]), flow_id="second")
+        flows.submit(FlowSpec("n", [slot_node("x", queue="q")]), flow_id="second")
         assert [flow.id for flow in flows.list()] == ["second", "first"]
         assert [flow.id for flow in flows.list(state="running", label=("dag", "nightly"))] == ["first"]
         first.cancel("enough")
@@ -281,7 +277,7 @@ def test_a_cancel_reaches_other_slots(url: str, run_worker: RunWorker) -> None:
 
     run_worker(QUEUES, {"work": work}, url=url)
     with FlowProducer(url) as flows:
-        flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")
+        flow = flows.submit(FlowSpec("n", [slot_node("a"), slot_node("m", "a", queue="c")]), flow_id="f")
         assert started.wait(20)
         flow.cancel("enough")
         assert flow.wait(timeout=LONG).status.state is FlowState.CANCELLED

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions, Queue
+from glidemq_orchestrate import FlowProducer, FlowSpec, FlowState, JobOptions, Queue
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound, Superseded
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.index import sweep
 from glidemq_orchestrate.wire.keys import QueueKeys, slot_of
+from tests.builders import slot_node
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
 
@@ -38,11 +39,12 @@ def url(primaries: Primaries) -> str:
     return primaries.url
 
 
-def node(name: str, *after: str, queue: str = "b", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", data={"n": name}, after=list(after), **kw)
-
-
-DIAMOND = [node("a"), node("m", "a", queue=NEAR), node("n", "a"), node("end", "m", "n", queue=NEAR)]
+DIAMOND = [
+    slot_node("a"),
+    slot_node("m", "a", queue=NEAR),
+    slot_node("n", "a"),
+    slot_node("end", "m", "n", queue=NEAR),
+]
 
 
 def keys(primaries: Primaries) -> set[str]:
@@ -71,7 +73,7 @@ def test_a_flow_in_one_slot_has_all_that_a_flow_on_one_server_has(
     def work(ctx: Any) -> str:
         ran[ctx.node] += 1
         if ctx.node == "a":
-            added = [node("more", queue=NEAR), node("last", "more")]
+            added = [slot_node("more", queue=NEAR), slot_node("last", "more")]
             ctx.flow.add_nodes(added, before=["m"])
         if ctx.node in broken:
             raise ValueError("boom")
@@ -88,7 +90,7 @@ def test_a_flow_in_one_slot_has_all_that_a_flow_on_one_server_has(
         assert results["end"] == "end(m,n)"
         assert results["m"] == "m(a,last)"
         assert ran == {"a": 1, "m": 1, "n": 2, "end": 2 - 1, "more": 1, "last": 1}
-        assert flow.extend([node("late", "end")]) is FlowState.RUNNING
+        assert flow.extend([slot_node("late", "end")]) is FlowState.RUNNING
         assert flow.result(timeout=LONG)["late"] == "late(end)"
         flow.restart()
         assert len(flow.result(timeout=LONG)) == 7
@@ -97,14 +99,14 @@ def test_a_flow_in_one_slot_has_all_that_a_flow_on_one_server_has(
         assert flows.get("f").id == "f"
         flows.submit(FlowSpec("n", DIAMOND, labels={"dag": "d"}), flow_id="f")
         with pytest.raises(FlowConflict):
-            flows.submit(FlowSpec("n", [node("a"), node("b", queue="c")]), flow_id="f")
+            flows.submit(FlowSpec("n", [slot_node("a"), slot_node("b", queue="c")]), flow_id="f")
         with pytest.raises(FlowConflict):
-            flows.submit(FlowSpec("n", [node("a", queue="c")]), flow_id="f")
+            flows.submit(FlowSpec("n", [slot_node("a", queue="c")]), flow_id="f")
 
 
 def test_a_large_flow_in_one_slot_runs_in_order(url: str, run_worker: RunWorker) -> None:
-    nodes = [node("first"), *(node(f"n{n}", "first", queue=("b", NEAR)[n % 2]) for n in range(700))]
-    nodes.append(node("last", *(f"n{n}" for n in range(700)), queue=NEAR))
+    nodes = [slot_node("first"), *(slot_node(f"n{n}", "first", queue=("b", NEAR)[n % 2]) for n in range(700))]
+    nodes.append(slot_node("last", *(f"n{n}" for n in range(700)), queue=NEAR))
     run_worker(["b", NEAR], {"work": lambda ctx: len(ctx.inputs)}, url=url, concurrency=32)
     with FlowProducer(url) as flows:
         results = flows.submit(FlowSpec("n", nodes), flow_id="f").result(timeout=LONG)
@@ -152,7 +154,7 @@ def test_a_job_outside_the_flow_is_a_conflict_and_frees_the_id(primaries: Primar
         with pytest.raises(FlowNotFound):
             flows.get("f")
         assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
-        assert flows.submit(FlowSpec("n", [node("x", queue="c")]), flow_id="f").home == "c"
+        assert flows.submit(FlowSpec("n", [slot_node("x", queue="c")]), flow_id="f").home == "c"
 
 
 def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, url: str) -> None:
@@ -176,9 +178,9 @@ def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, u
 def test_a_flow_across_slots_accepts_no_more_nodes_and_reports_it(url: str, run_worker: RunWorker) -> None:
     run_worker(["b", "c"], {"work": lambda ctx: 1}, url=url)
     with FlowProducer(url) as flows:
-        flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")
+        flow = flows.submit(FlowSpec("n", [slot_node("a"), slot_node("m", "a", queue="c")]), flow_id="f")
         with pytest.raises(ConfigurationError, match="several slots"):
-            flow.extend([node("late", "m")])
+            flow.extend([slot_node("late", "m")])
         assert len(flow.result(timeout=LONG)) == 2
 
 
@@ -195,8 +197,13 @@ def test_a_flow_across_slots_has_generations(
         return f"{ctx.node}({','.join(sorted(ctx.inputs))})/{ctx.generation}"
 
     run_worker(["b", "c", NEAR], {"work": work}, url=url)
-    across = [node("a"), node("m", "a", queue="c"), node("n", "a"), node("end", "m", "n", queue="c")]
-    mended = [*across[:2], node("n", "a", options=JobOptions(attempts=2)), node("end", "m", "n")]
+    across = [
+        slot_node("a"),
+        slot_node("m", "a", queue="c"),
+        slot_node("n", "a"),
+        slot_node("end", "m", "n", queue="c"),
+    ]
+    mended = [*across[:2], slot_node("n", "a", options=JobOptions(attempts=2)), slot_node("end", "m", "n")]
     with FlowProducer(url) as flows:
         old = flows.submit(FlowSpec("n", across), flow_id="f")
         assert old.wait(timeout=LONG).status.state is FlowState.FAILED
@@ -228,7 +235,10 @@ def test_a_flow_in_one_slot_survives_the_restart_of_its_primary(
     run_worker: RunWorker, tmp_path: Path, eventually: Eventually
 ) -> None:
     with running_primaries(tmp_path) as primaries:
-        nodes = [node("first"), *(node(f"n{n}", "first", queue=("b", NEAR)[n % 2]) for n in range(200))]
+        nodes = [
+            slot_node("first"),
+            *(slot_node(f"n{n}", "first", queue=("b", NEAR)[n % 2]) for n in range(200)),
+        ]
         running = run_worker(["b", NEAR], {"work": lambda ctx: 1}, url=primaries.url, concurrency=8)
         with FlowProducer(primaries.url) as flows:
             flow = flows.submit(FlowSpec("n", nodes), flow_id="f")

@@ -32,8 +32,9 @@ from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.job_hash import OF_ONE_RUN
 from glidemq_orchestrate.wire.call import ask, ask_all
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, states
+from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -39,9 +39,10 @@ from glidemq_orchestrate.flows.portable import upkeep
 from glidemq_orchestrate.flows.submission import begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import diamond, node
 from tests.profile import sampled
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, states
+from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -56,12 +57,6 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """The path of every flow that a producer submits; STAGED: only what the portable path refuses."""
     monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
     return str(request.param)
-
-
-def diamond(**changed: Any) -> FlowSpec:
-    """a -> b, c -> d; and e alone. Changes by node name."""
-    nodes = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e")]
-    return FlowSpec("n", [replace(one, **changed.get(one.name, {})) for one in nodes])
 
 
 def end_with_a_failure(flows: FlowProducer, work: Work, flow_id: str = "f") -> None:

@@ -14,9 +14,10 @@ from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.flows.node_table import Change
 from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.foundation.clock import SystemClock
+from tests.builders import node
 from tests.profile import sampled
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, states
+from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Flow

@@ -18,16 +18,13 @@ from glidemq_orchestrate import (
     nested,
 )
 from glidemq_orchestrate.errors import FlowEnded, NodeExists
+from tests.builders import node
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
     from tests.server.conftest import Clients, Record
 
 LONG = timedelta(seconds=30)
-
-
-def node(name: str, *after: str, queue: str = "etl", data: Any = None) -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", data=data, after=after)
 
 
 class TestByANode:

@@ -14,7 +14,8 @@ from glidemq_orchestrate import (
     JobOptions,
     Ordering,
 )
-from tests.server.policy_work import LONG, Work, node, reasons, states
+from tests.builders import node
+from tests.server.policy_work import LONG, Work, reasons, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -35,10 +35,11 @@ from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.worker.services.supervisor import Supervisor
+from tests.builders import diamond, node
 from tests.node import Node
 from tests.profile import sampled
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, reasons, states
+from tests.server.policy_work import LONG, Work, reasons, states
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Flow
@@ -54,12 +55,6 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """The path of every flow that a producer submits; STAGED: only what the portable path refuses."""
     monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[request.param])
     return str(request.param)
-
-
-def diamond(**changed: Any) -> FlowSpec:
-    """a -> b, c -> d; and e alone. Changes by node name."""
-    nodes = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e")]
-    return FlowSpec("n", [replace(one, **changed.get(one.name, {})) for one in nodes])
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from glidemq_orchestrate import FlowProducer, FlowSpec
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node
+from tests.server.policy_work import LONG, Work
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker

@@ -23,9 +23,10 @@ from glidemq_orchestrate.flows.portable.upkeep import sweep
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 from tests.profile import sampled
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node
+from tests.server.policy_work import LONG, Work
 
 if TYPE_CHECKING:
     from tests.server.conftest import Hand

@@ -14,8 +14,9 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Rule, Skip, Un
 from glidemq_orchestrate.clients import flows as producer
 from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, states
+from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

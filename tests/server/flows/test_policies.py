@@ -10,8 +10,9 @@ import pytest
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowProducer, FlowSpec, Queue, Rule, Skip
 from glidemq_orchestrate.flows.dependencies import OnFailure
+from tests.builders import node
 from tests.rule_oracle import ENDS, verdicts
-from tests.server.policy_work import LONG, Work, node, reasons, states
+from tests.server.policy_work import LONG, Work, reasons, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,8 +15,9 @@ from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, node
+from tests.server.policy_work import LONG
 
 if TYPE_CHECKING:
     from tests.server.conftest import Hand

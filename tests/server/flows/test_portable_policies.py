@@ -30,8 +30,9 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 from tests.rule_oracle import ENDS, verdicts
-from tests.server.policy_work import LONG, Work, node, reasons, states
+from tests.server.policy_work import LONG, Work, reasons, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

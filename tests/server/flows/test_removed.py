@@ -14,8 +14,9 @@ from glidemq_orchestrate.errors import NodeNotRepeatable, ResultRemoved
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, states
+from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.server.conftest import Hand

@@ -13,29 +13,20 @@ import pytest
 
 from glidemq_orchestrate import (
     Backoff,
-    FlowNode,
     FlowProducer,
-    FlowSpec,
     FlowState,
     JobOptions,
     JobState,
     RetryLater,
     Unrecoverable,
 )
+from tests.builders import flow, node
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Record
 
 LONG = timedelta(seconds=60)
-
-
-def node(name: str, *after: str, queue: str = "etl", job: str = "work", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=queue, job=job, after=list(after), **kw)
-
-
-def flow(*nodes: FlowNode) -> FlowSpec:
-    return FlowSpec("nightly", nodes)
 
 
 DIAMOND = flow(node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"))

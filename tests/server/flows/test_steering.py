@@ -11,9 +11,7 @@ import pytest
 
 from glidemq_orchestrate import (
     Backoff,
-    FlowNode,
     FlowProducer,
-    FlowSpec,
     FlowState,
     JobOptions,
     JobState,
@@ -23,20 +21,13 @@ from glidemq_orchestrate.errors import FlowCancelled, LeaseLost
 from glidemq_orchestrate.jobs import attempt as attempt_calls
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import flow, node
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Hand, Record
 
 LONG = timedelta(seconds=60)
-
-
-def node(name: str, *after: str, queue: str = "etl", job: str = "work", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=queue, job=job, after=list(after), **kw)
-
-
-def flow(*nodes: FlowNode) -> FlowSpec:
-    return FlowSpec("nightly", nodes)
 
 
 DIAMOND = flow(node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"))

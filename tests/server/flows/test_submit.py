@@ -15,7 +15,6 @@ from redis import Redis
 
 from glidemq_orchestrate import (
     EmbeddedServer,
-    FlowNode,
     FlowProducer,
     FlowSpec,
     FlowState,
@@ -42,6 +41,7 @@ from glidemq_orchestrate.flows.staged.submit import stage_flow, start_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 from tests.processes import spawned
 from tests.profile import sampled
 
@@ -54,10 +54,6 @@ if TYPE_CHECKING:
 
 CLOCK = SystemClock()
 LONG = timedelta(seconds=30)
-
-
-def node(name: str, *after: str, queue: str = "etl", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", after=list(after), **kw)
 
 
 def chain(count: int, queues: tuple[str, ...] = ("etl",)) -> FlowSpec:

@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Queue
+from glidemq_orchestrate import FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged.submit import start_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 
 if TYPE_CHECKING:
     from tests.server.conftest import Dump, Hand
-
-
-def node(name: str, *after: str) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", after=list(after))
 
 
 def submission(spec: FlowSpec) -> Any:

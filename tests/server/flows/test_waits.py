@@ -20,8 +20,8 @@ from glidemq_orchestrate import (
     Suspend,
 )
 from glidemq_orchestrate.clients import flows as producer
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import node
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -59,7 +59,7 @@ def test_each_says_what_it_waits_for_and_until_when(
 
     handlers = {"fails": fails, "later": later, "asks": asks, "holds": holds, "ends": lambda ctx: 1}
     run_worker(["etl"], handlers)
-    retried = {"options": JobOptions(attempts=3, backoff=Backoff("fixed", MINUTE * 5))}
+    retried: dict[str, Any] = {"options": JobOptions(attempts=3, backoff=Backoff("fixed", MINUTE * 5))}
     nodes = [
         node("fails", job="fails", **retried),
         node("later", job="later"),
@@ -143,7 +143,7 @@ def test_what_keeps_a_queue_or_an_ordering_key_from_going_on(
 
     run_worker(["etl"], {"holds": holds}, concurrency=2)
     if path == "staged":
-        order = {"options": JobOptions(ordering=Ordering("k"))}
+        order: dict[str, Any] = {"options": JobOptions(ordering=Ordering("k"))}
         flow = flows.submit(FlowSpec("n", [node(name, job="holds", **order) for name in ("a", "b")]))
         wanted = "for a slot of its ordering key k: jobs before it run or wait"
         eventually(lambda: [one.reason for one in flow.waits().values()] == [wanted])

@@ -16,7 +16,6 @@ import pytest
 
 from glidemq_orchestrate import (
     FlowChange,
-    FlowNode,
     FlowProducer,
     FlowSpec,
     FlowState,
@@ -30,6 +29,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.flows.watch import _changes, _read, begin_watch, next_changes
 from glidemq_orchestrate.foundation.clock import SystemClock
+from tests.builders import flow, node
 from tests.processes import spawned
 
 if TYPE_CHECKING:
@@ -38,14 +38,6 @@ if TYPE_CHECKING:
 
 LONG = timedelta(seconds=60)
 Change = NodeChange | FlowChange
-
-
-def node(name: str, *after: str, queue: str = "etl", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", after=list(after), **kw)
-
-
-def flow(*nodes: FlowNode) -> FlowSpec:
-    return FlowSpec("nightly", nodes)
 
 
 NO_DIAMOND = flow(node("a"), node("b", "a"), node("c", "a"), node("d", "c"))

@@ -19,8 +19,9 @@ from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.call import Op
+from tests.builders import node
 from tests.server.conftest import REACHES
-from tests.server.policy_work import LONG, Work, node, states
+from tests.server.policy_work import LONG, Work, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

@@ -26,9 +26,9 @@ from glidemq_orchestrate.flows.nodes import Selection, change_nodes
 from glidemq_orchestrate.flows.staged.changes import own
 from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import restart_flow, submit_flow
+from tests.builders import node
 from tests.profile import IS_LONG
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
-from tests.server.policy_work import node
 
 if TYPE_CHECKING:
     from collections.abc import Collection

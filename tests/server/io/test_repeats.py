@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Queue
+from glidemq_orchestrate import FlowProducer, FlowSpec, FlowState, Queue
 from glidemq_orchestrate.errors import ConnectionFailed, OutcomeUnknown
 from glidemq_orchestrate.settings import ConnectionSettings
+from tests.builders import node
 from tests.server.cutting import Cuts, Moment, cutting
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ BOTH: list[Moment] = ["before", "after"]
 def through(url: str) -> Iterator[tuple[str, Cuts]]:
     with cutting(url) as found:
         yield found
-
-
-def node(name: str, *after: str) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", after=after)
 
 
 @pytest.mark.parametrize("moment", BOTH)

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
-from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
+from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate.flows.backend import Reach
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.generation import FlowRef, OnExisting
@@ -18,6 +18,7 @@ from glidemq_orchestrate.flows.portable import advance, reading
 from glidemq_orchestrate.flows.submission import submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op
 from glidemq_orchestrate.wire.replies import error_from
+from tests.builders import slot_node
 from tests.node import PlainNode
 from tests.profile import IS_LONG
 from tests.server.lua.servers import owner_of
@@ -25,19 +26,15 @@ from tests.server.lua.servers import owner_of
 QUEUES = ("b", "c", "q")  # one for each primary
 
 
-def node(name: str, *after: str, queue: str = "b") -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", data={"n": name}, after=list(after))
-
-
 # a(b) -> m(c), n(q) -> end(b);  side(q)
 FLOW = FlowSpec(
     "n",
     [
-        node("a"),
-        node("m", "a", queue="c"),
-        node("n", "a", queue="q"),
-        node("end", "m", "n"),
-        node("side", queue="q"),
+        slot_node("a"),
+        slot_node("m", "a", queue="c"),
+        slot_node("n", "a", queue="q"),
+        slot_node("end", "m", "n"),
+        slot_node("side", queue="q"),
     ],
 )
 

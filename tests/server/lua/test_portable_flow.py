@@ -11,9 +11,10 @@ from glidemq_orchestrate.flows.index import find_ref
 from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.watch import begin_watch, next_changes
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import slot_node
 from tests.node import PlainNode
 from tests.profile import sampled
-from tests.server.lua.portable_slots import QUEUES, Slots, node, places
+from tests.server.lua.portable_slots import QUEUES, Slots, places
 
 
 def test_a_watching_client_moves_it_on_and_gets_changes_in_order(slots: Slots) -> None:
@@ -132,7 +133,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
     slots.client("{q}").delete("glide:{q}:job:f~n")
     slots.submit()
     with pytest.raises(FlowConflict):
-        slots.submit(FlowSpec("n", [node("other")]))
+        slots.submit(FlowSpec("n", [slot_node("other")]))
     assert slots.status() == ("running", 0, 0)
 
 

@@ -21,12 +21,13 @@ from glidemq_orchestrate.flows.portable import advance, changes, reading, upkeep
 from glidemq_orchestrate.flows.submission import MAX_TRIES, begin_next, restart_flow, submit_flow
 from glidemq_orchestrate.wire.call import Batch, Call, Op, Request
 from glidemq_orchestrate.wire.keys import QueueKeys, node_job_id
+from tests.builders import slot_node
 from tests.node import PlainNode
-from tests.server.lua.portable_slots import QUEUES, Slots, node, places
+from tests.server.lua.portable_slots import QUEUES, Slots, places
 
 HOME = QueueKeys("glide", "b")
 # a(b) -> m(c) -> n(b)
-OLD = FlowSpec("n", [node("a"), node("m", "a", queue="c"), node("n", "m")])
+OLD = FlowSpec("n", [slot_node("a"), slot_node("m", "a", queue="c"), slot_node("n", "m")])
 MENDED = FlowSpec("n", [OLD.nodes[0], replace(OLD.nodes[1], data="mended"), OLD.nodes[2]])
 CLUSTER = pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
 
@@ -421,7 +422,7 @@ def test_a_flow_that_is_gone_cannot_be_begun_anew_by_its_handle(slots: Slots) ->
 
 
 def test_a_hundred_generations_are_kept(slots: Slots) -> None:
-    slots.submit(FlowSpec("n", [node("a"), FlowNode("m", queue="c", job="work")]))
+    slots.submit(FlowSpec("n", [slot_node("a"), FlowNode("m", queue="c", job="work")]))
     for number in range(103):
         slots.run(restart_flow(slots.ref(), str(number), slots))
         slots.now += 1

@@ -20,9 +20,10 @@ from glidemq_orchestrate.flows.portable.records import Record
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import Op
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import slot_node
 from tests.node import PlainNode
 from tests.profile import sampled
-from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
+from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, places
 
 HOME = QueueKeys("glide", "b")
 CLUSTER = pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
@@ -177,7 +178,11 @@ def test_a_slow_advance_releases_nothing_that_waits_for_what_runs_again(slots: S
 
 @CLUSTER
 def test_what_waits_for_a_node_that_runs_again_alone_waits_for_it_anew(slots: Slots) -> None:
-    slots.submit(FlowSpec("n", [node("x"), node("y"), node("end", "x", "y"), node("far", queue="c")]))
+    slots.submit(
+        FlowSpec(
+            "n", [slot_node("x"), slot_node("y"), slot_node("end", "x", "y"), slot_node("far", queue="c")]
+        )
+    )
     worker = PlainNode(slots.client("{b}"), "b", slots.now)
     first, second = worker.begin_next(), worker.begin_next()
     assert first is not None

@@ -20,13 +20,14 @@ from glidemq_orchestrate.flows.portable import advance, changes, reading, record
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import slot_node
 from tests.node import PlainNode
 from tests.profile import sampled
-from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
+from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, places
 
 HOME = QueueKeys("glide", "b")
 ALL = Counter({"a": 1, "m": 1, "n": 1, "end": 1, "side": 1})
-TWO = FlowSpec("n", [node("a"), node("m", "a", queue="c")])
+TWO = FlowSpec("n", [slot_node("a"), slot_node("m", "a", queue="c")])
 
 
 def clear(slots: Slots) -> None:
@@ -136,7 +137,7 @@ def test_retries_at_any_place_of_a_retry_run_every_node_once(slots: Slots) -> No
 
 def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
     """Flows that wait for a queue without workers do not keep those behind them waiting."""
-    stuck = FlowSpec("n", [node("a", queue="nobody"), node("b"), node("c")])
+    stuck = FlowSpec("n", [slot_node("a", queue="nobody"), slot_node("b"), slot_node("c")])
     for number in range(100):
         slots.submit(stuck, f"stuck-{number}")
     slots.now += 1
@@ -153,7 +154,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
 
 def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
     last = FlowNode("digest", queue="c", job="work", after=["state"], rule="all_done")
-    rules = FlowSpec("n", [node("state"), last])
+    rules = FlowSpec("n", [slot_node("state"), last])
     ids = ["x", "x:policies", "x:waiting", "x:portable", "policies:x", "expiring"]
     for flow_id in ids:
         slots.submit(rules, flow_id)
@@ -205,7 +206,7 @@ def test_nodes_that_come_later_are_refused_before_anything_changes(slots: Slots)
     slots.submit()
     before = {key: slots.client(key).type(key) for key in slots.stored()}
     with pytest.raises(ConfigurationError, match="cannot be extended"):
-        slots.run(backend.backend_of(slots.ref()).extend(slots.ref(), [node("late", "end")], slots))
+        slots.run(backend.backend_of(slots.ref()).extend(slots.ref(), [slot_node("late", "end")], slots))
     assert {key: slots.client(key).type(key) for key in slots.stored()} == before
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
@@ -290,7 +291,9 @@ def test_a_claim_without_a_flow_is_taken_over_by_the_next_submitter(slots: Slots
     slots.submit(calls=1)
     with pytest.raises(FlowNotFound):
         slots.run(find_ref("glide", "f"))
-    slots.submit(FlowSpec("n", [node("a", queue="c"), node("m", "a", queue="q"), node("x", queue="c")]))
+    slots.submit(
+        FlowSpec("n", [slot_node("a", queue="c"), slot_node("m", "a", queue="q"), slot_node("x", queue="c")])
+    )
     assert slots.ref().home.queue == "c"
     with pytest.raises(FlowConflict):
         slots.submit()
@@ -319,8 +322,8 @@ def test_no_call_notifies_or_carries_thousands(slots: Slots, monkeypatch: pytest
         return answer(call)
 
     monkeypatch.setattr(slots, "answer", measured)
-    many = [node(f"n{n}", "first", queue=QUEUES[n % 3]) for n in range(1_500)]
-    slots.submit(FlowSpec("n", [node("first"), *many, node("last", *(one.name for one in many))]))
+    many = [slot_node(f"n{n}", "first", queue=QUEUES[n % 3]) for n in range(1_500)]
+    slots.submit(FlowSpec("n", [slot_node("first"), *many, slot_node("last", *(one.name for one in many))]))
     assert max(sizes) < 1_100
     for client in slots.clients:
         sizes_of_notices = [client.scard(key) for key in client.scan_iter("*:parents:*")]

@@ -17,12 +17,13 @@ from glidemq_orchestrate.flows.portable.staging import relist
 from glidemq_orchestrate.flows.submission import restart_flow
 from glidemq_orchestrate.wire.call import ask
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import slot_node
 from tests.node import PlainNode
 from tests.profile import sampled
-from tests.server.lua.portable_slots import Slots, node, places
+from tests.server.lua.portable_slots import Slots, places
 
 HOME = QueueKeys("glide", "b")
-TWO = FlowSpec("n", [node("a"), node("m", "a", queue="c")])
+TWO = FlowSpec("n", [slot_node("a"), slot_node("m", "a", queue="c")])
 
 
 def clear(slots: Slots) -> None:
@@ -189,7 +190,7 @@ SPLIT = FlowSpec(
     [
         FlowNode("a", queue="b", job="work", on_failure="skip"),
         FlowNode("e", queue="c", job="work"),
-        node("n", "a", "e", queue="q"),
+        slot_node("n", "a", "e", queue="q"),
         FlowNode("last", queue="b", job="work", after=["n"], rule="one_failed"),
     ],
 )

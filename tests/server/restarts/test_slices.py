@@ -19,6 +19,7 @@ from glidemq_orchestrate.flows.staged.submit import advance_flow
 from glidemq_orchestrate.flows.submission import begin_next, restart_flow
 from glidemq_orchestrate.wire.call import Batch
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 
 ETL = QueueKeys("glide", "etl")
 WIDE = 2_000
-
-
-def node(name: str, *after: str) -> FlowNode:
-    return FlowNode(name, queue="etl", job="work", after=after)
 
 
 def fan_out() -> list[FlowNode]:

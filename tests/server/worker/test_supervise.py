@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
+from glidemq_orchestrate import FlowProducer, FlowState, JobOptions
 from glidemq_orchestrate.attempts import supervision as supervise
 from glidemq_orchestrate.attempts import workers
 from glidemq_orchestrate.attempts.supervision import Supervision, Tick
@@ -16,6 +16,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.staged.submit import chunks, stage_flow
 from glidemq_orchestrate.foundation.clock import SystemClock
 from glidemq_orchestrate.wire.keys import QueueKeys
+from tests.builders import flow, node
 from tests.node import PlainNode
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ if TYPE_CHECKING:
 ETL = QueueKeys("glide", "etl")
 SPARK = QueueKeys("glide", "spark")
 MINUTE = 60_000
-
-
-def node(name: str, *after: str, queue: str = "etl", **kw: Any) -> FlowNode:
-    return FlowNode(name, queue=queue, job="work", after=list(after), **kw)
-
-
-def flow(*nodes: FlowNode) -> FlowSpec:
-    return FlowSpec("nightly", nodes)
 
 
 DIAMOND = flow(node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"))
