@@ -13,7 +13,7 @@ from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.server import libraries as of_the_package
 from glidemq_orchestrate.spark.published import publish as publishing
-from glidemq_orchestrate.spark.published.locations.folder import Folder
+from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.worker import executor
 from glidemq_orchestrate.worker.handlers.middleware import Execution
 from glidemq_orchestrate.worker.runner import JobRunner

@@ -9,8 +9,8 @@ import pytest
 
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.spark import publish
-from glidemq_orchestrate.spark.published.locations.folder import Folder
 from glidemq_orchestrate.spark.published.locations.store import LocalStore
+from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.spark.published.locations.version import name_of
 from glidemq_orchestrate.worker.handlers.context import Unheard
 from tests.chaos.spark_steps import ROWS

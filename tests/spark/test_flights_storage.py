@@ -33,8 +33,8 @@ def test_only_scratch_directories_of_killed_processes_are_swept(
     tmp_path: Path, make_run: MakeRun, eventually: Eventually
 ) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from glidemq_orchestrate.spark.flights import storage\n"
-        "with storage.scratch(Path(sys.argv[1])) as folder: (folder / 'half').touch(); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from glidemq_orchestrate.spark.flights import steps\n"
+        "with steps.scratch(Path(sys.argv[1])) as folder: (folder / 'half').touch(); time.sleep(60)"
     )
     process = spawn([sys.executable, "-c", program, str(tmp_path)])
     try:

@@ -17,8 +17,8 @@ from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOp
 from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published import reading as before
-from glidemq_orchestrate.spark.published.locations.folder import Folder
 from glidemq_orchestrate.spark.published.locations.store import HadoopStore, LocalStore
+from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.spark.published.locations.version import Publication, name_of, newest_first
 from glidemq_orchestrate.spark.published.reading import coming_after
 from glidemq_orchestrate.worker.handlers.context import Unheard

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.published.acceptance import accepted
-from glidemq_orchestrate.spark.published.locations.folder import fitted
 from glidemq_orchestrate.spark.published.locations.iceberg.conversion import (
     arrow_schema,
     fitted_rows,
@@ -41,6 +40,7 @@ from glidemq_orchestrate.spark.published.locations.iceberg.table import (
     catalog_of,
 )
 from glidemq_orchestrate.spark.published.locations.store import Store, store_of
+from glidemq_orchestrate.spark.published.locations.target import fitted
 from glidemq_orchestrate.spark.published.locations.version import (
     ATTEMPTS,
     FILES,

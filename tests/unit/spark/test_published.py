@@ -21,8 +21,8 @@ from glidemq_orchestrate.spark import NotPublished, publish_files, published_pat
 from glidemq_orchestrate.spark.published import acceptance
 from glidemq_orchestrate.spark.published.acceptance import accepted
 from glidemq_orchestrate.spark.published.locations import target as cleanup
-from glidemq_orchestrate.spark.published.locations.folder import Folder
 from glidemq_orchestrate.spark.published.locations.store import LocalStore, store_of
+from glidemq_orchestrate.spark.published.locations.target import Folder
 from glidemq_orchestrate.spark.published.locations.version import (
     Publication,
     Version,
