@@ -1,6 +1,6 @@
 """The base of every client class: a driver created on first use, the check of the libraries, and closing.
 
-Readers that go on for ever survive an ``Outage`` of the server.
+Endless readers survive an ``Outage`` of the server.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Facade(Generic[D]):
         return isinstance(self._clock, ServerClock) and self._clock.is_due()
 
     def _doubt_clock(self) -> None:
-        """Forget the server's time: another server may be the primary now, with a clock of its own."""
+        """Forget the server's time: another server may be the primary now, and its clock may differ."""
         if isinstance(self._clock, ServerClock):
             self._clock.forget_sync()
 

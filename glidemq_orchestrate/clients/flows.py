@@ -25,7 +25,7 @@ __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
 
 @explain_methods
 class Flow:
-    """A flow on the server. Holds nothing of its state: every call asks the server."""
+    """A flow on the server. Stores nothing of its state: every call reads it."""
 
     def __init__(self, producer: SyncFacade, operations: FlowOperations) -> None:
         self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
@@ -81,7 +81,7 @@ class Flow:
 
 @explain_methods
 class AsyncFlow:
-    """A flow on the server, with awaitable calls. Holds nothing of its state: every call asks the server."""
+    """A flow on the server, with awaitable calls. Stores nothing of its state: every call reads it."""
 
     def __init__(self, producer: AsyncFacade, operations: FlowOperations) -> None:
         self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer

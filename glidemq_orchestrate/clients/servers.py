@@ -109,7 +109,7 @@ def examine(
         ConfigurationError: The URL is not valid.
     """
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
-    # On an event loop of its own: there a reply that never ends has a limit too, as a whole.
+    # On a separate event loop, which also limits the time of a reply that never ends.
     looking = partial(asyncio.run, _examined(settings, now, look_only=look_only))
     try:
         asyncio.get_running_loop()

@@ -75,14 +75,14 @@ class ServerClock:
         """``monotonic_ms`` in microseconds."""
         return _monotonic_ns() // 1_000
 
-    def learn(self, server_us: int, asked_us: int) -> None:
-        """Update the offset from the server's reply to a request sent at ``asked_us`` (monotonic).
+    def learn(self, server_us: int, sent_us: int) -> None:
+        """Update the offset from the server's reply to a request sent at ``sent_us`` (monotonic).
 
         A reply may be off by half its round trip. A reply within the error bounds is used only if it is more
         precise. Any other means that a clock was set.
         """
         now = self.monotonic_us()
-        offset, error = server_us - (asked_us + now) // 2, (now - asked_us) // 2
+        offset, error = server_us - (sent_us + now) // 2, (now - sent_us) // 2
         if self._synced_at_us is not None:
             known_error = self._error_us + int((now - self._synced_at_us) * DRIFT)
             if abs(offset - self._offset_us) <= error + known_error and error >= known_error:

@@ -19,7 +19,7 @@ MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 b
 
 
 LOOK_AT: Final = 100_000
-"""How many jobs a search or count reads at most, unless the caller says otherwise."""
+"""How many jobs a search or count reads at most by default."""
 
 
 def whole(

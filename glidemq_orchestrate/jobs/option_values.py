@@ -63,8 +63,8 @@ Retention: TypeAlias = "bool | int | Keep"
 class Keep:
     """How many ended jobs are kept, and for how long: one of the two or both.
 
-    It concerns only the job that asks for it. ``count``: the newest so many of those that have ended in the
-    same state and ask for the same count. ``age``: it is removed that long after its end, within some
+    It applies only to the job that has it. ``count``: the newest so many of those that have ended in the
+    same state and have the same count. ``age``: it is removed that long after its end, within some
     seconds, by any worker of the queue. A job that was added with a parent stays at least until that has
     ended; a node of a flow is kept as long as its flow.
     """

@@ -1,7 +1,7 @@
 """Ends the child processes of a process when it ends, even if it is killed, by a guard process.
 
 A parent-death signal would not suffice: it is tied to the thread that started the child, exists on Linux
-only, and does not reach grandchildren. The guard starts with the first watched process and ends unaided.
+only, and does not reach grandchildren. The guard starts with the first watched process and ends by itself.
 """
 
 from __future__ import annotations

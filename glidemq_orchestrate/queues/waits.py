@@ -60,18 +60,18 @@ def waits(ref: FlowRef, nodes: Iterable[NodeStatus], now_ms: int) -> Op[dict[str
     """
     every = list(nodes)
     states = {node.name: node.state for node in every}
-    asked = [
+    waiters = [
         _waiter(node)
         for node in every
         if node.state is not JobState.WAITING_CHILDREN
         or all(states.get(name, node.state).is_terminal or name not in states for name in node.after)
     ]
-    told = yield from waits_of(ref.home.prefix, asked, now_ms)
-    if len(told) < MAX and JobState.WAITING_CHILDREN in states.values():
+    known = yield from waits_of(ref.home.prefix, waiters, now_ms)
+    if len(known) < MAX and JobState.WAITING_CHILDREN in states.values():
         due = yield from backend_of(ref).delayed(ref)
         delayed = [name for name in due if states.get(name) is JobState.WAITING_CHILDREN]
-        told |= {name: Wait(DELAY, moment(str(due[name]))) for name in delayed[: MAX - len(told)]}
-    in_order = [(name, told[name]) for name in states if name in told]
+        known |= {name: Wait(DELAY, moment(str(due[name]))) for name in delayed[: MAX - len(known)]}
+    in_order = [(name, known[name]) for name in states if name in known]
     return dict(sorted(in_order, key=lambda one: one[1].is_turn))
 
 
@@ -87,8 +87,8 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
     queues: dict[str, _Queue] = {}
     for name in dict.fromkeys(job.queue for job in (*silent, *ready)):
         queues[name] = yield from _queue(QueueKeys(prefix, name), now_ms)
-    told = {job.name: _silent(job, queues[job.queue], now_ms) for job in silent}
-    told |= {job.name: _ready(job, queues[job.queue]) for job in ready}
+    known = {job.name: _silent(job, queues[job.queue], now_ms) for job in silent}
+    known |= {job.name: _ready(job, queues[job.queue]) for job in ready}
     found = yield from _read(prefix, held)
     due = yield from _group_times(prefix, found)
     reasons = {job.job.name: _held(job, due.get(job.job.name)) for job in found}
@@ -98,7 +98,7 @@ def waits_of(prefix: str, jobs: Iterable[Waiter], now_ms: int) -> Op[dict[str, W
                 queues[job.job.queue] = yield from _queue(QueueKeys(prefix, job.job.queue), now_ms)
             if (unhandled := _unhandled(job.job, queues[job.job.queue])) is not None:
                 reasons[job.job.name] = unhandled
-    return told | {name: wait for name, wait in reasons.items() if wait is not None}
+    return known | {name: wait for name, wait in reasons.items() if wait is not None}
 
 
 def _may_be_held(job: Waiter) -> bool:
@@ -117,8 +117,8 @@ def wait_of(keys: QueueKeys, job_id: str, now_ms: int) -> Op[Wait | None]:
     name = yield from ask(job_hash.get(keys, job_id, "name", lambda reply: reply))
     if name is None:
         raise JobNotFound(f"no job {job_id} in queue {keys.queue}")
-    told = yield from waits_of(keys.prefix, [replace(_waiter(node), job=name)], now_ms)
-    return told.get(job_id)
+    known = yield from waits_of(keys.prefix, [replace(_waiter(node), job=name)], now_ms)
+    return known.get(job_id)
 
 
 def _waiter(node: NodeStatus) -> Waiter:

@@ -1,7 +1,7 @@
 """A run of a flow for an orchestrator. Public for integrators: both providers stand on it.
 
 An orchestrator retries tasks, clears them, loses their processes and kills them. ``OrchestratedRun`` keeps a
-flow in step with all of that: an attempt submits it, goes on with it, repairs it or begins a generation,
+flow in step with all of that: an attempt submits it, continues it, repairs it or begins a generation,
 follows it over outages, and cancels only what its task has begun. Writing flows needs none of this.
 
 ``attempt`` decides what an attempt does, without a server; ``course`` has the calls; ``following``,

@@ -52,7 +52,7 @@ class Origin:
 
 
 class Attempt(Protocol):
-    """An attempt of a task: what an orchestrator knows of it. ``CountedAttempt`` is a simple one.
+    """An attempt of a task: the facts that an orchestrator has about it. ``CountedAttempt`` is a simple one.
 
     The last three methods have defaults for classes that name this one as their base.
     """
@@ -80,7 +80,7 @@ class Attempt(Protocol):
         """Whether another attempt of the same task belongs to a later run of the task."""
 
     def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:
-        """Whether this attempt goes on with what an earlier one of the same task did.
+        """Whether this attempt continues what an earlier one of the same task did.
 
         Args:
             origin: The earlier attempt.
@@ -93,7 +93,7 @@ class Attempt(Protocol):
         return Decision.JOIN
 
     def note(self, status: FlowStatus, *, is_shown: bool) -> str | None:  # noqa: ARG002
-        """What to store with a generation that this attempt goes on with or has shown; None: nothing.
+        """What to store with a generation that this attempt continues or has shown; None: nothing.
 
         Args:
             status: The generation.

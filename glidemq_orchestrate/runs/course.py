@@ -1,7 +1,7 @@
 """The course of one attempt that runs a flow, as steps: begin, follow, end. No orchestrator, no driver.
 
 What a kill between two calls leaves behind: before the submission, nothing; after it, a flow that the next
-attempt finds by its id and goes on with. If none comes, the lease of its owner expires, and the flow is
+attempt finds by its id and continues. If none comes, the lease of its owner expires, and the flow is
 cancelled.
 """
 
@@ -84,7 +84,7 @@ def cancel_owned(  # noqa: PLR0913  what is cancelled, for whom, and why
         generation: None: the current one.
         reason: Why.
         owner: The name of the owner.
-        counts: Whether another owner still wants the flow.
+        counts: Whether the flow still has another owner.
         attempt: Of the task; one that was given up cancels nothing.
         patience: How long the server may be away.
 
@@ -135,7 +135,7 @@ class RunSteps:
         return joining(self.owner, is_begun_here=is_begun_here)
 
     def begin_steps(self, producer: Any, spec: FlowSpec) -> Steps[Any]:
-        """Submit the flow, go on with it, or begin a generation."""
+        """Submit the flow, continue it, or begin a generation."""
         history = yield from history_of(producer, self.flow_id, self.patience)
         begun = self.begun = beginning(self.attempt, history, self.on_existing)
         if begun.decision is Decision.YIELD and self.on_existing is None:
@@ -160,7 +160,7 @@ class RunSteps:
         return flow
 
     def note_steps(self, flow: Any, status: FlowStatus, *, is_shown: bool) -> Steps[None]:
-        """Store with a generation that this attempt goes on with it, or has shown it."""
+        """Store with a generation that this attempt continues it, or has shown it."""
         text = self.attempt.note(status, is_shown=is_shown)
         if text is not None:
             yield from self.patience.steps(lambda: flow.note(text))

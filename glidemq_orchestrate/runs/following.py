@@ -271,7 +271,7 @@ def check_owned(
         flow_id: The flow.
         name: Who would end it.
         found: Its owners.
-        counts: Whether one of the others still wants it.
+        counts: Whether it still has one of the other owners.
 
     Raises:
         NotOwned: That is so.
@@ -279,7 +279,7 @@ def check_owned(
     if name not in found:
         raise NotOwned(f"somebody else has begun flow {flow_id} or set it running again")
     if others := [one for one in found if one != name and counts(one)]:
-        raise NotOwned(f"flow {flow_id} goes on for {', '.join(others)}")
+        raise NotOwned(f"flow {flow_id} continues for {', '.join(others)}")
 
 
 def joining(owner: Owner, *, is_begun_here: bool) -> Owner:

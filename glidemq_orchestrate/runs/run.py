@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class OrchestratedRun(RunSteps):
     """One attempt of a task of an orchestrator that runs a flow. For integrators: both providers use it.
 
-    Make one for each attempt, and one more in each process that goes on with it. ``changes`` does all; the
+    Make one for each attempt, and one more in each process that continues it. ``changes`` does all; the
     other methods are for orchestrators that wait in another process than the one that submits.
 
     An attempt submits the flow, repairs what an earlier one began, begins a generation, waits for what others
@@ -34,16 +34,16 @@ class OrchestratedRun(RunSteps):
     Args:
         attempt: The attempt, as the orchestrator knows it; see ``CountedAttempt``.
         flow_id: The flow: the same for all attempts of the task. See ``derived_id``.
-        owner: For whom the flow runs; None: the task ends nothing, and its end leaves the flow running. See
+        owner: The owner of the flow; None: the task ends nothing, and its end leaves the flow running. See
             ``owner_of``.
-        on_existing: What to do with a flow of this id, whoever began it; None: as the attempt decides.
+        on_existing: What to do with an existing flow of this id; None: as the attempt decides.
         require_workers: Whether live workers must serve all queues and have all handlers at the beginning.
         worker_timeout: How long no live worker may serve what is to run; then the flow is cancelled. None:
             without limit, but with a warning.
         patience: How long the server may be away.
         last_patience: How long it may be when the flow is cancelled.
         log: The log of the task.
-        counts: Whether another owner of the flow still wants it, so that it is not cancelled.
+        counts: Whether the flow still has another owner, so that it is not cancelled.
         reason: Why a flow is cancelled whose task ends with this exception.
 
     Example:
@@ -83,7 +83,7 @@ class OrchestratedRun(RunSteps):
             FlowFailed, FlowCancelled: It ended so.
             WaitTimeout, WorkersMissing: It did not end in time, or nobody ran it; it was cancelled.
             Overtaken: A later run of the task has begun it.
-            GlideMQError: Anything else; a flow that runs goes on, and the next attempt finds it.
+            GlideMQError: Anything else; a running flow continues, and the next attempt finds it.
         """
 
         def read(flow: Flow, names: Sequence[str]) -> Mapping[str, Json]:
@@ -97,7 +97,7 @@ class OrchestratedRun(RunSteps):
             self.end(producer, self.reason(exc))
             raise
         except GlideMQError:
-            raise  # if it still runs, the next attempt goes on with it
+            raise  # if it still runs, the next attempt continues it
         except BaseException as exc:
             self.end(producer, self.reason(exc))
             raise
@@ -105,7 +105,7 @@ class OrchestratedRun(RunSteps):
             drive(course.close())
 
     def begin(self, producer: FlowProducer, spec: FlowSpec) -> Flow:
-        """Submit the flow, go on with it, or begin a generation. Safe to repeat.
+        """Submit the flow, continue it, or begin a generation. Safe to repeat.
 
         Raises:
             Overtaken: A later run of the task has begun it.
@@ -114,7 +114,7 @@ class OrchestratedRun(RunSteps):
         return drive(self.begin_steps(producer, spec))  # type: ignore[no-any-return]
 
     def current(self, producer: FlowProducer) -> Flow:
-        """The current generation, whoever began it.
+        """The current generation, by any client.
 
         Raises:
             Overtaken: A later run of the task has begun it.
@@ -182,11 +182,11 @@ class AsyncOrchestratedRun(RunSteps):
             await adrive(course.close())
 
     async def begin(self, producer: AsyncFlowProducer, spec: FlowSpec) -> AsyncFlow:
-        """Submit the flow, go on with it, or begin a generation. As in ``OrchestratedRun``."""
+        """Submit the flow, continue it, or begin a generation. As in ``OrchestratedRun``."""
         return await adrive(self.begin_steps(producer, spec))
 
     async def current(self, producer: AsyncFlowProducer) -> AsyncFlow:
-        """The current generation, whoever began it. As in ``OrchestratedRun``."""
+        """The current generation, by any client. As in ``OrchestratedRun``."""
         return await adrive(self.current_steps(producer))
 
     async def cancel(self, producer: AsyncFlowProducer, reason: str) -> FlowStatus | None:

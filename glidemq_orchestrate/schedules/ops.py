@@ -21,8 +21,9 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.names import SCHEDULE
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.schedules import calls
-from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, ScheduleEntry, StoredSchedule
+from glidemq_orchestrate.schedules import entries
+from glidemq_orchestrate.schedules.entries import StoredSchedule
+from glidemq_orchestrate.schedules.schedule import JobTemplate, Schedule, ScheduleEntry
 from glidemq_orchestrate.wire.call import Call, Op, ask, ask_all, ask_each, isolated
 from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, is_utf8
 from glidemq_orchestrate.wire.keys import QueueKeys
@@ -111,7 +112,7 @@ def get(queue: QueueKeys, name: str) -> Op[ScheduleEntry]:
 
 def find_all(queue: QueueKeys) -> Op[list[ScheduleEntry]]:
     """All schedules by name; unusable ones have ``broken`` set."""
-    shared, own, finished = yield from ask_all([calls.entries(queue, where) for where in calls.ALL])
+    shared, own, finished = yield from ask_all([entries.entries(queue, where) for where in entries.ALL])
     ended = {name: text for name, text in finished.items() if name not in shared and name not in own}
     found = [
         _entry(name, text, python_only=texts is own)
@@ -126,20 +127,20 @@ def _entry(name: str, text: str, *, python_only: bool) -> ScheduleEntry:
     return replace(found, broken=StoredSchedule.flaw(name, text))
 
 
-def _texts(queue: QueueKeys, name: str) -> Op[calls.Texts]:
-    shared, own, finished = yield from ask_all([calls.entry(queue, at, name) for at in calls.ALL])
+def _texts(queue: QueueKeys, name: str) -> Op[entries.Texts]:
+    shared, own, finished = yield from ask_all([entries.entry(queue, at, name) for at in entries.ALL])
     return shared, own, finished
 
 
 def _put(  # noqa: PLR0913, PLR0917  an entry
     queue: QueueKeys,
     name: str,
-    seen: calls.Texts,
-    texts: calls.Texts,
+    seen: entries.Texts,
+    texts: entries.Texts,
     check_ms: int,
     now_ms: int,
 ) -> Op[None]:
-    if (yield from ask(calls.put(queue, name, seen, texts, check_ms, now_ms))) != "put":
+    if (yield from ask(entries.put(queue, name, seen, texts, check_ms, now_ms))) != "put":
         raise ScheduleBusy(f"schedule {name} of queue {queue.queue} is being fired or changed")
 
 
@@ -149,10 +150,10 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     Reads only due entries, by an index. Now and then one caller walks over all entries, to find those that
     Node clients have written. An entry that cannot be fired is logged once, and does not delay others.
     """
-    began, looked = clock.now_ms(), list[calls.Checked]()
+    began, looked = clock.now_ms(), list[entries.Checked]()
     while True:
         now_ms = clock.now_ms()
-        due = yield from ask(calls.due(queue, looked, now_ms, until_ms=began, lease_ms=LEASE_MS))
+        due = yield from ask(entries.due(queue, looked, now_ms, until_ms=began, lease_ms=LEASE_MS))
         if due.walk:
             yield from _walk(queue, began, prunes=due.walk == "index")
         times = yield from _fire_due(queue, due.rows, clock)
@@ -168,7 +169,7 @@ def _fire_due(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -
     """Fire due entries in one trip; returns when to check each again, None if it is skipped."""
 
     def what(member: str) -> str:
-        return f"schedule {calls.place(member)[1]!r} of queue {queue.queue}"
+        return f"schedule {entries.place(member)[1]!r} of queue {queue.queue}"
 
     times: dict[str, int | None] = {}
     shots: dict[str, Shot] = {}
@@ -188,28 +189,28 @@ def _fire_due(queue: QueueKeys, rows: Iterable[tuple[str, ...]], clock: Clock) -
 def _walk(queue: QueueKeys, now_ms: int, *, prunes: bool) -> Op[None]:
     """Add entries that Node clients have written to the index, and remove those that they have removed."""
     seen: set[str] = set()
-    for where in calls.HASHES:
+    for where in entries.HASHES:
         cursor = ""
         while cursor != "0":
-            cursor, texts = yield from ask(calls.entries_page(queue, where, cursor or "0"))
+            cursor, texts = yield from ask(entries.entries_page(queue, where, cursor or "0"))
             timed, others = dict[str, int](), dict[str, int]()
             for name, text in texts.items():
                 slot = (StoredSchedule.parse(text) or StoredSchedule({})).slot
-                (others if slot is None else timed)[calls.member(where, name)] = slot or now_ms
+                (others if slot is None else timed)[entries.member(where, name)] = slot or now_ms
             seen.update(timed, others)
             yield from ask_all(
                 [
-                    *([calls.look_at(queue, timed, "LT")] if timed else []),
-                    *([calls.look_at(queue, others, "NX")] if others else []),
+                    *([entries.look_at(queue, timed, "LT")] if timed else []),
+                    *([entries.look_at(queue, others, "NX")] if others else []),
                 ]
             )
     first = 0
-    while prunes and (members := (yield from ask(calls.index_page(queue, first)))):
+    while prunes and (members := (yield from ask(entries.index_page(queue, first)))):
         first += len(members)
         missing = [member for member in members if member not in seen]
-        found = yield from ask_all([calls.entry(queue, *calls.place(member)) for member in missing])
+        found = yield from ask_all([entries.entry(queue, *entries.place(member)) for member in missing])
         if gone := [member for member, text in zip(missing, found, strict=True) if not text]:
-            yield from ask(calls.forget(queue, gone))
+            yield from ask(entries.forget(queue, gone))
             first -= len(gone)
 
 
@@ -230,7 +231,7 @@ class Shot:
 
 def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> Op[Shot | int | None]:
     """Check one entry; returns how to fire it, or when to check again, or None if that is unknown."""
-    where, name = calls.place(member)
+    where, name = entries.place(member)
     stored = StoredSchedule.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
         raise ConfigurationError(StoredSchedule.flaw(name, text))
@@ -254,7 +255,7 @@ def _visit(queue: QueueKeys, member: str, text: str, last: str, now_ms: int) -> 
         else:
             data, then = _due(stored, slot, now_ms)
     check_ms = then.number("nextRun") or now_ms + MIN_MS
-    fire = calls.fire(queue, where, name, seen=text, then=then, data=data, check_ms=check_ms, now_ms=now_ms)
+    fire = entries.fire(queue, where, name, seen=text, then=then, data=data, check_ms=check_ms, now_ms=now_ms)
     return Shot(fire, check_ms)
 
 
@@ -280,7 +281,7 @@ class Runs:
 
 def _end(queue: QueueKeys, job_id: str, now_ms: int) -> Op[int | Runs]:
     """When a job ended; now if it was removed."""
-    state, finished, token = yield from ask(calls.job_end(queue, job_id))
+    state, finished, token = yield from ask(entries.job_end(queue, job_id))
     if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
         return Runs(is_reported=state == JobState.ACTIVE and token is not None)
     return number(finished) or now_ms
@@ -301,11 +302,11 @@ def _end_of_last_run(
 
 def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
     """The job that a schedule added then; '' if it was removed, None if too many newer jobs precede it."""
-    newest = yield from ask(calls.newest_id(queue))
+    newest = yield from ask(entries.newest_id(queue))
     for page in range(SEARCH_PAGES):
         top = newest - page * SEARCH_PAGE
         ids = [str(number) for number in range(top, max(top - SEARCH_PAGE, 0), -1)]
-        origins = yield from ask_all([calls.job_origin(queue, job_id) for job_id in ids])
+        origins = yield from ask_all([entries.job_origin(queue, job_id) for job_id in ids])
         for job_id, (schedule, added) in zip(ids, origins, strict=True):
             at = number(added, fired_ms) or fired_ms
             if schedule == name and at >= fired_ms:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Unpack
 
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.foundation.arguments import check_fields
 from glidemq_orchestrate.foundation.durations import MILLISECOND, Duration, milliseconds, optional_duration
 from glidemq_orchestrate.foundation.names import JOB_NAME, described
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions, OptionKeywords, with_keywords
 from glidemq_orchestrate.schedules.cron import Cron
-from glidemq_orchestrate.wire.codec import Json, JsonLike, encode, is_utf8
-from glidemq_orchestrate.wire.stored import moment
+from glidemq_orchestrate.wire.codec import Json, JsonLike, encode
 
-LOGICAL_TIME: Final = "logicalTime"
 MAX_CAUGHT_UP: Final = 100
-_MAX: Final = 2**53 - 1
 _OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
 
 
@@ -197,7 +194,7 @@ class ScheduleEntry:
             when no run follows.
         finished: Whether its limit is reached or its end has passed. It stays for a year after it was last
             upserted (of more than 10,000 the newest), and upserting the same schedule starts nothing.
-            ``Schedules.remove`` forgets it; a higher limit goes on, another schedule starts anew.
+            ``Schedules.remove`` forgets it; a higher limit continues it, another schedule starts over.
         python_only: Whether only Python workers fire it.
         broken: Why no worker can fire it; empty when one can. Upserting it again repairs it.
     """
@@ -213,198 +210,6 @@ class ScheduleEntry:
     python_only: bool
     finished: bool = False
     broken: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSchedule:
-    """The JSON of an entry, read leniently; ``flaw`` is why it cannot be fired."""
-
-    wire: Mapping[str, Any]
-
-    @classmethod
-    def parse(cls, text: str) -> StoredSchedule | None:
-        """Read a stored entry; None when it is not a JSON object."""
-        try:
-            wire = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        return cls(wire) if isinstance(wire, dict) else None
-
-    @classmethod
-    def flaw(cls, name: str, text: str) -> str:
-        """Why an entry cannot be fired, whatever it holds; empty for one that can."""
-        stored = cls.parse(text)
-        if not is_utf8(name):
-            return "its name is not UTF-8"
-        if stored is None or not is_utf8(text):
-            return "it is not a JSON object in UTF-8"
-        if not is_utf8(stored.text):
-            return "a string in it has a lone surrogate"
-        try:
-            stored.payload(0)
-            is_timed = stored.is_timed
-        except (GlideMQError, TypeError, AttributeError) as exc:
-            return str(exc) if isinstance(exc, GlideMQError) else f"{type(exc).__name__}"
-        return "" if is_timed else "it has no pattern, every or repeatAfterComplete"
-
-    @property
-    def text(self) -> str:
-        """The JSON to store, keys in glide-mq's order."""
-        order = ("pattern", "every", "repeatAfterComplete", "tz", "startDate", "endDate", "limit",
-                 "iterationCount", "template", "lastRun", "nextRun")  # fmt: skip
-        first = {name: self.wire[name] for name in order if self.wire.get(name) is not None}
-        rest = {name: value for name, value in self.wire.items() if name not in order and value is not None}
-        return json.dumps(first | rest, separators=(",", ":"), ensure_ascii=False)
-
-    def number(self, name: str) -> int:
-        """A whole number of the entry; 0 for anything else."""
-        value = self.wire.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return int(value) if is_number and abs(value) <= _MAX else 0  # type: ignore[arg-type]  # checked
-
-    @property
-    def template(self) -> Mapping[str, Any]:
-        """The job to add; empty when none is stored."""
-        value = self.wire.get("template")
-        return value if isinstance(value, dict) else {}
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Options of the jobs."""
-        value = self.template.get("opts")
-        return value if isinstance(value, dict) else {}
-
-    @property
-    def cron(self) -> Cron | None:
-        """The cron pattern, or None."""
-        pattern = self.wire.get("pattern")
-        return Cron.parse(pattern, self.wire.get("tz")) if isinstance(pattern, str) else None
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether it has a time to fire."""
-        return bool(self.cron or self.number("every") or self.number("repeatAfterComplete"))
-
-    @property
-    def follows_its_end(self) -> bool:
-        """Whether the next run depends on the end of the last one."""
-        return bool(self.number("repeatAfterComplete")) or self.wire.get("overlap") is False
-
-    @property
-    def slot(self) -> int | None:
-        """When it is due, if its time alone decides; else None."""
-        return None if self.follows_its_end else self.number("nextRun") or None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its last run has been fired or its end has passed."""
-        limit, end, due = self.number("limit"), self.number("endDate"), self.number("nextRun")
-        return bool(limit and self.number("iterationCount") >= limit) or bool(end and due > end)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it has no further run, so that it is kept among the finished ones."""
-        return self.wire.get("nextRun") is None
-
-    def with_values(self, **values: Any) -> StoredSchedule:
-        """A copy with other values."""
-        return replace(self, wire={**self.wire, **values})
-
-    def first_run(self, now_ms: int) -> int | None:
-        """The first slot of a new entry; None when it has none."""
-        start, every = self.number("startDate"), self.number("every")
-        if cron := self.cron:
-            run = cron.after(max(now_ms, start) - 1)
-        elif every:
-            run = now_ms + every if not start else max(start, start - (start - now_ms) // every * every)
-        else:
-            run = max(now_ms, start)
-        return self._within(run)
-
-    def following(self, slot_ms: int, now_ms: int) -> int | None:
-        """The slot after firing at ``now_ms``; 0 while the run goes on; None when there is no more."""
-        every = self.number("every")
-        if cron := self.cron:
-            return self._within(cron.after(now_ms))
-        if every:
-            return self._within(slot_ms + (max(now_ms - slot_ms, 0) // every + 1) * every)
-        return 0
-
-    def due_slots(self, now_ms: int) -> list[int]:
-        """The slots to run now by the catch-up policy, oldest first."""
-        slot, policy = self.number("nextRun"), self.wire.get("catchUp")
-        if policy not in (CatchUp.LAST, CatchUp.ALL):
-            return [slot]
-        bound = 1 if policy == CatchUp.LAST else min(self.number("catchUpLimit") or 1, MAX_CAUGHT_UP)
-        if limit := self.number("limit"):
-            bound = min(bound, limit - self.number("iterationCount"))
-        until = min(now_ms, self.number("endDate") or now_ms)
-        return self._backwards(slot, until, bound) or [slot]
-
-    def _backwards(self, first_ms: int, until_ms: int, bound: int) -> list[int]:
-        """The newest slots between two times, at most ``bound``, oldest first."""
-        every, cron, slots = self.number("every"), self.cron, list[int]()
-        if not every and not cron:
-            return []
-        at = until_ms
-        while len(slots) < bound:
-            found = cron.at_or_before(at) if cron else first_ms + (at - first_ms) // every * every
-            if found is None or found < first_ms:
-                break
-            slots.append(found)
-            at = found - 1
-        return slots[::-1]
-
-    def _within(self, run: int | None) -> int | None:
-        """The slot, or None when it is after the end of the schedule."""
-        end = self.number("endDate")
-        return None if run is None or (end and run > end) else run
-
-    def payload(self, slot_ms: int) -> str:
-        """The data of the job of a slot."""
-        data = self.template.get("data", {})
-        if self.wire.get("logicalTime") is True and isinstance(data, dict):
-            at = datetime.fromtimestamp(slot_ms / 1000, UTC)
-            data = {**data, LOGICAL_TIME: at.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
-        return encode(data, where="data of a schedule's template")
-
-    def entry(self, name: str, *, python_only: bool) -> ScheduleEntry:
-        """The entry as users see it."""
-        job, data = self.template.get("name"), self.template.get("data")
-        return ScheduleEntry(
-            name=name,
-            schedule=self._schedule(),
-            job=job if isinstance(job, str) and job else name,
-            data=data,
-            options=self.options,
-            iterations=self.number("iterationCount"),
-            last_run=moment(str(self.number("lastRun") or "")),
-            next_run=moment(str(self.number("nextRun") or "")),
-            python_only=python_only,
-            finished=self.is_finished,
-            broken=self.flaw(name, self.text),
-        )
-
-    def _schedule(self) -> Schedule | None:
-        def span(name: str) -> timedelta | None:
-            return timedelta(milliseconds=self.number(name)) if self.number(name) else None
-
-        try:
-            return Schedule(
-                every=span("every"),
-                cron=self.wire.get("pattern"),
-                repeat_after_complete=span("repeatAfterComplete"),
-                time_zone=self.wire.get("tz"),
-                start=moment(str(self.number("startDate") or "")),
-                end=moment(str(self.number("endDate") or "")),
-                limit=self.number("limit") or None,
-                catch_up="skip" if self.number("repeatAfterComplete") else self.wire.get("catchUp", "skip"),
-                catch_up_limit=self.number("catchUpLimit") or MAX_CAUGHT_UP,
-                overlap=self.wire.get("overlap") is not False,
-                logical_time=self.wire.get("logicalTime") is True,
-            )
-        except (ConfigurationError, AttributeError, TypeError, ValueError, OverflowError):
-            return None
 
 
 def _epoch_ms(at: datetime) -> int:

@@ -118,7 +118,7 @@ def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
     """
     if not isinstance(clock, ServerClock) or not clock.begin_sync(every_ms=every_ms):
         return
-    asked_us = clock.monotonic_us()
+    sent_us = clock.monotonic_us()
     try:
         server_us = yield from ask(server_time_us())
     except GlideMQError as exc:
@@ -132,4 +132,4 @@ def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
             extra={"action": "server_time"},
         )
     else:
-        clock.learn(server_us, asked_us)
+        clock.learn(server_us, sent_us)

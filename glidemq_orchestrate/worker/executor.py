@@ -245,7 +245,7 @@ class Executor:
         unhandled: Decides what happens to jobs without a handler.
         clock: The current time.
         is_abandoned: The worker is ending: handlers are cancelled, and their jobs given back.
-        around: The middleware with an ``around`` of its own, the innermost first.
+        around: The middleware that overrides ``around``, the innermost first.
     """
 
     handlers: Handlers
@@ -258,7 +258,7 @@ class Executor:
     around: Sequence[Middleware] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Select the middleware with an ``around`` of its own."""
+        """Select the middleware that overrides ``around``."""
         self.around = inside_out(self.middleware)
 
     async def execute(self, execution: Execution) -> Sequence[Outcome | None]:

@@ -72,8 +72,8 @@ def check(budget_key: str) -> Op[Literal["go", "fail", "pause"]]:
     """Whether a job of this budget may run; otherwise what its producer chose for it."""
     if (yield from ask(check_budget(budget_key))) != "exceeded":
         return "go"
-    (wish,) = yield from ask(budget_fields(budget_key, "onExceeded"))
-    return "pause" if wish == "pause" else "fail"
+    (choice,) = yield from ask(budget_fields(budget_key, "onExceeded"))
+    return "pause" if choice == "pause" else "fail"
 
 
 def charge_budget(queue: QueueKeys, job_id: str, budget_key: str) -> Op[None]:

@@ -23,7 +23,7 @@ class FlowOperations(ReadingOperations):
     """What can be done with a flow, each written once for both clients."""
 
     def cancel(self, reason: str = "", *, generation: int | None = None) -> Op[FlowState]:
-        """End every node that has not ended; running handlers are asked to stop. Returns the state before.
+        """End every node that has not ended; running handlers are stopped. Returns the state before.
 
         Args:
             reason: What status and errors say.
@@ -51,7 +51,7 @@ class FlowOperations(ReadingOperations):
         return self.owned.own(self.ref, self.clock)
 
     def note(self, text: str) -> Op[None]:
-        """Keep a short text with this generation, for whoever submitted the flow: ``FlowStatus.note``.
+        """Keep a short text with this generation, for the submitter of the flow: ``FlowStatus.note``.
 
         The last one counts. It changes nothing else, in any state, and goes with the record of the
         generation. A repeat is safe.
@@ -68,7 +68,7 @@ class FlowOperations(ReadingOperations):
     def retry_failed(self, *, generation: int | None = None) -> Op[FlowState]:
         """Run again every node that did not complete; the others keep their results. Returns the new state.
 
-        Nodes that were skipped by hand or by their handler stay skipped. A deadline counts anew. Does nothing
+        Nodes that were skipped by hand or by their handler stay skipped. A deadline starts over. Does nothing
         to a flow that runs or has completed. Repeatable.
 
         Args:
@@ -145,7 +145,7 @@ class FlowOperations(ReadingOperations):
             dependents: Whether all nodes that follow run again too, as far as they have begun; those that
                 run are stopped. If not, those that run or have ended keep what they have. One that waits for
                 a worker or for its next attempt, or was only fetched, waits again until this node has ended,
-                and then begins anew with the new result. So does the next attempt of one that runs.
+                and then starts over with the new result. So does the next attempt of one that runs.
             idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
                 the nodes have ended again. The last ten keys of a node count.
             generation: Only if this is the current generation.
@@ -181,7 +181,7 @@ class FlowOperations(ReadingOperations):
     ) -> Op[Sequence[str]]:
         """End nodes that have not ended as failed; what follows, their policies and rules decide.
 
-        A worker that runs one is told to stop, and its result is refused. Changes nothing about nodes that
+        The worker that runs one stops it, and its result is refused. Changes nothing about nodes that
         have ended, so a repeat is safe.
 
         Args:
@@ -215,7 +215,7 @@ class FlowOperations(ReadingOperations):
         error: str = "",
         generation: int | None = None,
     ) -> Op[Sequence[str]]:
-        """End nodes as completed with this result, without running them; nodes that follow go on with it.
+        """End nodes as completed with this result, without running them; dependents continue with it.
 
         One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
         again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
@@ -266,7 +266,7 @@ class FlowOperations(ReadingOperations):
             pattern: As in ``rerun``, also the filters below.
             state: Only nodes in this state.
             error: Only nodes that have failed for such a reason.
-            reason: What the status says.
+            reason: Shown in the status.
             generation: Only if this is the current generation.
 
         Returns:

@@ -28,7 +28,7 @@ class JobOperations(QueueOperationsBase):
     """Calls for a single job."""
 
     def retry(self, job_id: str) -> Op[None]:
-        """Run a failed job again, immediately, whatever its delay was; its attempts count from zero.
+        """Run a failed job again, immediately, without its delay; its attempts count from zero.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -52,7 +52,7 @@ class JobOperations(QueueOperationsBase):
     def remove(self, job_id: str) -> Op[None]:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. Whatever a running attempt sends later is refused.
+        A job that waited for it waits no longer. Later calls of a running attempt are refused.
 
         Raises:
             JobNotFound: There is none with this id. A repeat raises this.
@@ -237,7 +237,7 @@ class JobOperations(QueueOperationsBase):
                 was added.
             JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but what ``confirm`` asks for was not reached in time.
+            NotConfirmed: The job was added, but not confirmed in time as ``confirm`` requires.
         """
         return self._add(NewJob(name, data, options=options, **keywords))
 
@@ -259,7 +259,7 @@ class JobOperations(QueueOperationsBase):
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
             OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but what ``confirm`` asks for was not reached in time.
+            NotConfirmed: They were added, but not confirmed in time as ``confirm`` requires.
         """
         with telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs

@@ -66,7 +66,7 @@ class WholeQueueOperations(QueueOperationsBase):
 
         Args:
             state: Any state.
-            offset: How many to skip. Jobs that change state meanwhile may be skipped or listed twice.
+            offset: How many to skip. Jobs that change state during the call may be skipped or listed twice.
             limit: How many to return at most.
             newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Leave data and result out, and do not transfer them.
@@ -238,8 +238,8 @@ class WholeQueueOperations(QueueOperationsBase):
     def retry_failed(self, count: int | None = None) -> Op[int]:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
 
-        All means as many as have failed at the start: jobs that fail again meanwhile remain failed. Nodes of
-        flows remain failed: a flow is retried as a whole.
+        All means as many as have failed at the start: jobs that fail again during the call remain failed.
+        Nodes of flows remain failed: a flow is retried as a whole.
         """
         return (yield from removal.retry_failed(self._keys, count, self._clock.now_ms()))
 
@@ -306,7 +306,7 @@ class WholeQueueOperations(QueueOperationsBase):
 
         Covers every cause of failure while workers of this package serve the queue: the handler, a time to
         live, workers that died of it. Not covered: nodes of flows that end because of others, and jobs
-        revoked before they ran. The copy is made once, within seconds, even if the worker dies meanwhile.
+        revoked before they ran. The copy is made once, within seconds, even if the worker dies.
 
         Raises:
             ConfigurationError: The name is not usable, or it is this queue; nothing was sent.

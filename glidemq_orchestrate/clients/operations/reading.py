@@ -34,7 +34,7 @@ class ReadingOperations:
     Attributes:
         ref: The flow, and the generation of it.
         clock: The server's time.
-        owned: For whom the flow runs, if somebody renews that here.
+        owned: The owner of the flow, if this client renews its lease.
     """
 
     def __init__(self, ref: FlowRef, clock: Clock, owned: Ownership | None = None) -> None:
@@ -184,8 +184,8 @@ class ReadingOperations:
     def is_supervised(self) -> Op[bool]:
         """Whether somebody supervises the home of the flow.
 
-        That is a worker of one of its queues, whoever waits for it or watches it, or ``glidemq supervise``.
-        Without one, what Node workers end does not reach the flow.
+        That is a worker of one of its queues, a client that waits for it or watches it, or
+        ``glidemq supervise``. Without one, what Node workers end does not reach the flow.
         """
         return tendings.is_supervised(self.ref)
 
@@ -222,7 +222,7 @@ class ReadingOperations:
     ) -> Batches:
         """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
 
-        For readers that look something up for each change, or that have other things to do meanwhile: an
+        For readers that look something up for each change, or that have other things to do: an
         empty batch comes when nothing has changed for a while.
 
         Args:
@@ -252,7 +252,7 @@ class ReadingOperations:
         return outcome.results
 
     def owners(self) -> Op[Sequence[str]]:
-        """The names of those for whom the flow runs, sorted: its owners that are not known to have vanished.
+        """The names of its owners, sorted, without those that are known to have vanished.
 
         Empty when it has none, and when it has ended.
 

@@ -76,9 +76,9 @@ class ProducerOperations:
                 so it is safe to repeat, with the same specification, as long as that generation is kept: see
                 ``Flow.history``. Without a key each restart begins another; only of those at the same moment
                 several may share one. It needs a ``flow_id``.
-            owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. A new generation has the owner of whoever began it, and
-                none if that one gave none. See ``Owner``.
+            owner: The owner of the flow: it is cancelled, or kept, when its last owner has vanished. A flow
+                that runs already gets one owner more. A new generation has only the owner that its
+                caller gave. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -87,7 +87,7 @@ class ProducerOperations:
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
                 Also where a restart has the key of one with another specification.
-                Also where a new generation was asked for with queues in several slots of a cluster, and those
+                Also where a new generation was requested with queues in several slots of a cluster, and those
                 of the flow are in one.
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
@@ -124,7 +124,7 @@ class ProducerOperations:
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
-            home: The queue of most nodes of these flows; ``flow.home`` tells it.
+            home: The queue of most nodes of these flows; ``flow.home`` is its name.
 
         Returns:
             The queues that nobody supervises, and that the server does not let this client supervise.
@@ -138,12 +138,12 @@ class ProducerOperations:
         Changes nothing. With an equal specification, the flow is repaired in its current generation: what
         failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
         that have added nodes, those that they added, and those that were skipped by hand or by their handler.
-        A flow that runs goes on, and one that has completed stays as it is.
+        A running flow continues, and one that has completed stays as it is.
 
         Raises:
             FlowNotFound: There is no flow with this id.
             FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
-                specification would repair, or the flow cannot go on with the queues of another one.
+                specification would repair, or the flow cannot continue with the queues of another one.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         name, flow = check_flow_id(flow_id), check_flow(spec)
@@ -154,7 +154,7 @@ class ProducerOperations:
 
         Args:
             flow_id: As for ``submit``.
-            owner: For whom: owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
+            owner: The owner: it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
 
         Raises:
             FlowNotFound: There is none with this id.
@@ -165,7 +165,7 @@ class ProducerOperations:
     def statuses(self, flows: Iterable[FlowHandle]) -> Op[Sequence[FlowStatus | None]]:
         """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
 
-        Each is that of the generation that the handle stands for; ``superseded_by`` tells of a later one.
+        Each is that of the generation that the handle stands for; ``superseded_by`` is a later one.
         """
         refs = [flow._ref for flow in flows]  # noqa: SLF001  its own handles
         return flow_statuses(refs)

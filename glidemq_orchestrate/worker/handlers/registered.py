@@ -1,4 +1,4 @@
-"""User code as a worker knows it: its kinds, what its hooks get, and how a registered function runs."""
+"""User code in a worker: its kinds, the events for its hooks, and how a registered function runs."""
 
 from __future__ import annotations
 

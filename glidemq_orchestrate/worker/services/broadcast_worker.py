@@ -263,7 +263,7 @@ class BroadcastWorker(HandlerService):
             outcome = await self._execute(attempt)
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as exc:  # noqa: BLE001  the message fails, and the worker goes on
+        except BaseException as exc:  # noqa: BLE001  the message fails, and the worker continues
             outcome = outcome_of_error(attempt, exc, _jitter.random())
         if self._holds(attempt):  # otherwise its outcome would count for the later run
             # The outcome may reach the server before its reply arrives here.

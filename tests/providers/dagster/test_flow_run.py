@@ -278,7 +278,7 @@ def test_a_termination_leaves_a_flow_that_others_want(
     thread.join(30)
     with FlowProducer(url) as producer:
         assert producer.get("mine").status().state == ("running" if other == "somebody else" else "cancelled")
-    assert ("Flow mine is not cancelled: flow mine goes on for ada" in lines) is (other == "somebody else")
+    assert ("Flow mine is not cancelled: flow mine continues for ada" in lines) is (other == "somebody else")
     assert not gate.is_set()
 
 

@@ -169,7 +169,7 @@ def test_what_another_owner_wants_is_not_cancelled(
 ) -> None:
     waiting = executing(nightly("wait"))
     flows.get(engine.flow_id("r1", "nightly"), owner=Owner("ada")).renew()
-    with pytest.raises(NotOwned, match="goes on for ada"):
+    with pytest.raises(NotOwned, match="continues for ada"):
         engine.cancel("r1", "nightly")
     work.gate.set()
     assert waiting.result(20) == {"load": "done"}
