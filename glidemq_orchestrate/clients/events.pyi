@@ -43,7 +43,7 @@ class EventReader(SyncFacade):
     The position moves past events that the filter leaves out.
 
     Iteration yields one event after the other, and moves ``position`` to each before yielding it. Once it has
-    begun it goes on when the server was away, for example during a failover; that is logged.
+    begun it continues after an outage of the server, for example during a failover; that is logged.
 
     Args:
         queue: The queue.
@@ -99,7 +99,7 @@ class AsyncEventReader(AsyncFacade):
     The position moves past events that the filter leaves out.
 
     Iteration yields one event after the other, and moves ``position`` to each before yielding it. Once it has
-    begun it goes on when the server was away, for example during a failover; that is logged.
+    begun it continues after an outage of the server, for example during a failover; that is logged.
 
     Args:
         queue: The queue.

@@ -23,7 +23,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
 
 class Flow:
-    """A flow on the server. Holds nothing of its state: every call asks the server."""
+    """A flow on the server. Stores nothing of its state: every call reads it."""
 
     _operations: FlowOperations
     _run: Any
@@ -148,8 +148,8 @@ class Flow:
     def is_supervised(self) -> bool:
         """Whether somebody supervises the home of the flow.
 
-        That is a worker of one of its queues, whoever waits for it or watches it, or ``glidemq supervise``.
-        Without one, what Node workers end does not reach the flow.
+        That is a worker of one of its queues, a client that waits for it or watches it, or
+        ``glidemq supervise``. Without one, what Node workers end does not reach the flow.
         """
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Iterator[Change]:
@@ -179,7 +179,7 @@ class Flow:
     ) -> Iterator[Sequence[Change]]:
         """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
 
-        For readers that look something up for each change, or that have other things to do meanwhile: an
+        For readers that look something up for each change, or that have other things to do: an
         empty batch comes when nothing has changed for a while.
 
         Args:
@@ -201,7 +201,7 @@ class Flow:
         """
 
     def owners(self) -> Sequence[str]:
-        """The names of those for whom the flow runs, sorted: its owners that are not known to have vanished.
+        """The names of its owners, sorted, without those that are known to have vanished.
 
         Empty when it has none, and when it has ended.
 
@@ -220,7 +220,7 @@ class Flow:
         """
 
     def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
-        """End every node that has not ended; running handlers are asked to stop. Returns the state before.
+        """End every node that has not ended; running handlers are stopped. Returns the state before.
 
         Args:
             reason: What status and errors say.
@@ -243,7 +243,7 @@ class Flow:
         """
 
     def note(self, text: str) -> None:
-        """Keep a short text with this generation, for whoever submitted the flow: ``FlowStatus.note``.
+        """Keep a short text with this generation, for the submitter of the flow: ``FlowStatus.note``.
 
         The last one counts. It changes nothing else, in any state, and goes with the record of the
         generation. A repeat is safe.
@@ -259,7 +259,7 @@ class Flow:
     def retry_failed(self, *, generation: int | None = None) -> FlowState:
         """Run again every node that did not complete; the others keep their results. Returns the new state.
 
-        Nodes that were skipped by hand or by their handler stay skipped. A deadline counts anew. Does nothing
+        Nodes that were skipped by hand or by their handler stay skipped. A deadline starts over. Does nothing
         to a flow that runs or has completed. Repeatable.
 
         Args:
@@ -325,7 +325,7 @@ class Flow:
             dependents: Whether all nodes that follow run again too, as far as they have begun; those that
                 run are stopped. If not, those that run or have ended keep what they have. One that waits for
                 a worker or for its next attempt, or was only fetched, waits again until this node has ended,
-                and then begins anew with the new result. So does the next attempt of one that runs.
+                and then starts over with the new result. So does the next attempt of one that runs.
             idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
                 the nodes have ended again. The last ten keys of a node count.
             generation: Only if this is the current generation.
@@ -355,7 +355,7 @@ class Flow:
     ) -> Sequence[str]:
         """End nodes that have not ended as failed; what follows, their policies and rules decide.
 
-        A worker that runs one is told to stop, and its result is refused. Changes nothing about nodes that
+        The worker that runs one stops it, and its result is refused. Changes nothing about nodes that
         have ended, so a repeat is safe.
 
         Args:
@@ -385,7 +385,7 @@ class Flow:
         error: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """End nodes as completed with this result, without running them; nodes that follow go on with it.
+        """End nodes as completed with this result, without running them; dependents continue with it.
 
         One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
         again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
@@ -432,7 +432,7 @@ class Flow:
             pattern: As in ``rerun``, also the filters below.
             state: Only nodes in this state.
             error: Only nodes that have failed for such a reason.
-            reason: What the status says.
+            reason: Shown in the status.
             generation: Only if this is the current generation.
 
         Returns:
@@ -460,7 +460,7 @@ class Flow:
         """
 
 class AsyncFlow:
-    """A flow on the server, with awaitable calls. Holds nothing of its state: every call asks the server."""
+    """A flow on the server, with awaitable calls. Stores nothing of its state: every call reads it."""
 
     _operations: FlowOperations
     _run: Any
@@ -585,8 +585,8 @@ class AsyncFlow:
     async def is_supervised(self) -> bool:
         """Whether somebody supervises the home of the flow.
 
-        That is a worker of one of its queues, whoever waits for it or watches it, or ``glidemq supervise``.
-        Without one, what Node workers end does not reach the flow.
+        That is a worker of one of its queues, a client that waits for it or watches it, or
+        ``glidemq supervise``. Without one, what Node workers end does not reach the flow.
         """
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> AsyncIterator[Change]:
@@ -616,7 +616,7 @@ class AsyncFlow:
     ) -> AsyncIterator[Sequence[Change]]:
         """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
 
-        For readers that look something up for each change, or that have other things to do meanwhile: an
+        For readers that look something up for each change, or that have other things to do: an
         empty batch comes when nothing has changed for a while.
 
         Args:
@@ -638,7 +638,7 @@ class AsyncFlow:
         """
 
     async def owners(self) -> Sequence[str]:
-        """The names of those for whom the flow runs, sorted: its owners that are not known to have vanished.
+        """The names of its owners, sorted, without those that are known to have vanished.
 
         Empty when it has none, and when it has ended.
 
@@ -657,7 +657,7 @@ class AsyncFlow:
         """
 
     async def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
-        """End every node that has not ended; running handlers are asked to stop. Returns the state before.
+        """End every node that has not ended; running handlers are stopped. Returns the state before.
 
         Args:
             reason: What status and errors say.
@@ -680,7 +680,7 @@ class AsyncFlow:
         """
 
     async def note(self, text: str) -> None:
-        """Keep a short text with this generation, for whoever submitted the flow: ``FlowStatus.note``.
+        """Keep a short text with this generation, for the submitter of the flow: ``FlowStatus.note``.
 
         The last one counts. It changes nothing else, in any state, and goes with the record of the
         generation. A repeat is safe.
@@ -696,7 +696,7 @@ class AsyncFlow:
     async def retry_failed(self, *, generation: int | None = None) -> FlowState:
         """Run again every node that did not complete; the others keep their results. Returns the new state.
 
-        Nodes that were skipped by hand or by their handler stay skipped. A deadline counts anew. Does nothing
+        Nodes that were skipped by hand or by their handler stay skipped. A deadline starts over. Does nothing
         to a flow that runs or has completed. Repeatable.
 
         Args:
@@ -762,7 +762,7 @@ class AsyncFlow:
             dependents: Whether all nodes that follow run again too, as far as they have begun; those that
                 run are stopped. If not, those that run or have ended keep what they have. One that waits for
                 a worker or for its next attempt, or was only fetched, waits again until this node has ended,
-                and then begins anew with the new result. So does the next attempt of one that runs.
+                and then starts over with the new result. So does the next attempt of one that runs.
             idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
                 the nodes have ended again. The last ten keys of a node count.
             generation: Only if this is the current generation.
@@ -792,7 +792,7 @@ class AsyncFlow:
     ) -> Sequence[str]:
         """End nodes that have not ended as failed; what follows, their policies and rules decide.
 
-        A worker that runs one is told to stop, and its result is refused. Changes nothing about nodes that
+        The worker that runs one stops it, and its result is refused. Changes nothing about nodes that
         have ended, so a repeat is safe.
 
         Args:
@@ -822,7 +822,7 @@ class AsyncFlow:
         error: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """End nodes as completed with this result, without running them; nodes that follow go on with it.
+        """End nodes as completed with this result, without running them; dependents continue with it.
 
         One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
         again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
@@ -869,7 +869,7 @@ class AsyncFlow:
             pattern: As in ``rerun``, also the filters below.
             state: Only nodes in this state.
             error: Only nodes that have failed for such a reason.
-            reason: What the status says.
+            reason: Shown in the status.
             generation: Only if this is the current generation.
 
         Returns:
@@ -938,9 +938,9 @@ class FlowProducer(SyncFacade):
                 so it is safe to repeat, with the same specification, as long as that generation is kept: see
                 ``Flow.history``. Without a key each restart begins another; only of those at the same moment
                 several may share one. It needs a ``flow_id``.
-            owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. A new generation has the owner of whoever began it, and
-                none if that one gave none. See ``Owner``.
+            owner: The owner of the flow: it is cancelled, or kept, when its last owner has vanished. A flow
+                that runs already gets one owner more. A new generation has only the owner that its
+                caller gave. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -949,7 +949,7 @@ class FlowProducer(SyncFacade):
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
                 Also where a restart has the key of one with another specification.
-                Also where a new generation was asked for with queues in several slots of a cluster, and those
+                Also where a new generation was requested with queues in several slots of a cluster, and those
                 of the flow are in one.
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
@@ -973,7 +973,7 @@ class FlowProducer(SyncFacade):
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
-            home: The queue of most nodes of these flows; ``flow.home`` tells it.
+            home: The queue of most nodes of these flows; ``flow.home`` is its name.
 
         Returns:
             The queues that nobody supervises, and that the server does not let this client supervise.
@@ -985,12 +985,12 @@ class FlowProducer(SyncFacade):
         Changes nothing. With an equal specification, the flow is repaired in its current generation: what
         failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
         that have added nodes, those that they added, and those that were skipped by hand or by their handler.
-        A flow that runs goes on, and one that has completed stays as it is.
+        A running flow continues, and one that has completed stays as it is.
 
         Raises:
             FlowNotFound: There is no flow with this id.
             FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
-                specification would repair, or the flow cannot go on with the queues of another one.
+                specification would repair, or the flow cannot continue with the queues of another one.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
 
@@ -999,7 +999,7 @@ class FlowProducer(SyncFacade):
 
         Args:
             flow_id: As for ``submit``.
-            owner: For whom: owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
+            owner: The owner: it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
 
         Raises:
             FlowNotFound: There is none with this id.
@@ -1008,7 +1008,7 @@ class FlowProducer(SyncFacade):
     def statuses(self, flows: Iterable[FlowHandle]) -> Sequence[FlowStatus | None]:
         """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
 
-        Each is that of the generation that the handle stands for; ``superseded_by`` tells of a later one.
+        Each is that of the generation that the handle stands for; ``superseded_by`` is a later one.
         """
 
     def list(
@@ -1075,9 +1075,9 @@ class AsyncFlowProducer(AsyncFacade):
                 so it is safe to repeat, with the same specification, as long as that generation is kept: see
                 ``Flow.history``. Without a key each restart begins another; only of those at the same moment
                 several may share one. It needs a ``flow_id``.
-            owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. A new generation has the owner of whoever began it, and
-                none if that one gave none. See ``Owner``.
+            owner: The owner of the flow: it is cancelled, or kept, when its last owner has vanished. A flow
+                that runs already gets one owner more. A new generation has only the owner that its
+                caller gave. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -1086,7 +1086,7 @@ class AsyncFlowProducer(AsyncFacade):
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
                 Also where a restart has the key of one with another specification.
-                Also where a new generation was asked for with queues in several slots of a cluster, and those
+                Also where a new generation was requested with queues in several slots of a cluster, and those
                 of the flow are in one.
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
@@ -1110,7 +1110,7 @@ class AsyncFlowProducer(AsyncFacade):
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
-            home: The queue of most nodes of these flows; ``flow.home`` tells it.
+            home: The queue of most nodes of these flows; ``flow.home`` is its name.
 
         Returns:
             The queues that nobody supervises, and that the server does not let this client supervise.
@@ -1122,12 +1122,12 @@ class AsyncFlowProducer(AsyncFacade):
         Changes nothing. With an equal specification, the flow is repaired in its current generation: what
         failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
         that have added nodes, those that they added, and those that were skipped by hand or by their handler.
-        A flow that runs goes on, and one that has completed stays as it is.
+        A running flow continues, and one that has completed stays as it is.
 
         Raises:
             FlowNotFound: There is no flow with this id.
             FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
-                specification would repair, or the flow cannot go on with the queues of another one.
+                specification would repair, or the flow cannot continue with the queues of another one.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
 
@@ -1136,7 +1136,7 @@ class AsyncFlowProducer(AsyncFacade):
 
         Args:
             flow_id: As for ``submit``.
-            owner: For whom: owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
+            owner: The owner: it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
 
         Raises:
             FlowNotFound: There is none with this id.
@@ -1145,7 +1145,7 @@ class AsyncFlowProducer(AsyncFacade):
     async def statuses(self, flows: Iterable[FlowHandle]) -> Sequence[FlowStatus | None]:
         """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
 
-        Each is that of the generation that the handle stands for; ``superseded_by`` tells of a later one.
+        Each is that of the generation that the handle stands for; ``superseded_by`` is a later one.
         """
 
     async def list(

@@ -101,7 +101,7 @@ class Queue(SyncFacade):
                 was added.
             JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but what ``confirm`` asks for was not reached in time.
+            NotConfirmed: The job was added, but not confirmed in time as ``confirm`` requires.
         """
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
@@ -117,7 +117,7 @@ class Queue(SyncFacade):
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
             OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but what ``confirm`` asks for was not reached in time.
+            NotConfirmed: They were added, but not confirmed in time as ``confirm`` requires.
         """
 
     def add_and_wait(
@@ -168,7 +168,7 @@ class Queue(SyncFacade):
         """
 
     def retry(self, job_id: str) -> None:
-        """Run a failed job again, immediately, whatever its delay was; its attempts count from zero.
+        """Run a failed job again, immediately, without its delay; its attempts count from zero.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -190,7 +190,7 @@ class Queue(SyncFacade):
     def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. Whatever a running attempt sends later is refused.
+        A job that waited for it waits no longer. Later calls of a running attempt are refused.
 
         Raises:
             JobNotFound: There is none with this id. A repeat raises this.
@@ -349,7 +349,7 @@ class Queue(SyncFacade):
 
         Args:
             state: Any state.
-            offset: How many to skip. Jobs that change state meanwhile may be skipped or listed twice.
+            offset: How many to skip. Jobs that change state during the call may be skipped or listed twice.
             limit: How many to return at most.
             newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Leave data and result out, and do not transfer them.
@@ -461,8 +461,8 @@ class Queue(SyncFacade):
     def retry_failed(self, count: int | None = None) -> int:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
 
-        All means as many as have failed at the start: jobs that fail again meanwhile remain failed. Nodes of
-        flows remain failed: a flow is retried as a whole.
+        All means as many as have failed at the start: jobs that fail again during the call remain failed.
+        Nodes of flows remain failed: a flow is retried as a whole.
         """
 
     def set_global_concurrency(self, limit: int | None) -> None:
@@ -518,7 +518,7 @@ class Queue(SyncFacade):
 
         Covers every cause of failure while workers of this package serve the queue: the handler, a time to
         live, workers that died of it. Not covered: nodes of flows that end because of others, and jobs
-        revoked before they ran. The copy is made once, within seconds, even if the worker dies meanwhile.
+        revoked before they ran. The copy is made once, within seconds, even if the worker dies.
 
         Raises:
             ConfigurationError: The name is not usable, or it is this queue; nothing was sent.
@@ -639,7 +639,7 @@ class AsyncQueue(AsyncFacade):
                 was added.
             JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but what ``confirm`` asks for was not reached in time.
+            NotConfirmed: The job was added, but not confirmed in time as ``confirm`` requires.
         """
 
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
@@ -655,7 +655,7 @@ class AsyncQueue(AsyncFacade):
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
             OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but what ``confirm`` asks for was not reached in time.
+            NotConfirmed: They were added, but not confirmed in time as ``confirm`` requires.
         """
 
     async def add_and_wait(
@@ -706,7 +706,7 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def retry(self, job_id: str) -> None:
-        """Run a failed job again, immediately, whatever its delay was; its attempts count from zero.
+        """Run a failed job again, immediately, without its delay; its attempts count from zero.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -728,7 +728,7 @@ class AsyncQueue(AsyncFacade):
     async def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. Whatever a running attempt sends later is refused.
+        A job that waited for it waits no longer. Later calls of a running attempt are refused.
 
         Raises:
             JobNotFound: There is none with this id. A repeat raises this.
@@ -887,7 +887,7 @@ class AsyncQueue(AsyncFacade):
 
         Args:
             state: Any state.
-            offset: How many to skip. Jobs that change state meanwhile may be skipped or listed twice.
+            offset: How many to skip. Jobs that change state during the call may be skipped or listed twice.
             limit: How many to return at most.
             newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Leave data and result out, and do not transfer them.
@@ -999,8 +999,8 @@ class AsyncQueue(AsyncFacade):
     async def retry_failed(self, count: int | None = None) -> int:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
 
-        All means as many as have failed at the start: jobs that fail again meanwhile remain failed. Nodes of
-        flows remain failed: a flow is retried as a whole.
+        All means as many as have failed at the start: jobs that fail again during the call remain failed.
+        Nodes of flows remain failed: a flow is retried as a whole.
         """
 
     async def set_global_concurrency(self, limit: int | None) -> None:
@@ -1056,7 +1056,7 @@ class AsyncQueue(AsyncFacade):
 
         Covers every cause of failure while workers of this package serve the queue: the handler, a time to
         live, workers that died of it. Not covered: nodes of flows that end because of others, and jobs
-        revoked before they ran. The copy is made once, within seconds, even if the worker dies meanwhile.
+        revoked before they ran. The copy is made once, within seconds, even if the worker dies.
 
         Raises:
             ConfigurationError: The name is not usable, or it is this queue; nothing was sent.

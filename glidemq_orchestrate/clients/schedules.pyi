@@ -25,7 +25,7 @@ class ScheduleOperations:
         With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
         otherwise both start again. Limit and template are always replaced. One that has reached its limit or
         its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
+        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
         cannot compute (see ``Schedule``) is fired by Python workers only.
 
         Raises:
@@ -81,7 +81,7 @@ class Schedules(SyncFacade):
         With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
         otherwise both start again. Limit and template are always replaced. One that has reached its limit or
         its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
+        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
         cannot compute (see ``Schedule``) is fired by Python workers only.
 
         Raises:
@@ -131,7 +131,7 @@ class AsyncSchedules(AsyncFacade):
         With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
         otherwise both start again. Limit and template are always replaced. One that has reached its limit or
         its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts anew. A schedule that Node workers
+        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
         cannot compute (see ``Schedule``) is fired by Python workers only.
 
         Raises:
