@@ -17,7 +17,7 @@ from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.option_values import JobRef, RateLimit
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, AwaitedKeywords, JobOptions, OptionKeywords
 from glidemq_orchestrate.jobs.output import AcceptedAttempt, JobMessage, OutputChunk
-from glidemq_orchestrate.jobs.states import EndedState, JobState
+from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
 from glidemq_orchestrate.queues.limits import GroupInfo
@@ -334,7 +334,7 @@ class Queue(SyncFacade):
 
     def get_jobs(
         self,
-        state: JobState,
+        state: JobStateLike,
         *,
         offset: int = 0,
         limit: int = 100,
@@ -358,7 +358,7 @@ class Queue(SyncFacade):
     def search(
         self,
         *,
-        state: JobState | None = None,
+        state: JobStateLike | None = None,
         name: str | None = None,
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
@@ -385,7 +385,7 @@ class Queue(SyncFacade):
         self,
         cursor: str = "0",
         *,
-        state: JobState | None = None,
+        state: JobStateLike | None = None,
         name: str | None = None,
         exclude_data: bool = False,
     ) -> JobPage:
@@ -872,7 +872,7 @@ class AsyncQueue(AsyncFacade):
 
     async def get_jobs(
         self,
-        state: JobState,
+        state: JobStateLike,
         *,
         offset: int = 0,
         limit: int = 100,
@@ -896,7 +896,7 @@ class AsyncQueue(AsyncFacade):
     async def search(
         self,
         *,
-        state: JobState | None = None,
+        state: JobStateLike | None = None,
         name: str | None = None,
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
@@ -923,7 +923,7 @@ class AsyncQueue(AsyncFacade):
         self,
         cursor: str = "0",
         *,
-        state: JobState | None = None,
+        state: JobStateLike | None = None,
         name: str | None = None,
         exclude_data: bool = False,
     ) -> JobPage:

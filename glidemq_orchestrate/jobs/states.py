@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import product
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
 ABSENT: Final = "absent"
 """In the table: the job does not exist yet, or was removed."""
@@ -154,8 +154,17 @@ class JobState(StrEnum):
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
 
-EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
+EndedState = Literal[JobState.COMPLETED, JobState.FAILED, "completed", "failed"]
 """The states of a job that has ended."""
+
+JobStateLike: TypeAlias = (
+    JobState
+    | Literal[
+        "waiting", "active", "delayed", "prioritized", "waiting-children", "group-waiting", "suspended",
+        "completed", "failed", "skipped", "unknown",
+    ]
+)  # fmt: skip
+"""A state of a job, or its text."""
 
 
 # Transition: states before > states after; below it the calls that make it. `any`: every state of a job.

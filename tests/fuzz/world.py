@@ -127,7 +127,7 @@ def _populate(url: str) -> None:
         queue.add("work", DATA | {"end": "suspend"}, options=JobOptions(job_id="suspended"))
         queue.add_and_wait("work", DATA, options=JobOptions(ordering=Ordering("k")), timeout=LONG)
         flows.submit(FlowSpec("nightly", nodes, labels={"dag": "x"}), flow_id="f1").wait(timeout=LONG)
-        while not (queue.dead_letters() and queue.get_jobs("suspended")):  # type: ignore[arg-type]
+        while not (queue.dead_letters() and queue.get_jobs("suspended")):
             queue.add_and_wait("work", None, timeout=LONG)  # what is awaited is done beside it
         running.stop()
         flows.submit(FlowSpec("open", open_nodes), flow_id="f2")

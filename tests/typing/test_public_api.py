@@ -127,6 +127,10 @@ def blocking(url: str) -> None:
         assert_type(counted[JobState.WAITING], int)
         assert_type(found[0].id, JobId)
         assert_type(queue.clean(JobState.FAILED), list[JobId])
+        assert_type(queue.get_jobs("waiting-children"), list[Job])
+        assert_type(queue.clean("failed"), list[JobId])
+        queue.get_jobs("wating")  # type: ignore[arg-type]
+        queue.clean("waiting")  # type: ignore[arg-type]
         assert_type(job, Job)
         assert_type(job.state, JobState)
     with FlowProducer(url=url) as flows:

@@ -137,7 +137,7 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
 CALLS: dict[str, Callable[[Any], Any]] = {
     "timeout": lambda d: Queue("q", URL).add_and_wait("x", timeout=d),
     "change_delay: delay": lambda d: Queue("q", URL).change_delay("1", d),
-    "grace": lambda d: Queue("q", URL).clean("failed", grace=d),  # type: ignore[arg-type]  # a state as text
+    "grace": lambda d: Queue("q", URL).clean("failed", grace=d),
     "duration": lambda d: Queue("q", URL).rate_limit_group("k", d),
     "read_output: timeout": lambda d: Queue("q", URL).read_output("1", timeout=d),
     "idle_timeout": _read,

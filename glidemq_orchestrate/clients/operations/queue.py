@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from glidemq_orchestrate.attempts import dead_letters as dead_letters_ops
 from glidemq_orchestrate.attempts import workers
@@ -17,7 +17,7 @@ from glidemq_orchestrate.jobs import usage as usages
 from glidemq_orchestrate.jobs.bounds import LOOK_AT, lasting
 from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.option_values import RateLimit
-from glidemq_orchestrate.jobs.states import EndedState, JobState
+from glidemq_orchestrate.jobs.states import EndedState, JobState, JobStateLike
 from glidemq_orchestrate.jobs.usage import FlowBudget, Usage, UsageSummary
 from glidemq_orchestrate.queues import dead_letters, limits, listing, metrics, removal
 from glidemq_orchestrate.queues.dead_letters import DeadLetter
@@ -51,7 +51,7 @@ class WholeQueueOperations(QueueOperationsBase):
 
     def get_jobs(
         self,
-        state: JobState,
+        state: JobStateLike,
         *,
         offset: int = 0,
         limit: int = 100,
@@ -73,7 +73,7 @@ class WholeQueueOperations(QueueOperationsBase):
         """
         return listing.get_jobs(
             self._keys,
-            JobFilter(state),
+            JobFilter(_state(state)),
             range(offset, offset + limit),
             exclude_data=exclude_data,
             newest_first=newest_first,
@@ -82,7 +82,7 @@ class WholeQueueOperations(QueueOperationsBase):
     def search(  # noqa: PLR0913  what is wanted, and how much
         self,
         *,
-        state: JobState | None = None,
+        state: JobStateLike | None = None,
         name: str | None = None,
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
@@ -105,14 +105,14 @@ class WholeQueueOperations(QueueOperationsBase):
             The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
         """
         return listing.search(
-            self._keys, JobFilter(state, name, data), limit, look_at, exclude_data=exclude_data
+            self._keys, JobFilter(_state(state), name, data), limit, look_at, exclude_data=exclude_data
         )
 
     def scan_jobs(
         self,
         cursor: str = "0",
         *,
-        state: JobState | None = None,
+        state: JobStateLike | None = None,
         name: str | None = None,
         exclude_data: bool = False,
     ) -> Op[JobPage]:
@@ -121,7 +121,9 @@ class WholeQueueOperations(QueueOperationsBase):
         Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
         page may be empty; a job that exists all the time is returned at least once.
         """
-        return listing.scan_jobs(self._keys, JobFilter(state, name), cursor, exclude_data=exclude_data)
+        return listing.scan_jobs(
+            self._keys, JobFilter(_state(state), name), cursor, exclude_data=exclude_data
+        )
 
     def states(self, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
         """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
@@ -208,8 +210,8 @@ class WholeQueueOperations(QueueOperationsBase):
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
             InvalidJob: ``grace`` is negative or ``limit`` less than 1; nothing was sent.
         """
-        span = lasting("grace", grace)
-        return self._now(lambda now_ms: removal.clean(self._keys, state, span, limit, now_ms))
+        span, ended = lasting("grace", grace), cast("JobState", state)
+        return self._now(lambda now_ms: removal.clean(self._keys, ended, span, limit, now_ms))
 
     def drain(self, *, delayed: bool = False) -> Op[int]:
         """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
@@ -291,7 +293,7 @@ class WholeQueueOperations(QueueOperationsBase):
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
-        return metrics.metrics(self._keys, state)
+        return metrics.metrics(self._keys, cast("JobState", state))
 
     def lost_workers(self) -> Op[list[LostWorker]]:
         """The workers that are gone, with how many jobs wait until their leases end."""
@@ -348,3 +350,8 @@ class WholeQueueOperations(QueueOperationsBase):
             JobStateConflict: The job is no longer failed, or it is a node of a flow; the letter remains.
         """
         return (yield from dead_letters.replay(self._keys, letter_id, self._clock.now_ms()))
+
+
+def _state(state: JobStateLike | None) -> JobState | None:
+    """A state, which a text is equal to; what is none is refused with the filter."""
+    return cast("JobState | None", state)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate.jobs.states import ABSENT, JobState, leads_to, page, steps
+from glidemq_orchestrate.jobs.states import (
+    ABSENT,
+    EndedState,
+    JobState,
+    JobStateLike,
+    leads_to,
+    page,
+    steps,
+)
 
 ROOT = Path(__file__).parents[3]
 STORED = {str(state) for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)}
@@ -37,3 +46,9 @@ def test_one_call_may_do_several_steps() -> None:
 def test_the_page_shows_the_table() -> None:
     found = (ROOT / "docs" / "reference" / "job-states.md").read_text(encoding="utf-8")
     assert found == page(), "make tables writes it again"
+
+
+def test_the_texts_of_all_states_are_states() -> None:
+    _, texts = get_args(JobStateLike)
+    assert set(get_args(texts)) == {state.value for state in JobState}
+    assert set(get_args(EndedState)) == {JobState.COMPLETED, JobState.FAILED}
