@@ -87,7 +87,7 @@ def test_a_clear_while_waiting_runs_anew_and_a_failure_cancels(airflow: Airflow,
     told = RELEASE >= (3, 3)  # earlier ones tell no trigger why it ends: the lease of the owner lapses
     outcome = flow.wait(timeout=timedelta(seconds=40 if told else 200))
     assert outcome.status.state is FlowState.CANCELLED
-    expected = "ended by a user (state: failed)" if told else f"task hangs.flow of run {run_id} has vanished"
+    expected = "ended by a user (state: failed)" if told else f"task hangs.flow of run {run_id} is gone"
     assert expected in outcome.status.reason
 
 

@@ -110,7 +110,7 @@ def _reason(owned: _Owned, renewed_ms: int) -> str:
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=renewed_ms)
     when = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     lasts = f"its lease lasts {owned.lapse_ms / 1000:g} s"
-    return f"its owner {owned.name} has vanished: last heard of at {when}, {lasts}"
+    return f"its owner {owned.name} is gone: its last renewal was at {when}, {lasts}"
 
 
 def forget(home: QueueKeys, record: Record, clock: Clock) -> Op[None]:

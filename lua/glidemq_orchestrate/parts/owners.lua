@@ -119,7 +119,7 @@ local function lose(home, flow_id, lease, heard, now)
   end
   local at, lasts, choice, who = last:match('^%d+\n(%d+)\n([^\n]+)\n(%a*)\n(.*)$')
   if choice == 'cancel' then
-    local reason = 'its owner ' .. who .. ' has vanished: last heard of at ' .. moment(tonumber(at))
+    local reason = 'its owner ' .. who .. ' is gone: its last renewal was at ' .. moment(tonumber(at))
       .. ', its lease lasts ' .. lasts .. ' s'
     L.settle.cancel(home, flow_id, reason, now)
     L.advance.slice(home, flow_id, now)

@@ -23,7 +23,7 @@ _FIRST: Final = 12
 _MEETS_DEADLINES: Final = ("gmo_expire_due", "gmo_finish_and_fetch")
 ENDS: Final = {"done": "completed", "fail": "failed", "skip": "skipped"}
 _ENDED: Final = ("completed", "failed")
-VANISHED: Final = "its owner user has vanished: "
+VANISHED: Final = "its owner user is gone: "
 
 
 @dataclass(frozen=True, slots=True)

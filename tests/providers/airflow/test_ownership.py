@@ -87,7 +87,7 @@ class TestAVanishedTask:
         status = flows.get(FLOW_ID).wait(timeout=LONG).status
         assert status.state == "cancelled"
         assert status.reason.startswith(
-            "its owner Airflow task d.t of run r1 has vanished: last heard of at "
+            "its owner Airflow task d.t of run r1 is gone: its last renewal was at "
         )
 
     @pytest.mark.parametrize("deferrable", [True, False])
@@ -137,7 +137,7 @@ class TestAVanishedTask:
         deferred(made, context())
         later(31, 62)
         flows.get(FLOW_ID).wait(timeout=LONG)
-        with pytest.raises(GlideMQFlowCancelled, match="has vanished"):
+        with pytest.raises(GlideMQFlowCancelled, match="is gone"):
             made.execute_complete(context(), {"status": "cancelled", "flow_id": FLOW_ID})
 
 
@@ -249,7 +249,7 @@ class TestTheTrigger:
         await asyncio.to_thread(later, 31)
         assert flows.get(FLOW_ID).status().state == "running"
         await asyncio.to_thread(later, 62)
-        assert "has vanished" in flows.get(FLOW_ID).wait(timeout=LONG).status.reason
+        assert "is gone" in flows.get(FLOW_ID).wait(timeout=LONG).status.reason
 
     async def test_one_without_an_owner_owns_nothing(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts

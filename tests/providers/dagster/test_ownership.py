@@ -101,7 +101,7 @@ def test_the_flow_of_a_killed_step_is_cancelled_and_says_whose_it_was(
         look(url, 3_660)
         status = flows.get(flow_id).wait(timeout=timedelta(seconds=20)).status
     assert status.state == "cancelled"
-    assert re.match(r"its owner Dagster run [0-9a-f-]{36}, step etl has vanished: last heard", status.reason)
+    assert re.match(r"its owner Dagster run [0-9a-f-]{36}, step etl is gone: its last renewal", status.reason)
 
 
 @pytest.mark.usefixtures("gate")
