@@ -37,9 +37,7 @@ from glidemq_orchestrate.testing import RunningWorker
 from glidemq_orchestrate.wire.keys import QueueKeys
 from tests.fuzz.entry import Entry, Target, outcome
 from tests.fuzz.secret import Listener, listening
-from tests.fuzz.violation import Violation
-from tests.fuzz.world import DATA, World, world
-from tests.server.io.test_fuzzed_wire import (
+from tests.fuzz.test_fuzzed_wire import (
     ENTRIES,
     ENTRY_FIELDS,
     EVENT_FIELDS,
@@ -47,6 +45,8 @@ from tests.server.io.test_fuzzed_wire import (
     JOB_FIELDS,
     VALUES,
 )
+from tests.fuzz.violation import Violation
+from tests.fuzz.world import DATA, World, world
 
 P: Final = b"glide:{good}:"
 SECOND: Final = timedelta(seconds=1)

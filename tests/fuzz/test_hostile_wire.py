@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server.io.hostile_wire import CANARY
+from tests.fuzz.hostile_wire import CANARY
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_nothing_from_the_server_is_run(url: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.server.io.hostile_wire", url],
+        [sys.executable, "-m", "tests.fuzz.hostile_wire", url],
         cwd=ROOT,
         capture_output=True,
         text=True,
