@@ -23,27 +23,27 @@ LOOK_AT: Final = 100_000
 
 
 def whole(
-    name: str, value: object, least: int, most: int | None = None, *, error: type[GlideMQError] = InvalidJob
+    name: str, value: object, min_: int, max_: int | None = None, *, error: type[GlideMQError] = InvalidJob
 ) -> None:
     """Refuse a value that is not a whole number within the bounds; the message names the option.
 
     Raises:
         InvalidJob, or ``error``: The value is refused.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise error(f"{name} must be a whole number of at least {least}, got {described(value)}")
-    if value > (2**53 if most is None else most):
-        raise error(f"{name} must be at most {2**53 if most is None else most}, got {described(value)}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < min_:
+        raise error(f"{name} must be a whole number of at least {min_}, got {described(value)}")
+    if value > (2**53 if max_ is None else max_):
+        raise error(f"{name} must be at most {2**53 if max_ is None else max_}, got {described(value)}")
 
 
-def amount(name: str, value: object, *, least: float = 0.0) -> None:
-    """Refuse a value that is not a finite number of at least ``least``.
+def amount(name: str, value: object, *, min_: float = 0.0) -> None:
+    """Refuse a value that is not a finite number of at least ``min_``.
 
     Raises:
         InvalidJob: The value is refused.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 2**40:
-        raise InvalidJob(f"{name} must be a number from {least:g} to {2**40}, got {described(value)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not min_ <= value <= 2**40:
+        raise InvalidJob(f"{name} must be a number from {min_:g} to {2**40}, got {described(value)}")
 
 
 def lasting(

@@ -30,7 +30,6 @@ JobField = Literal[_Read, _Payload, _Else]
 names (``usage:<category>``, ``depdone:<ref>``, ``gmo:dep:<ref>``)."""
 
 FIELD_FLOW: Final = "gmo:flow"
-FIELD_HOME: Final = "gmo:home"
 FIELD_NODE: Final = "gmo:node"
 JOB_FIELDS_WITHOUT_PAYLOAD: Final[tuple[JobField, ...]] = get_args(_Read)
 JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_args(_Payload))

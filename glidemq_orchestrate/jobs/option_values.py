@@ -151,8 +151,8 @@ class TokenBucket:
 
     def __post_init__(self) -> None:
         """Refuse a bucket that stays empty."""
-        amount("token_bucket.capacity", self.capacity, least=0.001)
-        amount("token_bucket.refill_per_second", self.refill_per_second, least=0.001)
+        amount("token_bucket.capacity", self.capacity, min_=0.001)
+        amount("token_bucket.refill_per_second", self.refill_per_second, min_=0.001)
 
 
 @dataclass(frozen=True, slots=True)
