@@ -95,12 +95,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_with_its_place_and_remedy(mistake: str) -> None:
-    make, answer = MISTAKES[mistake]
-    with pytest.raises(GlideMQError) as raised:
-        make()
-    assert answer in str(raised.value)
+def test_a_mistake_is_answered_with_its_place_and_remedy(subtests: pytest.Subtests) -> None:
+    for mistake, (make, answer) in MISTAKES.items():
+        with subtests.test(mistake=mistake):
+            with pytest.raises(GlideMQError) as raised:
+                make()
+            assert answer in str(raised.value)
 
 
 def test_errors_in_a_file_name_the_line(tmp_path: Path) -> None:

@@ -78,11 +78,11 @@ BAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 NO_SERVERS: list[str] = [
-        "hunter2", "user:hunter2@h",
-        "http://h", "h:6379", "valkey:h", "amqp://u:hunter2@h", "localhost", "://", "[x",
-        "valkey+cluster+x://h", "valkey+://h", "valkey://u:hunter2@[::1",
-        "valkey://u:hunter2@h:port", "valkey://u:hunter2@h:70000",
-    ]  # fmt: skip
+    "hunter2", "user:hunter2@h",
+    "http://h", "h:6379", "valkey:h", "amqp://u:hunter2@h", "localhost", "://", "[x",
+    "valkey+cluster+x://h", "valkey+://h", "valkey://u:hunter2@[::1",
+    "valkey://u:hunter2@h:port", "valkey://u:hunter2@h:70000",
+]  # fmt: skip
 
 SHOWN: list[tuple[str, str]] = [
     ("valkey://user:hunter2@h:1/0", "valkey://***@h:1"),

@@ -21,6 +21,12 @@ from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, chain
 URLS = "https://mq/q/{queue}/j/{job_id} https://mq/f/{flow_id} https://mq/q/{queue}"
 
 
+NO_URLS: list[str] = [
+    "mq/{flow_id}", "javascript:alert({flow_id})", "https://{flow}", "https://{}", "https://mq/{flow_id!r}",
+     "https://mq/{queue:9}", "https://mq/{queue.x}", "https://mq/{", "https:///{queue}",
+]  # fmt: skip
+
+
 def test_the_first_url_whose_places_are_known_is_taken() -> None:
     assert link_to(URLS, {"queue": "a b/c", "job_id": "1"}) == "https://mq/q/a%20b%2Fc/j/1"
     assert link_to(URLS, {"queue": "q", "flow_id": "f"}) == "https://mq/f/f"
@@ -30,17 +36,18 @@ def test_the_first_url_whose_places_are_known_is_taken() -> None:
     assert link_to("", {"queue": "q"}) == ""
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["mq/{flow_id}", "javascript:alert({flow_id})", "https://{flow}", "https://{}", "https://mq/{flow_id!r}",
-     "https://mq/{queue:9}", "https://mq/{queue.x}", "https://mq/{", "https:///{queue}"],
-)  # fmt: skip
-def test_what_is_no_url_is_refused(text: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  it has no text
-        check_templates(text)
-    dashboard(monkeypatch, text)
-    with pytest.raises(ConfigurationError, match="extra dashboard_url must be http or https URLs with"):
-        GlideMQHook().get_settings()
+def test_what_is_no_url_is_refused(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for text in NO_URLS:
+        with subtests.test(text=text):
+            with pytest.raises(ValueError):  # noqa: PT011  it has no text
+                check_templates(text)
+            dashboard(monkeypatch, text)
+            with pytest.raises(
+                ConfigurationError, match="extra dashboard_url must be http or https URLs with"
+            ):
+                GlideMQHook().get_settings()
 
 
 def dashboard(monkeypatch: pytest.MonkeyPatch, urls: str) -> None:

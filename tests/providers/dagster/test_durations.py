@@ -48,16 +48,20 @@ def shown(resource: Any, config: dict[str, Any] | None = None) -> Any:
     return found.execute_in_process(run_config=run_config).output_for_node("shows")
 
 
-@pytest.mark.parametrize("minute", MINUTE)
-def test_a_resource_takes_durations_of_every_form(minute: Any) -> None:
-    assert shown(GlideMQResource(url=URL, **dict.fromkeys(FIELDS, minute))) == dict.fromkeys(FIELDS, 60)
+def test_a_resource_takes_durations_of_every_form(subtests: pytest.Subtests) -> None:
+    for minute in MINUTE:
+        with subtests.test(minute=minute):
+            assert shown(GlideMQResource(url=URL, **dict.fromkeys(FIELDS, minute))) == dict.fromkeys(
+                FIELDS, 60
+            )
 
 
-@pytest.mark.parametrize("minute", [60, 60.0, "1m", "PT1M", {"env": "A_MINUTE"}])
-def test_so_does_the_config_of_a_run(minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_MINUTE", "1m")
-    config = {"url": URL, **dict.fromkeys(FIELDS, minute)}
-    assert shown(GlideMQResource.configure_at_launch(), config) == dict.fromkeys(FIELDS, 60)
+def test_so_does_the_config_of_a_run(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    for minute in (60, 60.0, "1m", "PT1M", {"env": "A_MINUTE"}):
+        with subtests.test(minute=minute):
+            monkeypatch.setenv("A_MINUTE", "1m")
+            config = {"url": URL, **dict.fromkeys(FIELDS, minute)}
+            assert shown(GlideMQResource.configure_at_launch(), config) == dict.fromkeys(FIELDS, 60)
 
 
 def test_a_variable_is_read_when_the_resource_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +82,11 @@ def test_the_pipes_client_takes_them_too() -> None:
     assert found.execute_in_process().output_for_node("shows_pipes") == dict.fromkeys(names, 60)
 
 
-@pytest.mark.parametrize("wrong", [-1, "soon", "-5", float("inf"), True, [5]])
-@pytest.mark.parametrize("name", [*FIELDS, *OF_PIPES])
-def test_what_is_no_duration_is_refused_by_its_name(name: str, wrong: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must "):
-        PipesGlideMQClient(url=URL, **{name: wrong})
+def test_what_is_no_duration_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+    for wrong in (-1, "soon", "-5", float("inf"), True, [5]):
+        for name in (*FIELDS, *OF_PIPES):
+            with subtests.test(wrong=wrong, name=name), pytest.raises(ValueError, match=f"{name} must "):
+                PipesGlideMQClient(url=URL, **{name: wrong})
 
 
 def test_none_means_no_limit_where_there_may_be_none() -> None:
@@ -92,15 +96,16 @@ def test_none_means_no_limit_where_there_may_be_none() -> None:
         GlideMQResource(url=URL, patience=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("minute", ["1m", 60, timedelta(minutes=1)])
-def test_the_run_launcher_takes_them_too(minute: Any) -> None:
-    config = {"url": URL, "lease": minute, "grace": minute, "patience": minute}
-    launcher = GlideMQRunLauncher.from_config_value(None, config)
-    assert (launcher._lease, launcher._grace) == (timedelta(minutes=1), 60)
-    assert launcher.connection.patience == 60
-    for name, wrong in (("lease", "500ms"), ("lease", "2d"), ("grace", "2d"), ("grace", "soon")):
-        with pytest.raises(ValueError, match=f"{name} must be"):
-            GlideMQRunLauncher.from_config_value(None, {"url": URL, name: wrong})
+def test_the_run_launcher_takes_them_too(subtests: pytest.Subtests) -> None:
+    for minute in ("1m", 60, timedelta(minutes=1)):
+        with subtests.test(minute=minute):
+            config = {"url": URL, "lease": minute, "grace": minute, "patience": minute}
+            launcher = GlideMQRunLauncher.from_config_value(None, config)
+            assert (launcher._lease, launcher._grace) == (timedelta(minutes=1), 60)
+            assert launcher.connection.patience == 60
+            for name, wrong in (("lease", "500ms"), ("lease", "2d"), ("grace", "2d"), ("grace", "soon")):
+                with pytest.raises(ValueError, match=f"{name} must be"):
+                    GlideMQRunLauncher.from_config_value(None, {"url": URL, name: wrong})
 
 
 @dg.job(executor_def=glidemq_executor)
@@ -118,9 +123,10 @@ def test_the_config_of_the_executor_knows_them() -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [-1, "soon", float("nan")])
-def test_a_sensor_takes_them_too(wrong: Any) -> None:
-    options: Any = {"name": "s", "queue": "etl", "at_least": 1, "job": job}
-    assert build_glidemq_queue_depth_sensor(repeat=timedelta(hours=1), **options)
-    with pytest.raises(ValueError, match="repeat must "):
-        build_glidemq_queue_depth_sensor(repeat=wrong, **options)
+def test_a_sensor_takes_them_too(subtests: pytest.Subtests) -> None:
+    for wrong in (-1, "soon", float("nan")):
+        with subtests.test(wrong=wrong):
+            options: Any = {"name": "s", "queue": "etl", "at_least": 1, "job": job}
+            assert build_glidemq_queue_depth_sensor(repeat=timedelta(hours=1), **options)
+            with pytest.raises(ValueError, match="repeat must "):
+                build_glidemq_queue_depth_sensor(repeat=wrong, **options)

@@ -57,6 +57,8 @@ BROKEN_OPTIONS: list[str] = [
     '{"attempts":-3,"timeout":-1}',
     '{"attempts":true,"timeout":true}',
     '{"attempts":NaN,"timeout":NaN}',
+    '{"lockDuration":999}',
+    '{"lockDuration":86400001}',
     '{"priority":3,"lifo":true,"removeOnComplete":{"ages":1}}',
 ]
 

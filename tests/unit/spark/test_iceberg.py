@@ -18,16 +18,16 @@ PARTS = ("p=v1", "p=v2", "p=v3")
 
 
 FOLDERS: list[tuple[Part, str, list[str]]] = [
-        (Part("day", "", "date"), "glidemq_day=v2026-01-31", ["2026-01-31"]),
-        (Part("name", "", "string"), "glidemq_name=va%2Fb%3D c", ["a/b= c"]),
-        (Part("name", "", "string"), "glidemq_name=v", ["EqualTo", "''"]),
-        (Part("name", "", "string"), "glidemq_name=vn", ["EqualTo", "'n'"]),
-        (Part("name", "", "string"), "glidemq_name=n", ["IsNull"]),
-        (Part("at", "day", "timestamptz"), "glidemq_day_at=v2026-12-31", ["-31T00:00:00+00:", "2027-01-01"]),
-        (Part("at", "hour", "timestamp"), "glidemq_hour_at=v2026-01-31-23", ["31T23:00:00'", "01T00:00:00'"]),
-        (Part("on", "month", "date"), "glidemq_month_on=v2026-12", ["2026-12-01'", "2027-01-01'"]),
-        (Part("on", "year", "date"), "glidemq_year_on=v2026", ["2026-01-01'", "2027-01-01'"]),
-    ]  # fmt: skip
+    (Part("day", "", "date"), "glidemq_day=v2026-01-31", ["2026-01-31"]),
+    (Part("name", "", "string"), "glidemq_name=va%2Fb%3D c", ["a/b= c"]),
+    (Part("name", "", "string"), "glidemq_name=v", ["EqualTo", "''"]),
+    (Part("name", "", "string"), "glidemq_name=vn", ["EqualTo", "'n'"]),
+    (Part("name", "", "string"), "glidemq_name=n", ["IsNull"]),
+    (Part("at", "day", "timestamptz"), "glidemq_day_at=v2026-12-31", ["-31T00:00:00+00:", "2027-01-01"]),
+    (Part("at", "hour", "timestamp"), "glidemq_hour_at=v2026-01-31-23", ["31T23:00:00'", "01T00:00:00'"]),
+    (Part("on", "month", "date"), "glidemq_month_on=v2026-12", ["2026-12-01'", "2027-01-01'"]),
+    (Part("on", "year", "date"), "glidemq_year_on=v2026", ["2026-01-01'", "2027-01-01'"]),
+]  # fmt: skip
 
 WRONG_TABLES: list[str] = ["iceberg:", "iceberg:orders", "iceberg:lake.orders", "iceberg:lake..orders"]
 

@@ -21,21 +21,23 @@ def methods(kind: type) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("kind", [Context, FlowOfNode, RunningFlow, Speaker])
-def test_what_is_awaited_ends_in_async_and_nothing_else_does(kind: type) -> None:
-    found = methods(kind)
-    assert {name for name, one in found.items() if inspect.iscoroutinefunction(one)} == {
-        name for name in found if name.endswith("_async")
-    }
+def test_what_is_awaited_ends_in_async_and_nothing_else_does(subtests: pytest.Subtests) -> None:
+    for kind in (Context, FlowOfNode, RunningFlow, Speaker):
+        with subtests.test(kind=kind):
+            found = methods(kind)
+            assert {name for name, one in found.items() if inspect.iscoroutinefunction(one)} == {
+                name for name in found if name.endswith("_async")
+            }
 
 
-@pytest.mark.parametrize("kind", [Context, FlowOfNode])
-def test_what_needs_a_reply_has_both_forms_with_the_same_parameters(kind: type) -> None:
-    found = methods(kind)
-    plain = {name for name in found if not name.endswith("_async")} - REPORTS
-    assert plain == {name.removesuffix("_async") for name in found if name.endswith("_async")}
-    for name in plain:
-        assert inspect.signature(found[name]) == inspect.signature(found[f"{name}_async"])
+def test_what_needs_a_reply_has_both_forms_with_the_same_parameters(subtests: pytest.Subtests) -> None:
+    for kind in (Context, FlowOfNode):
+        with subtests.test(kind=kind):
+            found = methods(kind)
+            plain = {name for name in found if not name.endswith("_async")} - REPORTS
+            assert plain == {name.removesuffix("_async") for name in found if name.endswith("_async")}
+            for name in plain:
+                assert inspect.signature(found[name]) == inspect.signature(found[f"{name}_async"])
 
 
 def test_the_rule_is_in_the_docstring() -> None:

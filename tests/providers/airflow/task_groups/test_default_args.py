@@ -53,21 +53,21 @@ def test_every_parameter_of_an_operator_has_its_place() -> None:
 
 
 REPEATED_TASKS: list[dict[str, Any]] = [
-        {"email": ["a@example.com"], "email_on_failure": False, "email_on_retry": False},
-        {"email": "a@example.com"},
-        {"owner": "ada", "depends_on_past": False, "wait_for_downstream": False, "retries": 2},
-        {"retries": 3, "retry_delay": timedelta(minutes=1), "max_retry_delay": timedelta(minutes=30),
-         "retry_exponential_backoff": True},
-        {"on_execute_callback": told, "on_retry_callback": told, "on_failure_callback": told},
-        {"on_retry_callback": [told], "executor": "LocalExecutor", "executor_config": {"a": 1}},
-        {"on_success_callback": told, "on_skipped_callback": [told]},
-        {"start_date": datetime(2026, 1, 1, tzinfo=UTC), "end_date": datetime(2027, 1, 1, tzinfo=UTC)},
-        {"trigger_rule": "all_done"},
-        {"trigger_rule": "none_failed", "queue": "celery", "priority_weight": 5, "weight_rule": "absolute"},
-        {"execution_timeout": timedelta(hours=1), "max_active_tis_per_dag": 2, "do_xcom_push": False},
-        {"params": {"x": 1}, "doc_md": "Text.", "map_index_template": "{{ x }}", "unknown_to_all": 1},
-        {"ignore_first_depends_on_past": True, "wait_for_past_depends_before_skipping": True},
-    ]  # fmt: skip
+    {"email": ["a@example.com"], "email_on_failure": False, "email_on_retry": False},
+    {"email": "a@example.com"},
+    {"owner": "ada", "depends_on_past": False, "wait_for_downstream": False, "retries": 2},
+    {"retries": 3, "retry_delay": timedelta(minutes=1), "max_retry_delay": timedelta(minutes=30),
+     "retry_exponential_backoff": True},
+    {"on_execute_callback": told, "on_retry_callback": told, "on_failure_callback": told},
+    {"on_retry_callback": [told], "executor": "LocalExecutor", "executor_config": {"a": 1}},
+    {"on_success_callback": told, "on_skipped_callback": [told]},
+    {"start_date": datetime(2026, 1, 1, tzinfo=UTC), "end_date": datetime(2027, 1, 1, tzinfo=UTC)},
+    {"trigger_rule": "all_done"},
+    {"trigger_rule": "none_failed", "queue": "celery", "priority_weight": 5, "weight_rule": "absolute"},
+    {"execution_timeout": timedelta(hours=1), "max_active_tis_per_dag": 2, "do_xcom_push": False},
+    {"params": {"x": 1}, "doc_md": "Text.", "map_index_template": "{{ x }}", "unknown_to_all": 1},
+    {"ignore_first_depends_on_past": True, "wait_for_past_depends_before_skipping": True},
+]  # fmt: skip
 
 
 def test_they_are_no_import_error(subtests: pytest.Subtests) -> None:

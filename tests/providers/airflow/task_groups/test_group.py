@@ -44,30 +44,30 @@ except ImportError:  # Airflow 3.1
 
 
 OPTIONS_OF_JOBS: list[tuple[dict[str, Any], Any]] = [
-        ({"retries": 2, "retry_delay": 5}, {"attempts": 3, "backoff": {"kind": "fixed", "delay": 5.0}}),
-        (
-            {"retries": 1, "retry_delay": timedelta(minutes=1), "retry_exponential_backoff": True},
-            {"attempts": 2, "backoff": {"kind": "exponential", "delay": 60.0}},
-        ),
-        ({"execution_timeout": timedelta(seconds=90)}, {"timeout": 90.0}),
-        ({"priority_weight": 10}, {"priority": 2039}),
-        ({"priority_weight": 100_000}, {"priority": 1}),
-        ({"priority_weight": 1}, {}),
-        ({"pool": "db"}, {"ordering": {"key": "airflow pool db", "concurrency": 4}}),
-        (
-            {"max_active_tis_per_dag": 2},
-            {"ordering": {"key": "airflow task d etl.job", "concurrency": 2}},
-        ),
-        (
-            {"max_active_tis_per_dagrun": 2},
-            {"ordering": {"key": "airflow task d etl.job {{ run_id }}", "concurrency": 2}},
-        ),
-        ({"retries": 1, "retry_delay": 0, "options": {"attempts": 3, "lifo": True}},
-         {"attempts": 6, "backoff": {"kind": "fixed", "delay": 0.0}, "lifo": True}),
-        ({"retries": 1, "retry_delay": 0, "options": JobOptions(attempts=2, timeout=timedelta(seconds=5))},
-         {"attempts": 4, "backoff": {"kind": "fixed", "delay": 0.0}, "timeout": "PT5S"}),
-        ({"options": "{{ params.options }}"}, "{{ params.options }}"),
-    ]  # fmt: skip
+    ({"retries": 2, "retry_delay": 5}, {"attempts": 3, "backoff": {"kind": "fixed", "delay": 5.0}}),
+    (
+        {"retries": 1, "retry_delay": timedelta(minutes=1), "retry_exponential_backoff": True},
+        {"attempts": 2, "backoff": {"kind": "exponential", "delay": 60.0}},
+    ),
+    ({"execution_timeout": timedelta(seconds=90)}, {"timeout": 90.0}),
+    ({"priority_weight": 10}, {"priority": 2039}),
+    ({"priority_weight": 100_000}, {"priority": 1}),
+    ({"priority_weight": 1}, {}),
+    ({"pool": "db"}, {"ordering": {"key": "airflow pool db", "concurrency": 4}}),
+    (
+        {"max_active_tis_per_dag": 2},
+        {"ordering": {"key": "airflow task d etl.job", "concurrency": 2}},
+    ),
+    (
+        {"max_active_tis_per_dagrun": 2},
+        {"ordering": {"key": "airflow task d etl.job {{ run_id }}", "concurrency": 2}},
+    ),
+    ({"retries": 1, "retry_delay": 0, "options": {"attempts": 3, "lifo": True}},
+     {"attempts": 6, "backoff": {"kind": "fixed", "delay": 0.0}, "lifo": True}),
+    ({"retries": 1, "retry_delay": 0, "options": JobOptions(attempts=2, timeout=timedelta(seconds=5))},
+     {"attempts": 4, "backoff": {"kind": "fixed", "delay": 0.0}, "timeout": "PT5S"}),
+    ({"options": "{{ params.options }}"}, "{{ params.options }}"),
+]  # fmt: skip
 
 
 def test_functions_and_jobs_become_nodes_and_results_go_from_node_to_node() -> None:

@@ -27,32 +27,32 @@ from tests.providers.airflow.task_groups.groups import (
 )
 
 NOT_CARRIED_OVER: list[tuple[dict[str, Any], str]] = [
-        ({"depends_on_past": True}, "task etl.job: depends_on_past cannot be carried over: a flow begins"),
-        ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
-        ({"pool": "db"}, "pools={'db': 4}"),
-        (
-            {"retries": 9, "retry_exponential_backoff": True, "max_retry_delay": timedelta(hours=1)},
-            "max_retry_delay=1:00:00 cannot be carried over",
-        ),
-        ({"retries": 1, "retry_exponential_backoff": 3}, "retry_exponential_backoff"),
-        ({"on_retry_callback": print}, "on_retry_callback cannot be carried over: its retries are"),
-        ({"on_execute_callback": print}, "on_execute_callback cannot be carried over"),
-        ({"pre_execute": print}, "pre_execute cannot be carried over"),
-        ({"run_as_user": "x"}, "run_as_user cannot be carried over: it runs as the user of"),
-        ({"executor_config": {"a": 1}}, "executor_config cannot be carried over: no executor"),
-        ({"flow_id": "x"}, "flow_id cannot be carried over: the group has one flow"),
-        ({"retention": 5}, "retention cannot be carried over"),
-        ({"trigger_rule": "all_done_setup_success"}, "a flow has no trigger rule all_done_setup_success"),
-        ({"retries": 1, "options": "{{ x }}"}, "options must be a dict or JobOptions where attempts"),
-        ({"retries": 1, "options": {"attempts": "{{ x }}"}}, "attempts is a template, and retries"),
-        ({"pool": "a", "max_active_tis_per_dag": 1}, "a job has one limit"),
-        ({"data": "{{ ti.try_number }}"}, "names ti. Templates of a group are rendered in its task launch"),
-        ({"data": {"x": ["{{ task.task_id }}"]}}, "names task."),
-        ({"options": {"attempts": 0}}, "attempts"),
-        ({"glidemq_conn_id": "other"}, "glidemq_conn_id 'other': a group has one"),
-        ({"show_logs": True}, "show_logs cannot be carried over"),
-        ({"callbacks": ["m:C"]}, "callbacks cannot be carried over"),
-    ]  # fmt: skip
+    ({"depends_on_past": True}, "task etl.job: depends_on_past cannot be carried over: a flow begins"),
+    ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
+    ({"pool": "db"}, "pools={'db': 4}"),
+    (
+        {"retries": 9, "retry_exponential_backoff": True, "max_retry_delay": timedelta(hours=1)},
+        "max_retry_delay=1:00:00 cannot be carried over",
+    ),
+    ({"retries": 1, "retry_exponential_backoff": 3}, "retry_exponential_backoff"),
+    ({"on_retry_callback": print}, "on_retry_callback cannot be carried over: its retries are"),
+    ({"on_execute_callback": print}, "on_execute_callback cannot be carried over"),
+    ({"pre_execute": print}, "pre_execute cannot be carried over"),
+    ({"run_as_user": "x"}, "run_as_user cannot be carried over: it runs as the user of"),
+    ({"executor_config": {"a": 1}}, "executor_config cannot be carried over: no executor"),
+    ({"flow_id": "x"}, "flow_id cannot be carried over: the group has one flow"),
+    ({"retention": 5}, "retention cannot be carried over"),
+    ({"trigger_rule": "all_done_setup_success"}, "a flow has no trigger rule all_done_setup_success"),
+    ({"retries": 1, "options": "{{ x }}"}, "options must be a dict or JobOptions where attempts"),
+    ({"retries": 1, "options": {"attempts": "{{ x }}"}}, "attempts is a template, and retries"),
+    ({"pool": "a", "max_active_tis_per_dag": 1}, "a job has one limit"),
+    ({"data": "{{ ti.try_number }}"}, "names ti. Templates of a group are rendered in its task launch"),
+    ({"data": {"x": ["{{ task.task_id }}"]}}, "names task."),
+    ({"options": {"attempts": 0}}, "attempts"),
+    ({"glidemq_conn_id": "other"}, "glidemq_conn_id 'other': a group has one"),
+    ({"show_logs": True}, "show_logs cannot be carried over"),
+    ({"callbacks": ["m:C"]}, "callbacks cannot be carried over"),
+]  # fmt: skip
 
 
 def refusal(build: Build, **kwargs: Any) -> str:
@@ -101,23 +101,23 @@ def wrong_expand() -> None:
 
 
 NO_TASKS_OF_FLOWS: list[tuple[Build, str]] = [
-        (lambda: BashOperator(task_id="a", bash_command="ls"), "task etl.a: BashOperator has no handler"),
-        (lambda: GlideMQFlowOperator(task_id="a", flow="a:b"), "GlideMQFlowOperator has no handler"),
-        (lambda: PythonOperator(task_id="a", python_callable=lambda: 1), "is a lambda"),
-        (nested, "is defined inside another function"),
-        (wants_context, "needs Airflow's context (ti)"),
-        (lambda: None, "task group etl has no tasks"),
-        (double, "a group inside it must be a plain TaskGroup"),
-        (deep, "below its first level"),
-        (lambda: job(job=load()), "may be in data, in arguments and in expand() only"),
-        (mapped_deep, "let a function make the whole list"),
-        (doubled, "let a function of the group do it"),
-        (early, "single nodes decide about it in the flow"),
-        (wrong_expand, "expand(defer_after=...): the nodes of a task differ in"),
-        (lambda: PythonOperator(task_id="a", python_callable=plain, templates_dict={"a": 1}), "op_kwargs"),
-        (lambda: task.branch(plain)(1), "has no handler"),
-        (lambda: load().as_setup(), "is_setup cannot be carried over"),
-    ]  # fmt: skip
+    (lambda: BashOperator(task_id="a", bash_command="ls"), "task etl.a: BashOperator has no handler"),
+    (lambda: GlideMQFlowOperator(task_id="a", flow="a:b"), "GlideMQFlowOperator has no handler"),
+    (lambda: PythonOperator(task_id="a", python_callable=lambda: 1), "is a lambda"),
+    (nested, "is defined inside another function"),
+    (wants_context, "needs Airflow's context (ti)"),
+    (lambda: None, "task group etl has no tasks"),
+    (double, "a group inside it must be a plain TaskGroup"),
+    (deep, "below its first level"),
+    (lambda: job(job=load()), "may be in data, in arguments and in expand() only"),
+    (mapped_deep, "let a function make the whole list"),
+    (doubled, "let a function of the group do it"),
+    (early, "single nodes decide about it in the flow"),
+    (wrong_expand, "expand(defer_after=...): the nodes of a task differ in"),
+    (lambda: PythonOperator(task_id="a", python_callable=plain, templates_dict={"a": 1}), "op_kwargs"),
+    (lambda: task.branch(plain)(1), "has no handler"),
+    (lambda: load().as_setup(), "is_setup cannot be carried over"),
+]  # fmt: skip
 
 
 def test_tasks_that_no_flow_can_run_are_refused_with_the_reason(subtests: pytest.Subtests) -> None:
