@@ -40,7 +40,6 @@ MONTHS, FLIGHTS, CANCELLED, MATCHED, (LATE, MEDIAN, P90) = YEAR if IS_LONG else 
 Results = dict[str, Any]
 Measures = dict[tuple[str, str], Mapping[str, float]]
 
-
 WRONG_LOCATIONS: list[tuple[str, str]] = [
     ("", "needs a location"),
     ("s3a://bucket/x", "needs a directory or a file: URI"),

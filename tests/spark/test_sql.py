@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 Sql = Callable[..., Any]
 
-
 LISTS_OF_NUMBERS: list[tuple[Any, str]] = [
     ([1, 2.5], "array<double>"),
     ([1, -(2**63), 2**63 - 1], "array<bigint>"),

@@ -121,7 +121,6 @@ STEPS = """
     number = 7
 """
 
-
 NO_STEPS: list[tuple[Any, str]] = [
     (None, "needs an object"),
     ([1], "needs an object"),

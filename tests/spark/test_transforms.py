@@ -19,7 +19,6 @@ GOOD = {
     "minute": "45", "time_hour": "2013-01-02T10:00:00Z",
 }  # fmt: skip
 
-
 UNUSABLE_ROWS: list[tuple[dict[str, str | None], str]] = [
     ({"carrier": "NA"}, "absent or unreadable: carrier"),
     ({"flight": "x", "dest": ""}, "absent or unreadable: dest, flight"),

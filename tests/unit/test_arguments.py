@@ -44,14 +44,13 @@ NODE = FlowNode("a", queue="etl", job="work")
 HUGE = 10**5000  # has no repr
 SECRET = "hunter2"
 
-
 WRONG_TYPES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Backoff("fixed", "5"), InvalidJob, "delay must be a timedelta or a number of"),  # type: ignore[arg-type]
     (lambda: Backoff(jitter=HUGE), InvalidJob, "jitter must be between 0 and 1, got a value of type int"),
     (lambda: Ordering("k", rate_limit=3), InvalidJob, "rate_limit must be RateLimit or None, got int"),  # type: ignore[arg-type]
     (lambda: Fallback("m", metadata=[1]), InvalidJob, "metadata must be Mapping"),  # type: ignore[arg-type]
     (lambda: JobOptions(backoff="fast"), InvalidJob, "backoff must be Backoff or None, got str"),  # type: ignore[arg-type]
-    (lambda: JobOptions(fallbacks=[1]), InvalidJob, "fallbacks must be Sequence.Fallback., got list with"),  # type: ignore[list-item]  # noqa: E501
+    (lambda: JobOptions(fallbacks=[1]), InvalidJob, "fallbacks must be Sequence.Fallback., got list with"),  # type: ignore[list-item]
     (lambda: JobOptions(attempts=HUGE), InvalidJob, "attempts must be at most"),
     (lambda: JobOptions(remove_on_fail=HUGE), InvalidJob, "remove_on_fail must be True, False, a count"),
     (lambda: Usage(tokens=5), InvalidJob, "tokens must be numbers by category, got int"),  # type: ignore[arg-type]
@@ -69,7 +68,7 @@ WRONG_TYPES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: map_over(NODE, 5), InvalidFlow, "items must be Iterable.JsonLike., got int"),  # type: ignore[arg-type]
     (lambda: nested("x"), InvalidFlow, "flow must be FlowSpec, got str"),  # type: ignore[arg-type]
     (lambda: FlowSpec.from_dict(5), InvalidFlow, "wire must be Mapping.str, Any., got int"),  # type: ignore[arg-type]
-    (lambda: Broadcast("a", URL, max_messages="5"), ConfigurationError, "max_messages must be int or None"),  # type: ignore[arg-type]  # noqa: E501
+    (lambda: Broadcast("a", URL, max_messages="5"), ConfigurationError, "max_messages must be int or None"),  # type: ignore[arg-type]
     (lambda: Supervisor(URL, queues=["a"], interval="5"), ConfigurationError, "interval must be a timed"),  # type: ignore[arg-type]
     (lambda: EmbeddedServer(databases="x"), ConfigurationError, "databases must be int, got str"),  # type: ignore[arg-type]
     (lambda: Handlers().batch_handler("a", size="x"), ConfigurationError, "size must be int, got str"),  # type: ignore[arg-type]

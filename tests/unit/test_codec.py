@@ -26,7 +26,6 @@ JSON = st.recursive(
     max_leaves=20,
 ).filter(lambda value: "\\ud" not in json.dumps(value))
 
-
 UNREADABLE: list[str] = [
     "{",
     "hunter2",
@@ -115,7 +114,6 @@ def deep() -> list[Any]:
 
 
 SECRET = "hunter2"
-
 
 NOT_JSON: list[Any] = [
     float("nan"),

@@ -45,7 +45,6 @@ BAD: list[Any] = [-1, -0.5, math.nan, math.inf, True, "5", [5], timedelta(second
 
 NODE = FlowNode("a", queue="q", job="j")
 
-
 SHORT_TEXTS: list[tuple[str, timedelta | None]] = [
     ("5m", timedelta(minutes=5)),
     ("1h30m", timedelta(minutes=90)),

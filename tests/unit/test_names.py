@@ -42,7 +42,6 @@ URL = "valkey://127.0.0.1:1"
 KEYS = QueueKeys("glide", "q")
 T = 1_700_000_000_000
 
-
 NOT_TEXT: list[str] = ["queue name", "job id", "flow id", "flow name", "node name", "job name", "label"]
 
 

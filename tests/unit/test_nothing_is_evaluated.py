@@ -97,7 +97,6 @@ REVIEWED: Final = {
     f"{AIRFLOW}/triggers/waiting.py: .import_module": "the same",
 }
 
-
 EVALUATING: list[tuple[str, str]] = [
     ("import pickle as p", "import pickle"),
     ("from marshal import loads", "import marshal"),

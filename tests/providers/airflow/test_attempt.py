@@ -25,7 +25,6 @@ from tests.providers.airflow.builders import FakeRun, FakeTask
 
 S0, S1 = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
 
-
 FOREIGN_LABELS: list[str] = [
     "",
     "no JSON",
@@ -92,7 +91,6 @@ def generation(
 
 FIRST = attempt()
 
-
 FOUND_FLOWS: list[tuple[str, TaskAttempt, Decision]] = [
     ("b automatic retry", attempt(2), Decision.REPAIR),
     ("the same try again", attempt(1), Decision.REPAIR),
@@ -129,7 +127,6 @@ def test_a_retry_repairs_and_a_clear_runs_anew(
 
 
 CLEAR, EARLIER = attempt(4, 5, 2, S1), attempt(2, 3, 1, S1)
-
 
 CLEARED: list[tuple[str, str, dict[str, Any], Decision]] = [
     ("what failed", "failed", {}, Decision.REPAIR),

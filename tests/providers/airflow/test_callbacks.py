@@ -34,7 +34,6 @@ SLOWLY = FlowSpec(
     ],
 )
 
-
 NO_CALLBACKS: list[tuple[Any, str]] = [
     ("m:C", "callbacks must be a list of names"),
     ([recording_callbacks.Noting], "callbacks must be a list of names .*cannot be objects"),

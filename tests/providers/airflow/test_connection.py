@@ -28,7 +28,6 @@ SENTINELS = {"kind": "sentinel", "service": "Main 1", "sentinel_user": "seer", "
 EVERY = {"prefix": "etl", "db": 3, **TLS, **WAITS, **SENTINELS}
 HOSTS = "a,b:7000,[::1]:7001"
 
-
 URLS: list[tuple[str, str]] = [
     ("glidemq://valkey.internal", "valkey://valkey.internal:6379/0"),
     ("glidemq://u:p@host:7000/?tls=true&db=3", "valkeys://host:7000/3"),

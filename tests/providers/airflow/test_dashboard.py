@@ -20,10 +20,9 @@ from tests.providers.airflow.builders import QUEUE, Contexts, Valkey, chain
 
 URLS = "https://mq/q/{queue}/j/{job_id} https://mq/f/{flow_id} https://mq/q/{queue}"
 
-
 NO_URLS: list[str] = [
     "mq/{flow_id}", "javascript:alert({flow_id})", "https://{flow}", "https://{}", "https://mq/{flow_id!r}",
-     "https://mq/{queue:9}", "https://mq/{queue.x}", "https://mq/{", "https:///{queue}",
+    "https://mq/{queue:9}", "https://mq/{queue.x}", "https://mq/{", "https:///{queue}",
 ]  # fmt: skip
 
 

@@ -22,7 +22,6 @@ plain, same, skips, step = tasks.plain, tasks.same, tasks.skips, tasks.step
 named: Any = task
 HERE = decorated.__name__
 
-
 WRONG_ARGUMENTS: list[tuple[Callable[[], Any], str]] = [
     (clean, "missing a required argument: 'month'"),
     (lambda: clean(1, ctx=5), "unexpected keyword argument 'ctx'"),

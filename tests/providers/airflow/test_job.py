@@ -23,7 +23,6 @@ from tests.providers.airflow.builders import DAY, QUEUE, Contexts, FakeRun, Valk
 FLOW_ID = flow_id_for("d", "t", "r1")
 LONG = timedelta(seconds=20)
 
-
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"queue_name": "a:b"}, "queue name"),
     ({"queue_name": 5.5}, "queue"),

@@ -17,7 +17,6 @@ from glidemq_orchestrate.jobs.job import JobLogs
 
 ONE = NodeStatus("a", "q", "j-a", "job", (), JobState.ACTIVE, 1, "", None, None, None)
 
-
 PROGRESS: list[tuple[Any, str]] = [
     ({"stages_done": 1, "ui": "http://x"}, "[a] stages_done 1, ui http://x"),
     (50, "[a] progress 50"),

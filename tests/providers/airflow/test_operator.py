@@ -43,7 +43,6 @@ from tests.providers.airflow.builders import (
 
 OWNER = owner_of(name_of(FakeTask(run_id="r1")), 3600.0)  # type: ignore[arg-type]
 
-
 WRONG_IMPORT_STRINGS: list[str] = [
     "no.such.module:build",
     f"{__name__}:absent",

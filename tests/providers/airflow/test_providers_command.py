@@ -41,7 +41,6 @@ LISTS = (
     "behaviours",
 )
 
-
 ROWS: list[tuple[str, list[str]]] = [
     ("triggers", [f"triggers.{name}" for name in ("glidemq", "messages", "node", "queue")]),
     ("notifications", ["notifications.glidemq.GlideMQNotifier"]),

@@ -23,7 +23,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "empty": ([], "no nodes|nodes"),
 }
 
-
 WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"flow": one({1, 2})}, "is not JSON"),
     ({"flow": one(after="only")}, "after"),
@@ -43,7 +42,6 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"require_workers": None}, "require_workers must be True or False"),
     ({"glidemq_conn_id": None}, "glidemq_conn_id must be a string"),
 ]
-
 
 WRONG_ONCE_RENDERED: list[Any] = [
     one(name="{{ 'x' * 300 }}"),

@@ -25,7 +25,6 @@ from tests.providers.airflow.builders import QUEUE, Valkey, blocking, deferred, 
 FLOW_ID = flow_id_for("d", "t", "r1")
 FORGING = "no\n2026-01-01 ERROR all \x1b[31mis lost"
 
-
 REASONS: list[Exception] = [
     GlideMQFlowFailed("f", [FailedNode("a", "j", FORGING, 1)]),
     GlideMQFlowCancelled("f", FORGING),

@@ -36,14 +36,12 @@ LAUNCHER = {
 }
 EXECUTOR, FIRST, SECOND = 1, 20, 30
 
-
 DATA: dict[str, Any] = {
     "STEP_OUTPUT": StepOutputData(StepOutputHandle("a")),
     "STEP_SUCCESS": StepSuccessData(duration_ms=1.0),  # type: ignore[no-untyped-call]  # of Dagster
     "STEP_FAILURE": StepFailureData(error=None, user_failure_data=None),  # type: ignore[no-untyped-call]
     "STEP_UP_FOR_RETRY": StepRetryData(error=SerializableErrorInfo("lost", [], None)),  # type: ignore[no-untyped-call]
 }
-
 
 REPORTS: list[tuple[str, str]] = [
     ("STEP_START 20, STEP_OUTPUT 20, STEP_SUCCESS 20", "111"),

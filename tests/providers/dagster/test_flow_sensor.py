@@ -22,7 +22,6 @@ from tests.providers.dagster.sensing import Ticks, trim_events
 
 PARTS = dg.DynamicPartitionsDefinition(name="flows")
 
-
 WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"job": None}, "requests nothing"),
     ({"queues": "etl"}, "queues of sensor ended must be a list"),

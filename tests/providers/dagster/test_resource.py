@@ -25,7 +25,6 @@ from tests.providers.dagster.builders import ONE, failure_of, messages, run_op
 
 RunWorker = Callable[..., Any]
 
-
 FAILURES: list[tuple[GlideMQError, bool]] = [
     (ConnectionFailed("away"), True),
     (NotConfirmed("late"), True),

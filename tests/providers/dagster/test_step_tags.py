@@ -17,7 +17,6 @@ from glidemq_orchestrate.wire.keys import check_job_id
 
 OURS = "dagster-glidemq/"
 
-
 PRIORITIES: list[tuple[Mapping[str, str], Mapping[str, str], int]] = [
     ({}, {}, 0),
     ({"dagster/priority": "1"}, {}, 1024),

@@ -63,14 +63,12 @@ class Fleet:
 W1, W2 = "gmo-worker-1-a", "gmo-worker-2-b"
 NODE = "node-consumer"
 
-
 SERVED: list[Fleet] = [
     Fleet({W1: ["a", "b"]}, [(W1, 5)]),
     Fleet({W1: ["a"], W2: ["b"]}, []),
     Fleet({}, [(NODE, 9_999)]),
     Fleet({W1: []}, [(NODE, 0)]),
 ]
-
 
 UNSERVED: list[Fleet] = [
     Fleet({}, []),

@@ -98,7 +98,6 @@ SPEC = FlowSpec(
     queue_timeout=timedelta(minutes=9),
 )
 
-
 INVALID_FLOWS: list[tuple[Any, type[Exception], str]] = [
     (nx.Graph([("a", "b")]), InvalidFlow, "undirected"),
     ({"a": ["b"]}, InvalidFlow, r"dict is not a graph: a networkx\.DiGraph"),

@@ -16,7 +16,6 @@ NODES = check_flow(
 ).nodes
 COMPLETED = dict.fromkeys("abcd", Done("completed"))
 
-
 REASONS: list[tuple[dict[str, Done], dict[str, tuple[str, ...]], dict[str, str]]] = [
     (COMPLETED, {}, {}),
     ({}, {}, dict.fromkeys("abcd", "new")),
@@ -35,7 +34,6 @@ def test_reasons(subtests: pytest.Subtests) -> None:
 
 
 SAME = {node.name: node.after for node in NODES}
-
 
 SETTLED: list[tuple[str, dict[str, tuple[str, ...]], str]] = [
     ("abcd", SAME, "abcd"),

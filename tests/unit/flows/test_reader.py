@@ -39,7 +39,6 @@ MERGE_BOMB = (
     )
 )
 
-
 REPEATED_KEYS: list[tuple[str, int, str]] = [
     ("name: x\nname: y\nnodes: []\n", 2, "name"),
     ("name: x\nnodes:\n- name: a\n  queue: q\nnodes:\n- name: b\n", 5, "nodes"),

@@ -48,7 +48,6 @@ RUN_TIMES: list[tuple[str, str, float | None]] = [
     ("3500", "1000", None),
 ]
 
-
 NO_FLOWS: list[bytes] = [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just text"]
 
 

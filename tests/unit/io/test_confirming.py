@@ -20,7 +20,6 @@ SET, GET = command("SET", "k{a}", "v", decode=str, repeatable=True), command("GE
 ADD = function("gmo_add_jobs", ["glide:{b}:id"], ["x"], str)
 MISSING = error_from("ERR Function not found")
 
-
 NOT_CONFIRMED: list[Call[Any]] = [
     GET,
     command("TIME", decode=str),

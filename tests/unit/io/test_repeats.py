@@ -19,7 +19,6 @@ WRITE: Call[Any] = function("gmo_add_jobs", ["{q}"], (), anything)
 READ: Call[Any] = command("GET", "x", decode=anything)
 EVERYWHERE: Call[Any] = command("FUNCTION", "DELETE", "x", decode=anything)
 
-
 REFUSALS_OF_REPLICAS: list[str] = [
     "READONLY You can't write against a read only replica.",
     "UNBLOCKED force unblock from blocking operation",

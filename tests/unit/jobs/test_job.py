@@ -20,7 +20,6 @@ from glidemq_orchestrate.wire.stored import moment, read_progress
 
 SECOND = timedelta(seconds=1)
 
-
 OPTIONS_ON_THE_WIRE: list[tuple[JobOptions, dict[str, Any]]] = [
     (JobOptions(), {}),
     (JobOptions(attempts=1, delay=timedelta(0)), {}),

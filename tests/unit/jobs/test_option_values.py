@@ -21,7 +21,6 @@ BACKOFFS = st.builds(
 )
 RANDOM = st.floats(0, 1, exclude_max=True)
 
-
 WRONG_BACKOFFS: list[tuple[dict[str, Any], str]] = [
     ({"kind": "slow"}, "'slow'"),
     ({"delay": timedelta(-1)}, "negative"),

@@ -16,7 +16,6 @@ from glidemq_orchestrate.jobs.option_values import Fallback, JobRef, TokenBucket
 SECOND = timedelta(seconds=1)
 BUCKET = TokenBucket(capacity=2.5, refill_per_second=0.5)
 
-
 OPTIONS_ON_THE_WIRE: list[tuple[JobOptions, dict[str, Any]]] = [
     (JobOptions(priority=3), {"priority": 3}),
     (JobOptions(lifo=True), {"lifo": True}),

@@ -36,7 +36,6 @@ OURS, THEIRS = library(ORCHESTRATE), library(GLIDEMQ)
 INFO = "redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n"
 VERSIONS = ["93", [OURS.version, OURS.sha256]]
 
-
 ERROR_REPLIES: list[tuple[str, type[GlideMQError]]] = [
     ("GMO_FLOW_NOT_FOUND no flow x", FlowNotFound),
     ("GMO_FLOW_CONFLICT x", FlowConflict),
@@ -55,7 +54,6 @@ STREAM_REPLIES: list[Any] = [
     [["s", [("1-1", ["a", "b"])]]],
     [["s", [("1-1", {"a": "b"})]]],
 ]
-
 
 NEW_SERVERS: list[tuple[Any, tuple[str, str]]] = [
     (INFO, ("valkey", "9.1.0")),

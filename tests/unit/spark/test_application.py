@@ -18,7 +18,6 @@ ALLOWED = {
     "GLIDEMQ_SPARK_STEP_CONF": "spark.jars",
 }
 
-
 WRONG_PROGRAMS: list[tuple[Any, str]] = [
     (None, "needs an object with file or application"),
     ({}, "needs either file or application"),

@@ -20,7 +20,6 @@ spark.sql.session.timeZone :  Europe/Berlin
 something.else  1
 """
 
-
 WRONG_MASTERS: list[str] = ["foo://host:1", "", "locals", "http://host:7077", "k8s://", "local[]"]
 
 OTHER_MASTERS: list[str] = [

@@ -17,7 +17,6 @@ from glidemq_orchestrate.spark.submit.record import Record
 
 NAME = f"glidemq-{'0' * 20}-1"
 
-
 NO_RECORDS: list[Any] = [
     None,
     7,

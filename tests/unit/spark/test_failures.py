@@ -120,7 +120,6 @@ PROGRAM_ENDED = f"""Traceback (most recent call last):
   File "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py", line 327, in get_return_value
 py4j.protocol.Py4JJavaError: {PYTHON_ENDED}"""
 
-
 CAUSES: list[tuple[str, str]] = [
     (PYTHON_ENDED, "the Python worker of an executor crashed or was killed"),
     (

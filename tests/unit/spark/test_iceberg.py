@@ -16,7 +16,6 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 PARTS = ("p=v1", "p=v2", "p=v3")
 
-
 FOLDERS: list[tuple[Part, str, list[str]]] = [
     (Part("day", "", "date"), "glidemq_day=v2026-01-31", ["2026-01-31"]),
     (Part("name", "", "string"), "glidemq_name=va%2Fb%3D c", ["a/b= c"]),

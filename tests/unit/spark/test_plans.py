@@ -22,7 +22,6 @@ Location: InMemoryFileIndex [{paths}]
 ReadSchema: struct<id:bigint>
 """
 
-
 SCANS: list[tuple[str, list[str]]] = [
     ("file:/data/raw", ["/data/raw"]),
     ("file:/data/a, b, s3a://lake/b", ["/data/a, b", "s3a://lake/b"]),

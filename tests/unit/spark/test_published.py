@@ -38,7 +38,6 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 DAY_MS = 86_400_000
 
-
 WRONG_LOCATIONS: list[tuple[str, str]] = [
     ("", "must be a directory or URI"),
     ("/data/{x}", "in a path as a pattern"),

@@ -36,7 +36,6 @@ SCHEMA = types.StructType(
 )
 PLACE = {"url": URL, "queue": "etl", "name": "load"}
 
-
 WRONG_READS: list[tuple[dict[str, str], str]] = [
     ({}, "a read of glidemq needs the option table: one of jobs, flows, nodes, events; got ''"),
     ({"table": "job"}, "one of jobs, flows, nodes, events; got 'job'"),

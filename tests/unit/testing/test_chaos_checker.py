@@ -13,7 +13,6 @@ from glidemq_orchestrate.testing.chaos.effects import digest, leaves
 
 CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", ())}}
 
-
 DIFFERENT_RESULTS: list[tuple[Any, Any, str]] = [
     ({"a": 1, "b": [1, {"c": 2}]}, {"a": 1, "b": [1, {"c": 3}]}, "at $.b[1].c"),
     ([1], [1, 2], "at $[1]"),

@@ -47,7 +47,6 @@ REPLIES = st.recursive(
     max_leaves=20,
 )
 
-
 CALLED: list[tuple[Any, str]] = [
     (("FCALL", "gmo_sweep", 1, "glide:{a b}:gmo:flows", "{x}:{y}"), "gmo_sweep of queue a b"),
     (("XREAD", "COUNT", 1, "STREAMS", "p:{q}:events", "0-0"), "XREAD of queue q"),

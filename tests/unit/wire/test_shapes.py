@@ -21,7 +21,6 @@ from glidemq_orchestrate.wire.keys import QueueKeys
 KEYS = QueueKeys("glide", "etl")
 ENTRY = ["1-1", ["a", "b"]]
 
-
 REPLIES: list[tuple[tuple[Any, ...], list[Any], list[Any]]] = [
     (("GET", "k"), [None, "x"], [1, ["x"]]),
     (("HMGET", "k", "a", "b"), [["x", None]], [[], ["x"], ["x", 1], None, "xy", ["a", "b", "c"]]),

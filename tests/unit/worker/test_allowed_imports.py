@@ -14,7 +14,6 @@ from glidemq_orchestrate.worker.services.worker import load_handlers, package_of
 
 URL = "valkey://127.0.0.1:1"
 
-
 ALLOWED: list[tuple[str, list[str], bool]] = [
     ("mypackage", ["mypackage"], True),
     ("mypackage.sub.steps", ["mypackage"], True),
@@ -44,7 +43,6 @@ ALLOWED: list[tuple[str, list[str], bool]] = [
 ]
 
 INVALID_LISTS: list[Any] = ["mypackage", [""], ["my-package"], ["a..b"], ["a:b"], ["*"], [3], ["a."]]
-
 
 DEFINED: list[str] = ["step", "Report", "Report.build", "own_partial", "instance"]
 

@@ -91,7 +91,6 @@ WORK = """
     number = 7
 """
 
-
 NO_PLACES: list[tuple[Any, str]] = [
     ({"node": "load"}, "each of inputs must be"),
     ([5], "each of inputs must be"),

@@ -13,7 +13,6 @@ from glidemq_orchestrate.flows.checked import traced
 
 FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
 
-
 WRONG_LIMITS: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "token_limit.max_tokens must be a whole number of at least 1, got 0"),
     ({"max_tokens": 1.5}, "token_limit.max_tokens"),

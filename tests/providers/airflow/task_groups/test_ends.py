@@ -47,7 +47,6 @@ def test_what_was_seen_survives_its_form_as_json() -> None:
 DONE, AGAIN = node("completed", at=NOON), node("completed", at=ONE, run=1)
 RUNS, WAITS, BLOCKED = node("active"), node("waiting"), node("waiting-children")
 
-
 ENDS_SHOWN: list[tuple[str, NodeStatus, NodeStatus, int, bool]] = [
     ("it shows the end of before", DONE, DONE, 0, True),
     ("a task before it was cleared, and it has run again", DONE, AGAIN, 0, False),

@@ -17,7 +17,6 @@ OVER_RESULT = {
     "inputs": [{"node": "a", "to": ["over", "month"]}],
 }
 
-
 ITEMS: list[tuple[Any, list[Any]]] = [
     ({"x": [1, 2], "y": ["a", "b"]}, [(1, "a"), (1, "b"), (2, "a"), (2, "b")]),
     ({"x": {"k": 1}, "y": (3,)}, [(["k", 1], 3)]),
