@@ -19,7 +19,7 @@ from dagster_glidemq.durations import in_seconds
 URL = "valkey://127.0.0.1:1"  # nobody listens there
 FIELDS = ("connect_timeout", "socket_timeout", "patience", "worker_timeout", "lease", "cancel_patience")
 OF_PIPES = ("termination_timeout", "start_timeout", "poll_interval")
-MINUTE = [60, 60.0, "60", "1m", "PT1M", timedelta(minutes=1)]
+MINUTE: list[Any] = [60, 60.0, "60", "1m", "PT1M", timedelta(minutes=1)]
 
 
 @dg.op
@@ -83,7 +83,8 @@ def test_the_pipes_client_takes_them_too() -> None:
 
 
 def test_what_is_no_duration_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
-    for wrong in (-1, "soon", "-5", float("inf"), True, [5]):
+    none: list[Any] = [-1, "soon", "-5", float("inf"), True, [5]]
+    for wrong in none:
         for name in (*FIELDS, *OF_PIPES):
             with subtests.test(wrong=wrong, name=name), pytest.raises(ValueError, match=f"{name} must "):
                 PipesGlideMQClient(url=URL, **{name: wrong})
@@ -124,9 +125,9 @@ def test_the_config_of_the_executor_knows_them() -> None:
 
 
 def test_a_sensor_takes_them_too(subtests: pytest.Subtests) -> None:
-    for wrong in (-1, "soon", float("nan")):
-        with subtests.test(wrong=wrong):
-            options: Any = {"name": "s", "queue": "etl", "at_least": 1, "job": job}
-            assert build_glidemq_queue_depth_sensor(repeat=timedelta(hours=1), **options)
-            with pytest.raises(ValueError, match="repeat must "):
-                build_glidemq_queue_depth_sensor(repeat=wrong, **options)
+    options: Any = {"name": "s", "queue": "etl", "at_least": 1, "job": job}
+    assert build_glidemq_queue_depth_sensor(repeat=timedelta(hours=1), **options)
+    none: list[Any] = [-1, "soon", float("nan")]
+    for wrong in none:
+        with subtests.test(wrong=wrong), pytest.raises(ValueError, match="repeat must "):
+            build_glidemq_queue_depth_sensor(repeat=wrong, **options)
