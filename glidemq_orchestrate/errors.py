@@ -399,9 +399,7 @@ class HandlerNotFound(WorkersMissing):
             f"(known: {', '.join(known[queue]) or 'none'})"
             for queue, jobs in self.missing.items()
         )
-        super().__init__(
-            f"{lacking}. Fix: register it with @handlers.handler(NAME) in the worker's --app module"
-        )
+        super().__init__(f"{lacking}. Fix: register it with @handlers.handler in the worker's --app module")
 
 
 class JobFailed(GlideMQError):

@@ -237,7 +237,7 @@ def _job_options(options: Options) -> JobOptions:
     try:
         return FlowSpec.from_dict({"name": "write", "nodes": [node]}).nodes[0].options
     except InvalidFlow as exc:
-        why = str(exc).removeprefix("not a valid flow: ").replace("nodes.0.", "")
+        why = str(exc).removeprefix("not a valid flow: ").replace("node row: ", "")
         raise ConfigurationError(f"the options of {options.what}: {why}") from None
 
 

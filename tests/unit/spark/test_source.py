@@ -77,10 +77,10 @@ WRONG_WRITES: list[tuple[dict[str, str], str]] = [
     ({"attempts": "0"}, "the options of a write to glidemq: options: attempts must be a whole number"),
     (
         {"attempts": "three"},
-        "the options of a write to glidemq: options.attempts: Input should be a valid",
+        "the options of a write to glidemq: options.attempts: 'three' is not a whole number",
     ),
     ({"options": "[1]"}, "the option options of a write to glidemq must be a JSON object such as"),
-    ({"options": '{"attempt": 1}'}, "options.attempt: Extra inputs are not permitted"),
+    ({"options": '{"attempt": 1}'}, "options: there is no field 'attempt'; did you mean 'attempts'?"),
     ({"priority": "text"}, "column text of the option priority must be a whole number, not string: cast"),
     (
         {"ordering_key": "id"},
