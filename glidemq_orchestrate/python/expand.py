@@ -1,12 +1,12 @@
-"""The handler of ``python.expand`` jobs: adds a node for each item of lists that only now are known.
+"""The handler of ``python.expand`` jobs: adds a node for each item of lists that are known only at run time.
 
 The payload of such a node is::
 
     {"template": a node as in a flow file, "over": {"month": None}, "into": "arguments" | "fields",
      "inputs": [{"node": "list", "path": [...], "to": ["over", "month"]}], "before": ["report"]}
 
-``inputs`` are as in ``worker.imported``. The nodes are ``name[0]``, ``name[1]``, ... of the template; those
-in ``before`` wait for them too, and get their results. Without items the node is skipped.
+``inputs`` are as in ``worker.handlers.named_call``. The nodes are ``name[0]``, ``name[1]``, ... of the
+template; those in ``before`` wait for them too, and get their results. Without items the node is skipped.
 """
 
 from __future__ import annotations

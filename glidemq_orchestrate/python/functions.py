@@ -1,12 +1,12 @@
 """The handler of ``python`` jobs: runs ``module:function`` of an allowed package in a thread of the worker.
 
 The function is called by the names of its arguments; one that has a parameter ``ctx`` also gets the
-``Context`` of the job. An ``async def`` runs on a loop of its own. What it returns is the job's result. What
-it logs by ``logging``, from INFO on, is in the log of the job too; the level of the worker's log counts.
+``Context`` of the job. An ``async def`` runs on a separate event loop. Its return value is the result
+of the job. Log records from INFO on also go to the log of the job, if the worker logs that level.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
 or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported. A worker
-keeps what it has imported: start it again when the module has changed.
+keeps imported modules: restart it when the module has changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glidemq_orchestrate.worker.handlers.signals import HandlerSignal, Skip, Unr
 JOB_NAME: Final = "python"
 CONTEXT: Final = "ctx"
 _REMEDY: Final = "Write data to a file or a table and return where it is"
-# What functions of Airflow raise, by name: the core does not know Airflow.
+# Exceptions of Airflow, by name: the core does not import Airflow.
 _OF_AIRFLOW: Final[Mapping[str, type[HandlerSignal]]] = {
     "AirflowSkipException": Skip,
     "AirflowFailException": Unrecoverable,

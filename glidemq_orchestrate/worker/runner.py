@@ -154,7 +154,7 @@ class JobRunner:
         self._wake()  # the starts of its jobs may be due
 
     def _start(self, attempts: list[Attempt]) -> None:
-        """Start the handler of a job or batch in a task of its own."""
+        """Start the handler of a job or batch in a new task."""
         self._slots.running += 1
         execution = Execution(attempts, self._loop.time())
         for attempt in attempts:

@@ -51,7 +51,7 @@ class RunningHandler(NamedTuple):
 
 
 class Watchdog:
-    """Watches one loop from a thread of its own, from ``start`` to ``stop``.
+    """Watches one loop from a separate thread, from ``start`` to ``stop``.
 
     Args:
         loop: The loop of the worker, in the thread that calls this.

@@ -261,7 +261,7 @@ class Handlers(RegistersHandlers):
 
     @property
     def has_processes(self) -> bool:
-        """Whether any handler runs in a process of its own."""
+        """Whether any handler runs in a separate process."""
         return any(registered.in_process for registered in self._handlers.values())
 
     @property
