@@ -40,12 +40,12 @@ def init(
         file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8")
         for file in sorted(PROJECT.glob(f"*{_SUFFIX}"))
     }
-    existing = [name for name in files if (folder / name).exists()]
-    if existing and not overwrite:
-        raise ConfigurationError(
-            f"{folder} already has {', '.join(existing)}. Fix: name another folder, or use --overwrite"
-        )
     try:
+        existing = [name for name in files if (folder / name).exists()]
+        if existing and not overwrite:
+            raise ConfigurationError(
+                f"{folder} already has {', '.join(existing)}. Fix: name another folder, or use --overwrite"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
