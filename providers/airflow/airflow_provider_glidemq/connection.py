@@ -1,4 +1,4 @@
-"""Turns an Airflow connection into settings. Poller nothing up and opens nothing; no error has a secret."""
+"""Turns an Airflow connection into settings. Opens no connection; no error contains a secret."""
 
 from __future__ import annotations
 

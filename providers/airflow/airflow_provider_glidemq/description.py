@@ -1,4 +1,4 @@
-"""What a flow operator is given: read from files, and checked as far as it can be without rendering."""
+"""Flows and jobs as operators get them: read from files, and checked as far as possible before rendering."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class QueueEvents:
         return any(task is not None and task.done() for task in (self._reading, self._looking))
 
     @property
-    def _poller(self) -> Sequence[Poller[Any]]:
+    def _pollers(self) -> Sequence[Poller[Any]]:
         return (self._flows, self._jobs, self._whole)
 
     @property
@@ -103,7 +103,7 @@ class QueueEvents:
 
     def unsubscribe(self, subscription: Subscription[Any]) -> None:
         """End a subscription."""
-        for looks in self._poller:
+        for looks in self._pollers:
             looks.remove(subscription)
 
     async def _flow_statuses(self, flows: list[AsyncFlow]) -> Sequence[FlowStatus | None]:
@@ -143,12 +143,12 @@ class QueueEvents:
         while loop.time() - used < LINGER_SECONDS and not self.is_over:
             for event in await self._reader.read(BLOCK):
                 self._dispatch(event)
-            if any(map(len, self._poller)):
+            if any(map(len, self._pollers)):
                 used = loop.time()
 
     async def _look(self) -> None:
         try:
-            await asyncio.gather(*(looks.run() for looks in self._poller))
+            await asyncio.gather(*(looks.run() for looks in self._pollers))
         except Exception as exc:  # noqa: BLE001  every error is passed to the watchers
             self._fail(exc)
             self._stop()
@@ -172,7 +172,7 @@ class QueueEvents:
     def _dispatch(self, event: Event) -> None:
         self._whole.be_active()
         if event.is_gap:
-            for looks in self._poller:
+            for looks in self._pollers:
                 looks.all()
         elif event.kind in _ENDS:
             self._flows.be_active()
@@ -184,11 +184,11 @@ class QueueEvents:
         if not self._started.done():
             self._started.set_exception(exc)
             self._started.exception()  # retrieved: no watcher may be left to await it
-        for looks in self._poller:
+        for looks in self._pollers:
             looks.fail(exc)
 
     def _stop(self) -> None:
-        for looks in self._poller:
+        for looks in self._pollers:
             looks.stop()
 
 
