@@ -25,7 +25,7 @@ ONE = datetime(2026, 1, 1, 13, tzinfo=UTC)
 
 
 def node(state: str, name: str = "b", *, at: datetime | None = None, **more: Any) -> NodeStatus:
-    fields = {"attempts": 1, "reason": "", "run": 0, **more}
+    fields = {"attempts": 1, "reason": "", "reruns": 0, **more}
     ended = at if state in ("completed", "failed", "skipped") else None
     return NodeStatus(
         name, "q", "id", "j", (), JobState(state), progress=None, started_at=None, finished_at=ended, **fields
@@ -37,14 +37,14 @@ def seen(*nodes: NodeStatus, attempt: int = 1, generation: int = 0) -> Seen:
 
 
 def test_what_was_seen_survives_its_form_as_json() -> None:
-    made = seen(node("completed", at=NOON), node("failed", at=ONE, run=2))
+    made = seen(node("completed", at=NOON), node("failed", at=ONE, reruns=2))
     assert made == Seen(1, 0, 2, ONE.isoformat())
     assert Seen.read(made.stored()) == made
     assert Seen.read(None) is None
     assert Seen.read({"attempt": 1, "other": 2}) is None
 
 
-DONE, AGAIN = node("completed", at=NOON), node("completed", at=ONE, run=1)
+DONE, AGAIN = node("completed", at=NOON), node("completed", at=ONE, reruns=1)
 RUNS, WAITS, BLOCKED = node("active"), node("waiting"), node("waiting-children")
 
 ENDS_SHOWN: list[tuple[str, NodeStatus, NodeStatus, int, bool]] = [
@@ -54,7 +54,7 @@ ENDS_SHOWN: list[tuple[str, NodeStatus, NodeStatus, int, bool]] = [
     ("a task before it was cleared, and it waits for that", DONE, BLOCKED, 0, False),
     ("another task was cleared alone, and the flow begun anew from there", DONE, DONE, 1, True),
     ("it was cleared while it ran", RUNS, RUNS, 0, True),
-    ("it was cleared while it ran, and has started over", RUNS, node("active", run=1), 0, False),
+    ("it was cleared while it ran, and has started over", RUNS, node("active", reruns=1), 0, False),
     ("launch was cleared while it ran", RUNS, RUNS, 1, False),
     ("it was cleared while it waited, and waits still", RUNS, WAITS, 0, False),
     ("it was cleared while it waited, with a task before it", WAITS, BLOCKED, 0, False),
