@@ -1,1 +1,1 @@
-"""The classes that users call: each method one line, with its async twin. The rooms below do the work."""
+"""The public client classes, each with an async twin. Their methods delegate to the lower packages."""

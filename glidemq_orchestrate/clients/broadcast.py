@@ -24,7 +24,7 @@ __all__ = ["AsyncBroadcast", "Broadcast"]
 
 
 class BroadcastOperations:
-    """What can be done with a broadcast, each written once for both clients."""
+    """The operations on a broadcast, written once for both clients."""
 
     def __init__(self, keys: QueueKeys, clock: Clock, max_messages: int | None) -> None:
         self._keys, self._clock, self._max = keys, clock, max_messages
@@ -42,12 +42,14 @@ class BroadcastOperations:
         Args:
             subject: Such as ``orders.new``.
             data: JSON, at most 1 MiB encoded.
-            options: Attempts, own id, time to live, and so on.
-            keywords: The same one by one, in place of those in ``options``. See ``JobOptions``.
+            options: Attempts, custom id, time to live, and so on.
+            keywords: Single options that override those in ``options``; see ``JobOptions``.
 
         Raises:
-            EncodeError, PayloadTooLarge, InvalidJob: Nothing was published. Priority and LIFO are refused.
-            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
+            EncodeError, PayloadTooLarge, InvalidJob: A value is not valid, or priority or LIFO is set.
+                Nothing was published.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
+                options.
         """
         return self._publish(subject, data, with_keywords(options, keywords))
 
@@ -56,22 +58,22 @@ class BroadcastOperations:
         return (yield from messages.publish(self._keys, subject, data, options, now_ms, self._max))
 
     def subscriptions(self) -> Op[list[SubscriptionInfo]]:
-        """The subscriptions, by name, with how many messages wait for each and how many its workers hold."""
+        """List the subscriptions by name, each with its numbers of waiting and active messages."""
         return listing.subscriptions(self._keys, LOOK_AT)
 
     def states(self, message_id: str) -> Op[dict[str, MessageState]]:
-        """The state of a message in each subscription, by name. It has ended when all have ended it.
+        """Read the state of a message in each subscription. The message has ended when all states are final.
 
         Raises:
-            JobNotFound: There is no such message, or no longer.
+            JobNotFound: The message does not exist, or was removed.
         """
         return listing.message_states(self._keys, message_id, self._clock)
 
     def unsubscribe(self, subscription: str) -> Op[bool]:
-        """Remove a subscription, with its place in the stream; False if there was none. Safe to repeat.
+        """Remove a subscription and its position in the stream; False if there was none. Safe to repeat.
 
-        Messages that only this one had not handled have ended, and their retention counts. Stop its workers
-        before: one that runs makes the subscription again.
+        Messages that waited only for this subscription end, and their retention applies. Stop its workers
+        first: a running worker creates the subscription again.
         """
         return messages.unsubscribe(self._keys, check_subscription(subscription), self._clock)
 
@@ -82,9 +84,9 @@ class Broadcast(SyncFacade):
     Args:
         name: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        max_messages: Keep only this many of the newest; older ones are removed by the next ``publish``, and
-            slower subscriptions miss them. None: a message stays until it is cleaned, or all subscriptions
-            have ended it and its own retention removes it.
+        max_messages: Keep only the newest messages, at most this many. The next ``publish`` removes older
+            ones, and slow subscriptions miss them. None: a message remains until it is cleaned, or until it
+            has ended in all subscriptions and its retention removes it.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -114,9 +116,9 @@ class AsyncBroadcast(AsyncFacade):
     Args:
         name: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        max_messages: Keep only this many of the newest; older ones are removed by the next ``publish``, and
-            slower subscriptions miss them. None: a message stays until it is cleaned, or all subscriptions
-            have ended it and its own retention removes it.
+        max_messages: Keep only the newest messages, at most this many. The next ``publish`` removes older
+            ones, and slow subscriptions miss them. None: a message remains until it is cleaned, or until it
+            has ended in all subscriptions and its retention removes it.
         prefix: First part of every key.
         clock: For tests.
     """

@@ -1,4 +1,4 @@
-"""Client and AsyncClient: one pool of connections for all that is done on one server."""
+"""Client and AsyncClient: one shared set of connections for everything on one server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["AsyncClient", "Client"]
 class Client(SyncFacade):
     """One server, with blocking calls: its queues, flows, events, schedules and broadcasts. Thread-safe.
 
-    All that it hands out shares its connections, which are opened on first use. Closing a queue or reader
-    leaves them open; when the client has been closed, each call of what it handed out is an error.
+    Queues, readers and the like share the connections of their client, which are opened on first use. Closing
+    a queue or reader leaves them open. After the client is closed, every call on any of them is an error.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -30,7 +30,7 @@ class Client(SyncFacade):
         clock: For tests.
 
     Raises:
-        ConfigurationError: The URL or the prefix is not usable.
+        ConfigurationError: The URL or the prefix is not valid.
 
     Example:
         >>> with Client("valkey://127.0.0.1:6379") as client:  # doctest: +SKIP
@@ -43,21 +43,21 @@ class Client(SyncFacade):
 
         Args:
             name: 1 to 256 characters, none of ``{ } :``.
-            compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+            compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
 
         Raises:
-            ConfigurationError: The name or the compression is not usable, or the client is closed.
+            ConfigurationError: The name or the compression is not valid, or the client is closed.
         """
         queue = Queue(name, self._settings, prefix=self._prefix, compression=compression, clock=self._clock)
         return self._share(queue)
 
     def queues(self) -> list[str]:
-        """The names of the queues that have keys, sorted. Scans all keys of the server, a page at a time."""
+        """List the names of queues that have keys, sorted. Scans all keys of the server in pages."""
         return self._run(queue_names(self._prefix))
 
     @cached_property
     def flows(self) -> FlowProducer:
-        """Submits flows and finds them again; see ``FlowProducer``."""
+        """Submits flows and finds them by id; see ``FlowProducer``."""
         return self._share(FlowProducer(self._settings, prefix=self._prefix, clock=self._clock))
 
     def events(
@@ -72,9 +72,9 @@ class Client(SyncFacade):
 
         Args:
             queue: The queue.
-            position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
-                ``0-0``: from the oldest that is left.
-            where: Which events to return; a gap always is.
+            position: Continue after this ``position`` of an earlier reader. None: only events from now on.
+                ``0-0``: from the oldest event still stored.
+            where: Which events to return; a gap is always returned.
             idle_timeout: Iteration ends after this long without a matching event. None: never.
         """
         reader = EventReader(
@@ -89,7 +89,7 @@ class Client(SyncFacade):
         return self._share(reader)
 
     def schedules(self, queue: str) -> Schedules:
-        """The repeating jobs of a queue; see ``Schedules``."""
+        """The schedules of a queue; see ``Schedules``."""
         return self._share(Schedules(queue, self._settings, prefix=self._prefix, clock=self._clock))
 
     def broadcast(self, name: str, *, max_messages: int | None = None) -> Broadcast:
@@ -97,7 +97,7 @@ class Client(SyncFacade):
 
         Args:
             name: The queue.
-            max_messages: Keep only this many of the newest; None: see ``Broadcast``.
+            max_messages: Keep only the newest messages, at most this many; see ``Broadcast``.
         """
         made = Broadcast(
             name, self._settings, max_messages=max_messages, prefix=self._prefix, clock=self._clock
@@ -105,7 +105,7 @@ class Client(SyncFacade):
         return self._share(made)
 
     def close(self) -> None:
-        """Close the connections; afterwards each call of the client and of what it handed out is an error."""
+        """Close the connections. Later calls on the client, its queues, readers and the like are errors."""
         super().close()
         self._connections.is_closed = True
 
@@ -113,8 +113,8 @@ class Client(SyncFacade):
 class AsyncClient(AsyncFacade):
     """One server, with awaitable calls, for one event loop: its queues, flows, events, schedules, broadcasts.
 
-    All that it hands out shares its connections, which are opened on first use. Closing a queue or reader
-    leaves them open; when the client has been closed, each call of what it handed out is an error.
+    Queues, readers and the like share the connections of their client, which are opened on first use. Closing
+    a queue or reader leaves them open. After the client is closed, every call on any of them is an error.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -122,7 +122,7 @@ class AsyncClient(AsyncFacade):
         clock: For tests.
 
     Raises:
-        ConfigurationError: The URL or the prefix is not usable.
+        ConfigurationError: The URL or the prefix is not valid.
     """
 
     def queue(self, name: str, *, compression: Compression = "none") -> AsyncQueue:
@@ -130,10 +130,10 @@ class AsyncClient(AsyncFacade):
 
         Args:
             name: 1 to 256 characters, none of ``{ } :``.
-            compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+            compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
 
         Raises:
-            ConfigurationError: The name or the compression is not usable, or the client is closed.
+            ConfigurationError: The name or the compression is not valid, or the client is closed.
         """
         queue = AsyncQueue(
             name, self._settings, prefix=self._prefix, compression=compression, clock=self._clock
@@ -141,12 +141,12 @@ class AsyncClient(AsyncFacade):
         return self._share(queue)
 
     async def queues(self) -> list[str]:
-        """The names of the queues that have keys, sorted. Scans all keys of the server, a page at a time."""
+        """List the names of queues that have keys, sorted. Scans all keys of the server in pages."""
         return await self._run(queue_names(self._prefix))
 
     @cached_property
     def flows(self) -> AsyncFlowProducer:
-        """Submits flows and finds them again; see ``AsyncFlowProducer``."""
+        """Submits flows and finds them by id; see ``AsyncFlowProducer``."""
         return self._share(AsyncFlowProducer(self._settings, prefix=self._prefix, clock=self._clock))
 
     def events(
@@ -161,9 +161,9 @@ class AsyncClient(AsyncFacade):
 
         Args:
             queue: The queue.
-            position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
-                ``0-0``: from the oldest that is left.
-            where: Which events to return; a gap always is.
+            position: Continue after this ``position`` of an earlier reader. None: only events from now on.
+                ``0-0``: from the oldest event still stored.
+            where: Which events to return; a gap is always returned.
             idle_timeout: Iteration ends after this long without a matching event. None: never.
         """
         reader = AsyncEventReader(
@@ -178,7 +178,7 @@ class AsyncClient(AsyncFacade):
         return self._share(reader)
 
     def schedules(self, queue: str) -> AsyncSchedules:
-        """The repeating jobs of a queue; see ``AsyncSchedules``."""
+        """The schedules of a queue; see ``AsyncSchedules``."""
         return self._share(AsyncSchedules(queue, self._settings, prefix=self._prefix, clock=self._clock))
 
     def broadcast(self, name: str, *, max_messages: int | None = None) -> AsyncBroadcast:
@@ -186,7 +186,7 @@ class AsyncClient(AsyncFacade):
 
         Args:
             name: The queue.
-            max_messages: Keep only this many of the newest; None: see ``Broadcast``.
+            max_messages: Keep only the newest messages, at most this many; see ``Broadcast``.
         """
         made = AsyncBroadcast(
             name, self._settings, max_messages=max_messages, prefix=self._prefix, clock=self._clock
@@ -194,6 +194,6 @@ class AsyncClient(AsyncFacade):
         return self._share(made)
 
     async def close(self) -> None:
-        """Close the connections; afterwards each call of the client and of what it handed out is an error."""
+        """Close the connections. Later calls on the client, its queues, readers and the like are errors."""
         await super().close()
         self._connections.is_closed = True

@@ -16,7 +16,7 @@ ALL: Final[EventFilter]
 STEP: Final[timedelta]
 
 class EventOperations:
-    """What can be done with the events of a queue, each written once for both readers.
+    """The operations on the events of a queue, written once for both readers.
 
     Attributes:
         position: The id of the last event that was read; None until ``start``.
@@ -25,34 +25,33 @@ class EventOperations:
 
     def __init__(self, keys: QueueKeys, position: str | None, where: EventFilter) -> None: ...
     def start(self) -> Op[str]:
-        """Set the position to now, if it is not set yet, and return it. Later events will be read."""
+        """Set the position to now unless it is set, and return it. Reading starts after it."""
 
     def read(self, timeout: Duration = 0) -> Op[list[Event]]:
-        """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
 
     def _read(self, timeout: timedelta) -> Op[list[Event]]: ...
     def read_all(self, timeout: timedelta) -> Op[list[Event]]:
-        """The next events, also those that do not match; leaves the position where it is."""
+        """Read the next events, matching or not, without moving the position."""
 
 class EventReader(SyncFacade):
     """Reads the events of one queue in order.
 
-    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: an event shows
-    that something changed; read jobs and flows for their state. Events that were trimmed before they were
-    read are replaced by one with ``is_gap``.
-    The position moves past events that the filter leaves out.
+    The server keeps about the newest 1,000 events, and 16 MiB of those above 8 KiB. An event is a sign that
+    something changed; read jobs and flows for their state. One event with ``is_gap`` replaces events that
+    were trimmed unread. The position moves past events that the filter excludes.
 
-    Iteration yields one event after the other, and moves ``position`` to each before yielding it. Once it has
-    begun it continues after an outage of the server, for example during a failover; that is logged.
+    Iteration moves ``position`` to each event before yielding it. After the first successful read it survives
+    outages of the server, such as a failover, and logs them.
 
     Args:
         queue: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
-            ``0-0``: from the oldest that is left.
-        where: Which events to return; a gap always is.
-        idle_timeout: Iteration ends after this long without a matching event; with an error, if the server is
-            away then. None: never.
+        position: Continue after this ``position`` of an earlier reader. None: only events from now on.
+            ``0-0``: from the oldest event still stored.
+        where: Which events to return; a gap is always returned.
+        idle_timeout: Iteration ends after this long without a matching event, with an error if the server is
+            unreachable at that moment. None: never.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -73,42 +72,41 @@ class EventReader(SyncFacade):
     ) -> None: ...
     @property
     def position(self) -> str | None:
-        """Where to continue: the id of the last event that was read; None until ``start``."""
+        """The id of the last event that was read, to continue after; None until ``start``."""
 
     @position.setter
     def position(self, position: str | None) -> None: ...
     def start(self) -> str:
-        """Set the position to now, if it is not set yet, and return it. Later events will be read."""
+        """Set the position to now unless it is set, and return it. Reading starts after it."""
 
     def read(self, timeout: Duration = 0) -> list[Event]:
-        """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
 
     def __iter__(self) -> Iterator[Event]:
-        """Yield matching events one by one, until none came for ``idle_timeout``.
+        """Yield matching events until none has arrived for ``idle_timeout``.
 
         Raises:
-            TransportError: The server is away at the beginning, or when ``idle_timeout`` has passed.
+            TransportError: The server is unreachable at the first read, or when ``idle_timeout`` has passed.
         """
 
 class AsyncEventReader(AsyncFacade):
     """Reads the events of one queue in order, with awaitable calls and ``async for``.
 
-    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: an event shows
-    that something changed; read jobs and flows for their state. Events that were trimmed before they were
-    read are replaced by one with ``is_gap``.
-    The position moves past events that the filter leaves out.
+    The server keeps about the newest 1,000 events, and 16 MiB of those above 8 KiB. An event is a sign that
+    something changed; read jobs and flows for their state. One event with ``is_gap`` replaces events that
+    were trimmed unread. The position moves past events that the filter excludes.
 
-    Iteration yields one event after the other, and moves ``position`` to each before yielding it. Once it has
-    begun it continues after an outage of the server, for example during a failover; that is logged.
+    Iteration moves ``position`` to each event before yielding it. After the first successful read it survives
+    outages of the server, such as a failover, and logs them.
 
     Args:
         queue: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
-            ``0-0``: from the oldest that is left.
-        where: Which events to return; a gap always is.
-        idle_timeout: Iteration ends after this long without a matching event; with an error, if the server is
-            away then. None: never.
+        position: Continue after this ``position`` of an earlier reader. None: only events from now on.
+            ``0-0``: from the oldest event still stored.
+        where: Which events to return; a gap is always returned.
+        idle_timeout: Iteration ends after this long without a matching event, with an error if the server is
+            unreachable at that moment. None: never.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -129,19 +127,19 @@ class AsyncEventReader(AsyncFacade):
     ) -> None: ...
     @property
     def position(self) -> str | None:
-        """Where to continue: the id of the last event that was read; None until ``start``."""
+        """The id of the last event that was read, to continue after; None until ``start``."""
 
     @position.setter
     def position(self, position: str | None) -> None: ...
     async def start(self) -> str:
-        """Set the position to now, if it is not set yet, and return it. Later events will be read."""
+        """Set the position to now unless it is set, and return it. Reading starts after it."""
 
     async def read(self, timeout: Duration = 0) -> list[Event]:
-        """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
+        """Read up to 100 new events and return those that match; waits at most ``timeout`` for the first."""
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        """Yield matching events one by one, until none came for ``idle_timeout``.
+        """Yield matching events until none has arrived for ``idle_timeout``.
 
         Raises:
-            TransportError: The server is away at the beginning, or when ``idle_timeout`` has passed.
+            TransportError: The server is unreachable at the first read, or when ``idle_timeout`` has passed.
         """

@@ -1,6 +1,6 @@
-"""The base of every client class: a driver created on first use, the check of the libraries, and closing.
+"""The base of every client class: opens a driver on first use, checks the libraries, closes it.
 
-Endless readers survive an ``Outage`` of the server.
+``Outage`` lets endless readers survive an outage of the server.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ D = TypeVar("D")
 F = TypeVar("F", bound="_Facade[Any]")
 
 
-# Drivers that a forked child inherited from its parent are kept alive: closing one, even by the garbage
-# collector, would affect the parent's event loop.
+# Keeps alive the drivers that a forked child inherited: closing one, even by the garbage collector, would
+# affect the parent's event loop.
 _OF_PARENTS: list[object] = []
 
 
 class Connections(Generic[D]):
-    """The drivers of one client, and of all that it hands out: one for each process that uses it."""
+    """The drivers that a client shares with its queues, readers and the like: one for each process."""
 
     def __init__(self) -> None:
         self._drivers: dict[int, D] = {}
         self.is_closed = False
 
     def own(self) -> D | None:
-        """The driver of this process, if it has one.
+        """The driver of this process, if any.
 
         Raises:
-            ConfigurationError: The ``Client`` to which it belongs was closed.
+            ConfigurationError: The ``Client`` is closed.
         """
         if self.is_closed:
             raise ConfigurationError("the client is closed. Fix: use it before close(), or make another one")
@@ -64,11 +64,11 @@ class Connections(Generic[D]):
         return driver
 
     def hold(self, driver: D) -> D:
-        """Take a driver for this process, unless another thread or task was faster; the one that is taken."""
+        """Set the driver of this process unless another thread or task has; returns the one in use."""
         return self._drivers.setdefault(os.getpid(), driver)
 
     def release(self) -> D | None:
-        """Give up the driver of this process and return it, to be closed."""
+        """Remove the driver of this process and return it, for closing."""
         return None if self._of_this_process() is None else self._drivers.pop(os.getpid(), None)
 
 
@@ -76,7 +76,7 @@ class _Facade(Generic[D]):
     """A client whose driver belongs to the process that created it."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let every class name an argument of the wrong type when a call fails because of it."""
+        """Make the methods name an argument of the wrong type when a call fails because of it."""
         super().__init_subclass__(**kwargs)
         explain_methods(cls)
 
@@ -90,35 +90,35 @@ class _Facade(Generic[D]):
         self._is_shared = False
 
     def _share(self, made: F) -> F:
-        """Let another client use the connections and the clock of this one. It leaves them open.
+        """Share the connections with another client, whose ``close`` leaves them open.
 
         Raises:
-            ConfigurationError: This client was closed.
+            ConfigurationError: This client is closed.
         """
         self._connections.own()
         made._connections, made._is_shared = self._connections, True  # noqa: SLF001  of the same base
         return made
 
     def _prepared(self) -> Op[None]:
-        """What a server must be and have before the first call."""
+        """The checks before the first call: the libraries, then what ``confirm`` requires."""
         yield from ensure_libraries()
         yield from check_confirmation(self._confirmation)
 
     def _whole(self, op: Op[T]) -> Op[T]:
-        """The operation as it is run: with what it needs from the server, and to its end."""
+        """The operation as run: reloads missing libraries, and confirms writes if required."""
         with_all = with_libraries(op)
         return standing(with_all) if self._confirmation else with_all
 
     def _own(self) -> D | None:
-        """The driver of this process, if it has one."""
+        """The driver of this process, if any."""
         return self._connections.own()
 
     def _hold(self, driver: D) -> D:
-        """Take a driver for this process; see ``Connections``."""
+        """Set the driver of this process; see ``Connections``."""
         return self._connections.hold(driver)
 
     def _clock_is_due(self) -> bool:
-        """Whether the server's time was read too long ago and should be read again."""
+        """Whether the server's time was read too long ago."""
         return isinstance(self._clock, ServerClock) and self._clock.is_due()
 
     def _doubt_clock(self) -> None:
@@ -142,12 +142,12 @@ class SyncFacade(_Facade["SyncDriver"]):
             raise
 
     def _now(self) -> int:
-        """The server's time; read from the server if not known yet."""
+        """The server's time; reads it if it is not known yet."""
         self._connected()
         return self._clock.now_ms()
 
     def _connected(self) -> SyncDriver:
-        """The driver of this process, created and checked on first use."""
+        """The driver of this process; created on first use, with the checks of the server."""
         driver: SyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -166,9 +166,9 @@ class SyncFacade(_Facade["SyncDriver"]):
         return driver
 
     def close(self) -> None:
-        """Close the connections of this process. Repeatable; a later call opens new ones.
+        """Close the connections of this process. Repeatable. A later call opens new ones.
 
-        What a ``Client`` has handed out shares its connections, and leaves them open.
+        A queue or reader of a ``Client`` leaves the shared connections open.
         """
         if not self._is_shared and (driver := self._connections.release()) is not None:
             driver.close()
@@ -202,12 +202,12 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             raise
 
     async def _now(self) -> int:
-        """The server's time; read from the server if not known yet."""
+        """The server's time; reads it if it is not known yet."""
         await self._connected()
         return self._clock.now_ms()
 
     async def _connected(self) -> AsyncDriver:
-        """The driver of this process, created and checked on first use."""
+        """The driver of this process; created on first use, with the checks of the server."""
         driver: AsyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -226,9 +226,9 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         return driver
 
     async def close(self) -> None:
-        """Close the connections of this process. Repeatable; a later call opens new ones.
+        """Close the connections of this process. Repeatable. A later call opens new ones.
 
-        What an ``AsyncClient`` has handed out shares its connections, and leaves them open.
+        A queue or reader of an ``AsyncClient`` leaves the shared connections open.
         """
         if not self._is_shared and (driver := self._connections.release()) is not None:
             await driver.aclose()
@@ -245,7 +245,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
 
 
 class Outage:
-    """The outages that a reader survives: each is logged at its begin, once a minute, and at its end.
+    """Logs an outage that a reader survives: at its start, once a minute, and at its end.
 
     Args:
         what: What is read, for the log.
@@ -256,30 +256,32 @@ class Outage:
         self._has_read, self._pause, self._logged = False, 0.0, 0.0
 
     def pause(self, error: TransportError) -> float:
-        """How long to wait before the next try.
+        """The seconds to wait before the next try.
 
         Raises:
-            TransportError: Nothing has been read yet, so the address may be wrong; or no repeat helps.
+            TransportError: The address may be wrong, as nothing was read yet; or the error is permanent.
         """
         if not self._has_read or isinstance(error, ServerTooOld):
             raise error
         now = time.monotonic()
         if not self._pause or now - self._logged >= REPEAT_SECONDS:
             self._logged = now
-            logger.warning("%s: the server is away: %s", self._what, error, extra={"action": "reconnect"})
+            logger.warning(
+                "%s: the server is unreachable: %s", self._what, error, extra={"action": "reconnect"}
+            )
         self._pause = min(self._pause * 2 or FIRST_PAUSE, MAX_PAUSE)
         return self._pause
 
     def over(self) -> None:
-        """Something was read."""
+        """End the outage, after a successful read."""
         if self._pause:
-            logger.info("%s: the server is back", self._what, extra={"action": "recovered"})
+            logger.info("%s: the server is reachable again", self._what, extra={"action": "recovered"})
         self._has_read, self._pause = True, 0.0
 
 
 async def sleep(seconds: float) -> None:
     """Wait, on the event loop."""
     with importing():
-        import asyncio  # noqa: PLC0415  slow, and seldom needed
+        import asyncio  # noqa: PLC0415  slow, and rarely needed
 
     await asyncio.sleep(seconds)

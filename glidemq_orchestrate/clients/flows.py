@@ -1,4 +1,4 @@
-"""FlowProducer and AsyncFlowProducer submit flows and find them; Flow and AsyncFlow are one on the server."""
+"""FlowProducer and AsyncFlowProducer submit and find flows; Flow and AsyncFlow are handles of one flow."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
 
 @explain_methods
 class Flow:
-    """A flow on the server. Stores nothing of its state: every call reads it."""
+    """A handle of a flow on the server. It caches no state: every call reads it."""
 
     def __init__(self, producer: SyncFacade, operations: FlowOperations) -> None:
         self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
 
     @property
     def id(self) -> str:
-        """The id under which it can be found again."""
+        """The id of the flow, for ``get``."""
         return self._ref.public_id
 
     @property
     def generation(self) -> int:
-        """Which generation of the flow id this is: 0 for the first."""
+        """The generation of the flow id, 0 for the first."""
         return self._ref.generation
 
     @property
@@ -81,19 +81,19 @@ class Flow:
 
 @explain_methods
 class AsyncFlow:
-    """A flow on the server, with awaitable calls. Stores nothing of its state: every call reads it."""
+    """A handle of a flow on the server, with awaitable calls. It caches no state: every call reads it."""
 
     def __init__(self, producer: AsyncFacade, operations: FlowOperations) -> None:
         self._operations, self._run = operations, producer._run  # noqa: SLF001  the flow's own producer
 
     @property
     def id(self) -> str:
-        """The id under which it can be found again."""
+        """The id of the flow, for ``get``."""
         return self._ref.public_id
 
     @property
     def generation(self) -> int:
-        """Which generation of the flow id this is: 0 for the first."""
+        """The generation of the flow id, 0 for the first."""
         return self._ref.generation
 
     @property
@@ -136,7 +136,7 @@ class AsyncFlow:
 
 
 class FlowProducer(SyncFacade):
-    """Submits flows to one server and finds them again.
+    """Submits flows to one server and finds them by id.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -162,7 +162,7 @@ class FlowProducer(SyncFacade):
 
 
 class AsyncFlowProducer(AsyncFacade):
-    """Submits flows to one server and finds them again, with awaitable calls, for one event loop.
+    """Submits flows to one server and finds them by id, with awaitable calls, for one event loop.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.

@@ -23,7 +23,7 @@ from glidemq_orchestrate.wire.keys import DEFAULT_PREFIX
 __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
 
 class Flow:
-    """A flow on the server. Stores nothing of its state: every call reads it."""
+    """A handle of a flow on the server. It caches no state: every call reads it."""
 
     _operations: FlowOperations
     _run: Any
@@ -31,11 +31,11 @@ class Flow:
     def __init__(self, producer: SyncFacade, operations: FlowOperations) -> None: ...
     @property
     def id(self) -> str:
-        """The id under which it can be found again."""
+        """The id of the flow, for ``get``."""
 
     @property
     def generation(self) -> int:
-        """Which generation of the flow id this is: 0 for the first."""
+        """The generation of the flow id, 0 for the first."""
 
     @property
     def home(self) -> str:
@@ -44,132 +44,131 @@ class Flow:
     @property
     def _ref(self) -> FlowRef: ...
     def now(self) -> datetime:
-        """The server's time, by which the times of flows and nodes go; to some milliseconds, UTC."""
+        """Return the server's time, by which times of flows and nodes are set: UTC, to some milliseconds."""
 
     def status(self) -> FlowStatus:
-        """State and counts, in constant time.
+        """Read state and counts, in constant time.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
 
     def node(self, name: str) -> NodeStatus:
-        """One node with its state.
+        """Read one node with its state.
 
         Raises:
-            NodeNotFound: The flow has none of this name.
+            NodeNotFound: The flow has no node of this name.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
     def nodes(self, names: Iterable[str] | None = None) -> list[NodeStatus]:
-        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
+        """Read every node with its state, dependencies before dependents, in pages of about 200 nodes.
 
         Args:
             names: Only these nodes, in this order; the cost grows with their number, not with the flow.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     def leaves(self) -> list[str]:
-        """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
+        """List the names of the nodes without dependents; much cheaper than ``nodes``.
 
         Raises:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
     def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
-        """The results of the nodes that have completed so far, by node name.
+        """Read the results of the nodes completed so far, by node name.
 
         Args:
-            names: Only of these nodes, such as those of a fan-in; the cost grows with their number, not with
-                the flow. None: of all.
+            names: Only these nodes, such as the dependencies of a fan-in; the cost grows with their number,
+                not with the flow. None: all.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Mapping[str, Wait]:
-        """Why nodes that could run do not run now, and until when, by name.
+        """Explain why nodes are not running, and until when, by name.
 
-        Of those that wait for a worker, for their next attempt or delay, for their ordering key, for a signal
-        or for the jobs that they have added, and of those whose worker is silent; not of those that wait for
-        other nodes. Those that wait for more than their turn come first. Of those that are ready to run all
-        are there, of the others the first 100. For people: it costs five calls for each queue, and two for
-        each node that is not ready; on the portable path (several slots of a cluster), where nodes have
-        delays, one more for each node.
+        Covers nodes that wait for a worker, their next attempt or delay, their ordering key, a signal, or
+        jobs that they added; also nodes with a silent worker, but not nodes that wait for other nodes. Nodes
+        that only wait for their turn come last. All ready nodes are included, and the first 100 of the
+        others. Meant for display: costs five calls for each queue, and two for each node that is not ready.
+        On the portable path (several slots of a cluster), nodes with delays cost one more each.
 
         Args:
-            nodes: Of these nodes, as ``nodes`` has returned them; None: of all.
+            nodes: Only these nodes, as returned by ``nodes``; None: all.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``node``; not where the nodes are given.
+            Superseded, FlowNotFound, FlowExpired: As ``node``, but only without ``nodes``.
         """
 
     def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
-        """The lines that some nodes have logged, the oldest first, and how many they have in total.
+        """Read log lines of some nodes, oldest first, and their total numbers.
 
         Args:
-            after: By node name, how many lines to leave out; -20: all but the last 20. Lines that are gone
-                count as well. 200 nodes take two trips to the server, three where lines are gone.
-            limit: The most lines of each node.
+            after: The number of lines to skip, by node name; -20: all but the last 20. Removed lines count
+                too. 200 nodes take two round trips, or three if lines were removed.
+            limit: The max number of lines for each node.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     def outcome(self) -> FlowOutcome:
-        """The current status, results and failures."""
+        """Read the current status, results and failures."""
 
     def wait(self, *, timeout: Duration | None = None) -> FlowOutcome:
-        """Wait until the flow has ended in any way; read the state from ``outcome.status``.
+        """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
 
         Args:
-            timeout: Longest time to wait, to the millisecond; None: for ever. The flow continues after a
-                time-out.
+            timeout: The max time to wait, to the millisecond; None: no limit. The flow continues after a
+                timeout.
 
         Raises:
-            WaitTimeout: It has not ended in time.
+            WaitTimeout: The flow has not ended in time.
         """
 
     def supervise(self) -> None:
-        """Look after the queues of the flow for a moment, where nobody supervises them.
+        """Supervise the queues of the flow once, unless they have a supervisor.
 
-        Flows with nodes that Node workers run need a supervisor. Workers of ours are that, and ``wait`` and
-        ``watch`` while they last; for code that only reads the status now and then there is this call. It
-        takes a trip to the server where somebody else supervises, else up to some seconds. Safe to repeat.
-        Where the server refuses it, it does nothing.
+        Flows with nodes on Node workers need a supervisor: a Python worker, or a running ``wait`` or
+        ``watch``. Use this call in code that only polls the status. It takes one round trip if the queues
+        have a supervisor, otherwise up to some seconds. It does nothing if the server refuses it. Safe to
+        repeat.
         """
 
     def is_supervised(self) -> bool:
-        """Whether somebody supervises the home of the flow.
+        """Whether the home queue of the flow has a supervisor.
 
-        That is a worker of one of its queues, a client that waits for it or watches it, or
-        ``glidemq supervise``. Without one, what Node workers end does not reach the flow.
+        A supervisor is a Python worker of one of its queues, a client in ``wait`` or ``watch``, or ``glidemq
+        supervise``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Iterator[Change]:
         """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
 
-        Starts with every node that has left ``waiting-children``. No node is reported as started before the
-        dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
-        that passes through several states between two reads is reported in the last of them, and no change is
-        missed if events were trimmed unread. A node that runs again, or gets another end by hand, is a
-        difference even if it is in the same state as before.
+        Starts with every node that has left ``waiting-children``. The dependencies that a node's rule
+        requires are reported as ended before the node is reported as started. Every difference is reported
+        once: a node that passes through several states between two reads is reported in the last one. Events
+        that were trimmed unread cause no missed change. A node that was rerun or ended manually is a
+        difference even if its state is the same.
 
         Args:
-            after: Continue after the ``position`` of a change, also one read by another process: only the
-                differences since then, and the end; after the position of a ``FlowChange`` nothing, if the
-                flow has not run since.
-            timeout: Longest time to wait for the end, to the millisecond; None: for ever.
+            after: Continue after the ``position`` of a change, possibly one read by another process: yields
+                only later differences and the end. After the position of a ``FlowChange``, yields nothing
+                unless the flow has run since.
+            timeout: The max time to wait for the end, to the millisecond; None: no limit.
 
         Raises:
-            ConfigurationError: ``after`` is not a position of this flow; raised immediately, the others while
-                iterating.
+            ConfigurationError: ``after`` is not a position of this flow. Raised by the call; the others are
+                raised during iteration.
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
@@ -177,15 +176,15 @@ class Flow:
     def watch_batches(
         self, *, after: str | None = None, timeout: Duration | None = None, rest: Duration = 5
     ) -> Iterator[Sequence[Change]]:
-        """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
+        """``watch`` in batches of changes read together; the last batch ends with a ``FlowChange``.
 
-        For readers that look something up for each change, or that have other things to do: an
-        empty batch comes when nothing has changed for a while.
+        For readers with a lookup for each change, or with other work: an empty batch is yielded after a time
+        without changes.
 
         Args:
-            after: As in ``watch``: the ``position`` of the last change of a batch.
+            after: As in ``watch``; use the ``position`` of the last change of a batch.
             timeout: As in ``watch``.
-            rest: The time after which an empty batch comes.
+            rest: The time without changes after which an empty batch is yielded.
 
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
@@ -195,35 +194,35 @@ class Flow:
         """Wait for the results of all nodes.
 
         Raises:
-            FlowFailed: It failed; ``exc.failed`` lists the failed nodes, causes first.
-            FlowCancelled: It was cancelled.
-            WaitTimeout: It has not ended in time.
+            FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
+            FlowCancelled: The flow was cancelled.
+            WaitTimeout: The flow has not ended in time.
         """
 
     def owners(self) -> Sequence[str]:
-        """The names of its owners, sorted, without those that are known to have vanished.
+        """List the names of its owners, sorted, without those with an expired lease.
 
-        Empty when it has none, and when it has ended.
+        Empty if the flow has no owners or has ended.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
 
     def history(self) -> Sequence[FlowStatus]:
-        """The status of each generation that is kept, oldest first: of the last 100, and of some before them.
+        """Read the status of each stored generation, oldest first: the last 100, and some before them.
 
-        ``superseded_by`` is set in all but the last. With a generation that is no longer kept, the key
-        that began it is forgotten too.
+        ``superseded_by`` is set in all but the last. When a generation is removed, its idempotency key is
+        removed too.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
 
     def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
-        """End every node that has not ended; running handlers are stopped. Returns the state before.
+        """End every node that has not ended, and stop running handlers. Returns the previous state.
 
         Args:
-            reason: What status and errors say.
+            reason: The text for status and errors.
             generation: Only if this is the current generation.
 
         Raises:
@@ -232,21 +231,21 @@ class Flow:
         """
 
     def renew(self) -> FlowState:
-        """Renew the lease of the owner with which the flow was submitted or found. Returns the state.
+        """Renew the lease of the owner given to ``submit`` or ``get``. Returns the state of the flow.
 
-        ``wait``, ``watch`` and ``result`` do so by themselves. An owner whose lease has ended owns a flow
-        that still runs again.
+        ``wait``, ``watch`` and ``result`` do so automatically. If the lease has ended and the flow still
+        runs, the owner owns it again.
 
         Raises:
-            ConfigurationError: There is no owner here.
-            Superseded, FlowNotFound: The flow cannot be owned any more.
+            ConfigurationError: This object has no owner.
+            Superseded, FlowNotFound: The flow can no longer have an owner.
         """
 
     def note(self, text: str) -> None:
-        """Keep a short text with this generation, for the submitter of the flow: ``FlowStatus.note``.
+        """Store a short text in this generation for the submitter of the flow: ``FlowStatus.note``.
 
-        The last one counts. It changes nothing else, in any state, and goes with the record of the
-        generation. A repeat is safe.
+        A later note replaces it. It has no other effect, in any state, and is removed with the record of the
+        generation. Safe to repeat.
 
         Args:
             text: At most 256 characters, none of them a control character.
@@ -257,10 +256,10 @@ class Flow:
         """
 
     def retry_failed(self, *, generation: int | None = None) -> FlowState:
-        """Run again every node that did not complete; the others keep their results. Returns the new state.
+        """Rerun every node that did not complete; the others keep their results. Returns the new state.
 
-        Nodes that were skipped by hand or by their handler stay skipped. A deadline starts over. Does nothing
-        to a flow that runs or has completed. Repeatable.
+        Nodes skipped manually or by their handler stay skipped. The deadline starts over. A running or
+        completed flow is unchanged. Repeatable.
 
         Args:
             generation: Only if this is the current generation.
@@ -273,24 +272,23 @@ class Flow:
     def restart(
         self, *, nodes: Iterable[str] | None = None, idempotency_key: str = "", generation: int | None = None
     ) -> FlowState:
-        """Run all of it again, or from some nodes on, as a new generation. Returns the state of that one.
+        """Rerun the whole flow, or from some nodes on, as a new generation; returns its state.
 
-        A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
-        the one before is seen again, but those that it keeps. Nodes that running nodes had added are left
-        out: they are added again. The new generation has the owner of this object, and none if it has none.
+        A running flow is cancelled first. Afterwards this object represents the new generation, which has
+        only the results that it keeps. Nodes added at run time are left out: their creators add them again.
+        The new generation has the owner of this object, if any.
 
         Args:
-            nodes: Only these run again, by name, with all that follow them, what has not completed by now
-                and what has added nodes; the others keep their results. Unlike ``rerun`` it takes nodes that
-                have added nodes. None: all of the flow runs again.
-            idempotency_key: As in ``FlowProducer.submit``: with the same one a repeat for the same nodes is
-                safe.
-            generation: Only if this is the current generation, or if the key has begun one already.
+            nodes: The names of the nodes to rerun, None for all. Nodes that follow them rerun too, and so do
+                nodes that have not completed or that have added nodes; all others keep their results. Unlike
+                ``rerun``, this accepts nodes that have added nodes.
+            idempotency_key: As in ``FlowProducer.submit``: a repeat with the same key and nodes is safe.
+            generation: Only if this is the current generation, or if the key has already begun one.
 
         Raises:
             ConfigurationError: An argument is not valid, or ``nodes`` is empty. Nothing was changed.
-            FlowConflict: The key has begun a generation for other nodes. Nothing was changed.
-            NodeNotFound: The flow was submitted without a node of such a name. Nothing was changed.
+            FlowConflict: The key has begun a generation with other nodes. Nothing was changed.
+            NodeNotFound: The submitted flow has no node of this name. Nothing was changed.
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
@@ -307,38 +305,39 @@ class Flow:
         idempotency_key: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """Run nodes again that have ended, in a flow that runs or has ended: then it runs again.
+        """Rerun nodes that have ended. A flow that has ended runs again.
 
-        Afterwards they wait for a worker, or for dependencies that run again too; their last results are
-        gone. Rules and policies decide about what follows, as in the first run. The cost grows with the
-        nodes that run again, not with the flow.
+        Afterwards they wait for a worker, or for dependencies that rerun too; their previous results are
+        deleted. Rules and policies apply to the following nodes as in the first run. The cost grows with the
+        number of rerun nodes, not with the flow.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: Instead of names: every node whose name matches this shell pattern, such as
-                ``clean-*``, and the filters below. Nodes that have not ended are left out. Square brackets
-                are a class of characters, and themselves too: ``part-[12]``, ``item[1]``, ``clean[*]``.
+            pattern: Instead of names: every node that has ended and matches this shell pattern, such as
+                ``clean-*``, and the filters below. Square brackets match a class of characters, and also
+                themselves: ``part-[12]``, ``item[1]``, ``clean[*]``.
             state: Only nodes in this state: ``completed``, ``failed`` or ``skipped``.
-            error: Only nodes that have failed for a reason that matches this shell pattern; in it square
-                brackets are only a class of characters.
-            dependents: Whether all nodes that follow run again too, as far as they have begun; those that
-                run are stopped. If not, those that run or have ended keep what they have. One that waits for
-                a worker or for its next attempt, or was only fetched, waits again until this node has ended,
-                and then starts over with the new result. So does the next attempt of one that runs.
-            idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
-                the nodes have ended again. The last ten keys of a node count.
+            error: Only nodes with a failure reason that matches this shell pattern. Here, square brackets
+                match only a class of characters.
+            dependents: True: all following nodes that have begun rerun too; running ones are stopped. False:
+                nodes that run or have ended continue with the old result. A following node that waits for a
+                worker or its next attempt, or was only fetched, waits until this node has ended, and then
+                starts over with the new result. So does the next attempt of a running node.
+            idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
+                the nodes have ended again. Each node stores its last ten keys.
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the nodes that this call runs again, without what follows them.
+            The names of the rerun nodes, without those that follow them.
 
         Raises:
             ConfigurationError: An argument is not valid. Nothing was changed.
-            NodeNotFound, NodeNotEnded: One is not a node of the flow, or has not ended. Nothing was changed.
-            NodeNotRepeatable: A node that would run again has added nodes to the flow, or its job was removed
-                from the queue: ``restart`` the flow. Nothing was changed.
-            FlowEnded, FlowIncomplete: The flow is being cancelled, or is not submitted completely.
+            NodeNotFound, NodeNotEnded: The flow has no such node, or the node has not ended. Nothing was
+                changed.
+            NodeNotRepeatable: A node to rerun has added nodes to the flow, or its job was removed from the
+                queue: ``restart`` the flow. Nothing was changed.
+            FlowEnded, FlowIncomplete: The flow is being cancelled, or its submission is incomplete.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
@@ -353,17 +352,17 @@ class Flow:
         state: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """End nodes that have not ended as failed; what follows, their policies and rules decide.
+        """End nodes as failed before they have ended; policies and rules decide what follows.
 
-        The worker that runs one stops it, and its result is refused. Changes nothing about nodes that
-        have ended, so a repeat is safe.
+        A running node is stopped, and its result is refused. Nodes that have ended are unchanged, so a repeat
+        is safe.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filter below.
+            pattern: As in ``rerun``, with the filter below.
             state: Only nodes in this state.
-            reason: What status and errors say.
+            reason: The text for status and errors.
             generation: Only if this is the current generation.
 
         Returns:
@@ -387,17 +386,16 @@ class Flow:
     ) -> Sequence[str]:
         """End nodes as completed with this result, without running them; dependents continue with it.
 
-        One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
-        again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
-        stop, and its result is refused. Nodes that have this result already are not changed, so a repeat is
-        safe.
+        A node that has ended differently gets this result, and all following nodes that have begun rerun,
+        even in a flow that has ended. A running node is stopped, and its own result is refused. Nodes that
+        already have this result are unchanged, so a repeat is safe.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filters below.
+            pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
-            error: Only nodes that have failed for such a reason.
+            error: Only nodes with such a failure reason, as in ``rerun``.
             result: At most 1 MiB as JSON.
             generation: Only if this is the current generation.
 
@@ -421,17 +419,17 @@ class Flow:
         error: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """End nodes as skipped without running them; rules decide whether what follows is skipped too.
+        """End nodes as skipped without running them; rules decide whether following nodes are skipped too.
 
-        A retry does not run them while the specification is unchanged; with a changed one they run. Otherwise
-        as ``complete_node``; nodes that were skipped are not changed.
+        A retry runs them only with a changed specification. Nodes that are already skipped are unchanged.
+        Otherwise as ``complete_node``.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filters below.
+            pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
-            error: Only nodes that have failed for such a reason.
+            error: Only nodes with such a failure reason, as in ``rerun``.
             reason: Shown in the status.
             generation: Only if this is the current generation.
 
@@ -444,23 +442,23 @@ class Flow:
         """
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
-        """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
+        """Add nodes to a running or completed flow, which then runs again. Adds all or none.
 
-        Adding the same nodes again changes nothing, so a repeat is safe. Returns the state afterwards.
+        Adding the same nodes again changes nothing, so a repeat is safe. Returns the new state.
 
         Args:
-            nodes: They may wait for nodes of the flow and for each other.
+            nodes: They may depend on nodes of the flow and on each other.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
+            EncodeError, PayloadTooLarge: The nodes are not valid; nothing was added.
             NodeExists: The flow has another node of that name; nothing was added.
             FlowEnded: The flow has failed or was cancelled; nothing was added.
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
 
 class AsyncFlow:
-    """A flow on the server, with awaitable calls. Stores nothing of its state: every call reads it."""
+    """A handle of a flow on the server, with awaitable calls. It caches no state: every call reads it."""
 
     _operations: FlowOperations
     _run: Any
@@ -468,11 +466,11 @@ class AsyncFlow:
     def __init__(self, producer: AsyncFacade, operations: FlowOperations) -> None: ...
     @property
     def id(self) -> str:
-        """The id under which it can be found again."""
+        """The id of the flow, for ``get``."""
 
     @property
     def generation(self) -> int:
-        """Which generation of the flow id this is: 0 for the first."""
+        """The generation of the flow id, 0 for the first."""
 
     @property
     def home(self) -> str:
@@ -481,132 +479,131 @@ class AsyncFlow:
     @property
     def _ref(self) -> FlowRef: ...
     async def now(self) -> datetime:
-        """The server's time, by which the times of flows and nodes go; to some milliseconds, UTC."""
+        """Return the server's time, by which times of flows and nodes are set: UTC, to some milliseconds."""
 
     async def status(self) -> FlowStatus:
-        """State and counts, in constant time.
+        """Read state and counts, in constant time.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
 
     async def node(self, name: str) -> NodeStatus:
-        """One node with its state.
+        """Read one node with its state.
 
         Raises:
-            NodeNotFound: The flow has none of this name.
+            NodeNotFound: The flow has no node of this name.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
     async def nodes(self, names: Iterable[str] | None = None) -> list[NodeStatus]:
-        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
+        """Read every node with its state, dependencies before dependents, in pages of about 200 nodes.
 
         Args:
             names: Only these nodes, in this order; the cost grows with their number, not with the flow.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     async def leaves(self) -> list[str]:
-        """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
+        """List the names of the nodes without dependents; much cheaper than ``nodes``.
 
         Raises:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
 
     async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
-        """The results of the nodes that have completed so far, by node name.
+        """Read the results of the nodes completed so far, by node name.
 
         Args:
-            names: Only of these nodes, such as those of a fan-in; the cost grows with their number, not with
-                the flow. None: of all.
+            names: Only these nodes, such as the dependencies of a fan-in; the cost grows with their number,
+                not with the flow. None: all.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     async def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Mapping[str, Wait]:
-        """Why nodes that could run do not run now, and until when, by name.
+        """Explain why nodes are not running, and until when, by name.
 
-        Of those that wait for a worker, for their next attempt or delay, for their ordering key, for a signal
-        or for the jobs that they have added, and of those whose worker is silent; not of those that wait for
-        other nodes. Those that wait for more than their turn come first. Of those that are ready to run all
-        are there, of the others the first 100. For people: it costs five calls for each queue, and two for
-        each node that is not ready; on the portable path (several slots of a cluster), where nodes have
-        delays, one more for each node.
+        Covers nodes that wait for a worker, their next attempt or delay, their ordering key, a signal, or
+        jobs that they added; also nodes with a silent worker, but not nodes that wait for other nodes. Nodes
+        that only wait for their turn come last. All ready nodes are included, and the first 100 of the
+        others. Meant for display: costs five calls for each queue, and two for each node that is not ready.
+        On the portable path (several slots of a cluster), nodes with delays cost one more each.
 
         Args:
-            nodes: Of these nodes, as ``nodes`` has returned them; None: of all.
+            nodes: Only these nodes, as returned by ``nodes``; None: all.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``node``; not where the nodes are given.
+            Superseded, FlowNotFound, FlowExpired: As ``node``, but only without ``nodes``.
         """
 
     async def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
-        """The lines that some nodes have logged, the oldest first, and how many they have in total.
+        """Read log lines of some nodes, oldest first, and their total numbers.
 
         Args:
-            after: By node name, how many lines to leave out; -20: all but the last 20. Lines that are gone
-                count as well. 200 nodes take two trips to the server, three where lines are gone.
-            limit: The most lines of each node.
+            after: The number of lines to skip, by node name; -20: all but the last 20. Removed lines count
+                too. 200 nodes take two round trips, or three if lines were removed.
+            limit: The max number of lines for each node.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
 
     async def outcome(self) -> FlowOutcome:
-        """The current status, results and failures."""
+        """Read the current status, results and failures."""
 
     async def wait(self, *, timeout: Duration | None = None) -> FlowOutcome:
-        """Wait until the flow has ended in any way; read the state from ``outcome.status``.
+        """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
 
         Args:
-            timeout: Longest time to wait, to the millisecond; None: for ever. The flow continues after a
-                time-out.
+            timeout: The max time to wait, to the millisecond; None: no limit. The flow continues after a
+                timeout.
 
         Raises:
-            WaitTimeout: It has not ended in time.
+            WaitTimeout: The flow has not ended in time.
         """
 
     async def supervise(self) -> None:
-        """Look after the queues of the flow for a moment, where nobody supervises them.
+        """Supervise the queues of the flow once, unless they have a supervisor.
 
-        Flows with nodes that Node workers run need a supervisor. Workers of ours are that, and ``wait`` and
-        ``watch`` while they last; for code that only reads the status now and then there is this call. It
-        takes a trip to the server where somebody else supervises, else up to some seconds. Safe to repeat.
-        Where the server refuses it, it does nothing.
+        Flows with nodes on Node workers need a supervisor: a Python worker, or a running ``wait`` or
+        ``watch``. Use this call in code that only polls the status. It takes one round trip if the queues
+        have a supervisor, otherwise up to some seconds. It does nothing if the server refuses it. Safe to
+        repeat.
         """
 
     async def is_supervised(self) -> bool:
-        """Whether somebody supervises the home of the flow.
+        """Whether the home queue of the flow has a supervisor.
 
-        That is a worker of one of its queues, a client that waits for it or watches it, or
-        ``glidemq supervise``. Without one, what Node workers end does not reach the flow.
+        A supervisor is a Python worker of one of its queues, a client in ``wait`` or ``watch``, or ``glidemq
+        supervise``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> AsyncIterator[Change]:
         """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
 
-        Starts with every node that has left ``waiting-children``. No node is reported as started before the
-        dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
-        that passes through several states between two reads is reported in the last of them, and no change is
-        missed if events were trimmed unread. A node that runs again, or gets another end by hand, is a
-        difference even if it is in the same state as before.
+        Starts with every node that has left ``waiting-children``. The dependencies that a node's rule
+        requires are reported as ended before the node is reported as started. Every difference is reported
+        once: a node that passes through several states between two reads is reported in the last one. Events
+        that were trimmed unread cause no missed change. A node that was rerun or ended manually is a
+        difference even if its state is the same.
 
         Args:
-            after: Continue after the ``position`` of a change, also one read by another process: only the
-                differences since then, and the end; after the position of a ``FlowChange`` nothing, if the
-                flow has not run since.
-            timeout: Longest time to wait for the end, to the millisecond; None: for ever.
+            after: Continue after the ``position`` of a change, possibly one read by another process: yields
+                only later differences and the end. After the position of a ``FlowChange``, yields nothing
+                unless the flow has run since.
+            timeout: The max time to wait for the end, to the millisecond; None: no limit.
 
         Raises:
-            ConfigurationError: ``after`` is not a position of this flow; raised immediately, the others while
-                iterating.
+            ConfigurationError: ``after`` is not a position of this flow. Raised by the call; the others are
+                raised during iteration.
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
@@ -614,15 +611,15 @@ class AsyncFlow:
     def watch_batches(
         self, *, after: str | None = None, timeout: Duration | None = None, rest: Duration = 5
     ) -> AsyncIterator[Sequence[Change]]:
-        """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
+        """``watch`` in batches of changes read together; the last batch ends with a ``FlowChange``.
 
-        For readers that look something up for each change, or that have other things to do: an
-        empty batch comes when nothing has changed for a while.
+        For readers with a lookup for each change, or with other work: an empty batch is yielded after a time
+        without changes.
 
         Args:
-            after: As in ``watch``: the ``position`` of the last change of a batch.
+            after: As in ``watch``; use the ``position`` of the last change of a batch.
             timeout: As in ``watch``.
-            rest: The time after which an empty batch comes.
+            rest: The time without changes after which an empty batch is yielded.
 
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
@@ -632,35 +629,35 @@ class AsyncFlow:
         """Wait for the results of all nodes.
 
         Raises:
-            FlowFailed: It failed; ``exc.failed`` lists the failed nodes, causes first.
-            FlowCancelled: It was cancelled.
-            WaitTimeout: It has not ended in time.
+            FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
+            FlowCancelled: The flow was cancelled.
+            WaitTimeout: The flow has not ended in time.
         """
 
     async def owners(self) -> Sequence[str]:
-        """The names of its owners, sorted, without those that are known to have vanished.
+        """List the names of its owners, sorted, without those with an expired lease.
 
-        Empty when it has none, and when it has ended.
+        Empty if the flow has no owners or has ended.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
 
     async def history(self) -> Sequence[FlowStatus]:
-        """The status of each generation that is kept, oldest first: of the last 100, and of some before them.
+        """Read the status of each stored generation, oldest first: the last 100, and some before them.
 
-        ``superseded_by`` is set in all but the last. With a generation that is no longer kept, the key
-        that began it is forgotten too.
+        ``superseded_by`` is set in all but the last. When a generation is removed, its idempotency key is
+        removed too.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
 
     async def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
-        """End every node that has not ended; running handlers are stopped. Returns the state before.
+        """End every node that has not ended, and stop running handlers. Returns the previous state.
 
         Args:
-            reason: What status and errors say.
+            reason: The text for status and errors.
             generation: Only if this is the current generation.
 
         Raises:
@@ -669,21 +666,21 @@ class AsyncFlow:
         """
 
     async def renew(self) -> FlowState:
-        """Renew the lease of the owner with which the flow was submitted or found. Returns the state.
+        """Renew the lease of the owner given to ``submit`` or ``get``. Returns the state of the flow.
 
-        ``wait``, ``watch`` and ``result`` do so by themselves. An owner whose lease has ended owns a flow
-        that still runs again.
+        ``wait``, ``watch`` and ``result`` do so automatically. If the lease has ended and the flow still
+        runs, the owner owns it again.
 
         Raises:
-            ConfigurationError: There is no owner here.
-            Superseded, FlowNotFound: The flow cannot be owned any more.
+            ConfigurationError: This object has no owner.
+            Superseded, FlowNotFound: The flow can no longer have an owner.
         """
 
     async def note(self, text: str) -> None:
-        """Keep a short text with this generation, for the submitter of the flow: ``FlowStatus.note``.
+        """Store a short text in this generation for the submitter of the flow: ``FlowStatus.note``.
 
-        The last one counts. It changes nothing else, in any state, and goes with the record of the
-        generation. A repeat is safe.
+        A later note replaces it. It has no other effect, in any state, and is removed with the record of the
+        generation. Safe to repeat.
 
         Args:
             text: At most 256 characters, none of them a control character.
@@ -694,10 +691,10 @@ class AsyncFlow:
         """
 
     async def retry_failed(self, *, generation: int | None = None) -> FlowState:
-        """Run again every node that did not complete; the others keep their results. Returns the new state.
+        """Rerun every node that did not complete; the others keep their results. Returns the new state.
 
-        Nodes that were skipped by hand or by their handler stay skipped. A deadline starts over. Does nothing
-        to a flow that runs or has completed. Repeatable.
+        Nodes skipped manually or by their handler stay skipped. The deadline starts over. A running or
+        completed flow is unchanged. Repeatable.
 
         Args:
             generation: Only if this is the current generation.
@@ -710,24 +707,23 @@ class AsyncFlow:
     async def restart(
         self, *, nodes: Iterable[str] | None = None, idempotency_key: str = "", generation: int | None = None
     ) -> FlowState:
-        """Run all of it again, or from some nodes on, as a new generation. Returns the state of that one.
+        """Rerun the whole flow, or from some nodes on, as a new generation; returns its state.
 
-        A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
-        the one before is seen again, but those that it keeps. Nodes that running nodes had added are left
-        out: they are added again. The new generation has the owner of this object, and none if it has none.
+        A running flow is cancelled first. Afterwards this object represents the new generation, which has
+        only the results that it keeps. Nodes added at run time are left out: their creators add them again.
+        The new generation has the owner of this object, if any.
 
         Args:
-            nodes: Only these run again, by name, with all that follow them, what has not completed by now
-                and what has added nodes; the others keep their results. Unlike ``rerun`` it takes nodes that
-                have added nodes. None: all of the flow runs again.
-            idempotency_key: As in ``FlowProducer.submit``: with the same one a repeat for the same nodes is
-                safe.
-            generation: Only if this is the current generation, or if the key has begun one already.
+            nodes: The names of the nodes to rerun, None for all. Nodes that follow them rerun too, and so do
+                nodes that have not completed or that have added nodes; all others keep their results. Unlike
+                ``rerun``, this accepts nodes that have added nodes.
+            idempotency_key: As in ``FlowProducer.submit``: a repeat with the same key and nodes is safe.
+            generation: Only if this is the current generation, or if the key has already begun one.
 
         Raises:
             ConfigurationError: An argument is not valid, or ``nodes`` is empty. Nothing was changed.
-            FlowConflict: The key has begun a generation for other nodes. Nothing was changed.
-            NodeNotFound: The flow was submitted without a node of such a name. Nothing was changed.
+            FlowConflict: The key has begun a generation with other nodes. Nothing was changed.
+            NodeNotFound: The submitted flow has no node of this name. Nothing was changed.
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
@@ -744,38 +740,39 @@ class AsyncFlow:
         idempotency_key: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """Run nodes again that have ended, in a flow that runs or has ended: then it runs again.
+        """Rerun nodes that have ended. A flow that has ended runs again.
 
-        Afterwards they wait for a worker, or for dependencies that run again too; their last results are
-        gone. Rules and policies decide about what follows, as in the first run. The cost grows with the
-        nodes that run again, not with the flow.
+        Afterwards they wait for a worker, or for dependencies that rerun too; their previous results are
+        deleted. Rules and policies apply to the following nodes as in the first run. The cost grows with the
+        number of rerun nodes, not with the flow.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: Instead of names: every node whose name matches this shell pattern, such as
-                ``clean-*``, and the filters below. Nodes that have not ended are left out. Square brackets
-                are a class of characters, and themselves too: ``part-[12]``, ``item[1]``, ``clean[*]``.
+            pattern: Instead of names: every node that has ended and matches this shell pattern, such as
+                ``clean-*``, and the filters below. Square brackets match a class of characters, and also
+                themselves: ``part-[12]``, ``item[1]``, ``clean[*]``.
             state: Only nodes in this state: ``completed``, ``failed`` or ``skipped``.
-            error: Only nodes that have failed for a reason that matches this shell pattern; in it square
-                brackets are only a class of characters.
-            dependents: Whether all nodes that follow run again too, as far as they have begun; those that
-                run are stopped. If not, those that run or have ended keep what they have. One that waits for
-                a worker or for its next attempt, or was only fetched, waits again until this node has ended,
-                and then starts over with the new result. So does the next attempt of one that runs.
-            idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
-                the nodes have ended again. The last ten keys of a node count.
+            error: Only nodes with a failure reason that matches this shell pattern. Here, square brackets
+                match only a class of characters.
+            dependents: True: all following nodes that have begun rerun too; running ones are stopped. False:
+                nodes that run or have ended continue with the old result. A following node that waits for a
+                worker or its next attempt, or was only fetched, waits until this node has ended, and then
+                starts over with the new result. So does the next attempt of a running node.
+            idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
+                the nodes have ended again. Each node stores its last ten keys.
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the nodes that this call runs again, without what follows them.
+            The names of the rerun nodes, without those that follow them.
 
         Raises:
             ConfigurationError: An argument is not valid. Nothing was changed.
-            NodeNotFound, NodeNotEnded: One is not a node of the flow, or has not ended. Nothing was changed.
-            NodeNotRepeatable: A node that would run again has added nodes to the flow, or its job was removed
-                from the queue: ``restart`` the flow. Nothing was changed.
-            FlowEnded, FlowIncomplete: The flow is being cancelled, or is not submitted completely.
+            NodeNotFound, NodeNotEnded: The flow has no such node, or the node has not ended. Nothing was
+                changed.
+            NodeNotRepeatable: A node to rerun has added nodes to the flow, or its job was removed from the
+                queue: ``restart`` the flow. Nothing was changed.
+            FlowEnded, FlowIncomplete: The flow is being cancelled, or its submission is incomplete.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
@@ -790,17 +787,17 @@ class AsyncFlow:
         state: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """End nodes that have not ended as failed; what follows, their policies and rules decide.
+        """End nodes as failed before they have ended; policies and rules decide what follows.
 
-        The worker that runs one stops it, and its result is refused. Changes nothing about nodes that
-        have ended, so a repeat is safe.
+        A running node is stopped, and its result is refused. Nodes that have ended are unchanged, so a repeat
+        is safe.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filter below.
+            pattern: As in ``rerun``, with the filter below.
             state: Only nodes in this state.
-            reason: What status and errors say.
+            reason: The text for status and errors.
             generation: Only if this is the current generation.
 
         Returns:
@@ -824,17 +821,16 @@ class AsyncFlow:
     ) -> Sequence[str]:
         """End nodes as completed with this result, without running them; dependents continue with it.
 
-        One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
-        again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
-        stop, and its result is refused. Nodes that have this result already are not changed, so a repeat is
-        safe.
+        A node that has ended differently gets this result, and all following nodes that have begun rerun,
+        even in a flow that has ended. A running node is stopped, and its own result is refused. Nodes that
+        already have this result are unchanged, so a repeat is safe.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filters below.
+            pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
-            error: Only nodes that have failed for such a reason.
+            error: Only nodes with such a failure reason, as in ``rerun``.
             result: At most 1 MiB as JSON.
             generation: Only if this is the current generation.
 
@@ -858,17 +854,17 @@ class AsyncFlow:
         error: str = "",
         generation: int | None = None,
     ) -> Sequence[str]:
-        """End nodes as skipped without running them; rules decide whether what follows is skipped too.
+        """End nodes as skipped without running them; rules decide whether following nodes are skipped too.
 
-        A retry does not run them while the specification is unchanged; with a changed one they run. Otherwise
-        as ``complete_node``; nodes that were skipped are not changed.
+        A retry runs them only with a changed specification. Nodes that are already skipped are unchanged.
+        Otherwise as ``complete_node``.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filters below.
+            pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
-            error: Only nodes that have failed for such a reason.
+            error: Only nodes with such a failure reason, as in ``rerun``.
             reason: Shown in the status.
             generation: Only if this is the current generation.
 
@@ -881,23 +877,23 @@ class AsyncFlow:
         """
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
-        """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
+        """Add nodes to a running or completed flow, which then runs again. Adds all or none.
 
-        Adding the same nodes again changes nothing, so a repeat is safe. Returns the state afterwards.
+        Adding the same nodes again changes nothing, so a repeat is safe. Returns the new state.
 
         Args:
-            nodes: They may wait for nodes of the flow and for each other.
+            nodes: They may depend on nodes of the flow and on each other.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
+            EncodeError, PayloadTooLarge: The nodes are not valid; nothing was added.
             NodeExists: The flow has another node of that name; nothing was added.
             FlowEnded: The flow has failed or was cancelled; nothing was added.
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
 
 class FlowProducer(SyncFacade):
-    """Submits flows to one server and finds them again.
+    """Submits flows to one server and finds them by id.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -920,95 +916,96 @@ class FlowProducer(SyncFacade):
         owner: Owner | None = None,
         require_workers: bool = False,
     ) -> Flow:
-        """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
+        """Submit a flow atomically: creates every job, and releases those without dependencies.
 
         Args:
             spec: 1 to 100,000 nodes.
-            flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
-                while another submission is under way; so a repeat is always safe. None: a new id.
-            on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
-                specification is refused. ``retry_failed``: run again what did not complete. With another
-                specification this begins a new generation of the flow that keeps the results of the nodes
-                that have completed, and that have not changed in queue, job, data, dependencies, rule,
-                fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new
-                generation that keeps nothing, with the same or another specification. A new generation
-                cancels the one before.
-            idempotency_key: The token of the caller, such as the id of a click or of a run, at most 256
-                characters. A restart with the key of an earlier one finds the generation that that one began,
-                so it is safe to repeat, with the same specification, as long as that generation is kept: see
-                ``Flow.history``. Without a key each restart begins another; only of those at the same moment
-                several may share one. It needs a ``flow_id``.
-            owner: The owner of the flow: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. A new generation has only the owner that its
-                caller gave. See ``Owner``.
-            require_workers: Refuse unless live workers serve every queue and have a handler for every job.
+            flow_id: The identity of the flow. An equal flow with the same id attaches to the existing one,
+                even during another submission, so a repeat is always safe. None: a new id.
+            on_existing: What to do if a flow with this id exists. ``attach``: attach to it unchanged; a
+                different specification is refused. ``retry_failed``: rerun the nodes that did not complete. A
+                different specification begins a new generation, which keeps the results of completed nodes.
+                Excluded are nodes with a change in queue, job, data, dependencies, rule, fallbacks or
+                ``must_pass``, and all nodes that follow them; see ``plan``. ``restart``: begin a new
+                generation that keeps nothing, with the same or a different specification. A new generation
+                cancels the previous one.
+            idempotency_key: A token of the caller, such as the id of a click or a run, at most 256
+                characters. A repeated restart with the same key and specification finds the generation begun
+                by the first, so it is safe as long as that generation is stored; see ``Flow.history``.
+                Without a key, each restart begins another generation, except that simultaneous restarts may
+                share one. Requires ``flow_id``.
+            owner: The owner of the flow. When the lease of the last owner expires, the flow is cancelled or
+                continues, as the owner requests. A running flow gets an additional owner. A new generation
+                has only the owner of its caller. See ``Owner``.
+            require_workers: Refuse the flow unless live workers serve every queue and have a handler for
+                every job.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
-            QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
-            FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
-                Also where a restart has the key of one with another specification.
-                Also where a new generation was requested with queues in several slots of a cluster, and those
-                of the flow are in one.
-            GenerationTaken: Other callers kept beginning generations; nothing was changed.
+            EncodeError, PayloadTooLarge: The flow is not valid; nothing was sent.
+            QueueNotServed, HandlerNotFound: ``require_workers`` is set, and workers or handlers are missing;
+                nothing was sent.
+            FlowConflict: A different flow has this id, or a node's job already exists. Or a restart repeats a
+                key with a different specification. Or the new generation has queues in several slots of a
+                cluster, and the flow has queues in one slot. Nothing was changed.
+            GenerationTaken: Other callers repeatedly began the next generation first; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
 
     def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
-        """Look whether live workers can run jobs now; a worker of Node.js is assumed to have every handler.
+        """Check that live workers can run jobs now; a Node worker is assumed to have every handler.
 
         Args:
-            jobs: A flow, or the names of jobs by queue.
+            jobs: A flow, or job names by queue.
 
         Raises:
-            QueueNotServed: Queues have no live worker: ``exc.queues``.
-            HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
+            QueueNotServed: ``exc.queues`` have no live worker.
+            HandlerNotFound: Live workers have no handler for the jobs in ``exc.missing``, by queue.
         """
 
     def now(self) -> datetime:
-        """The server's time, by which the times of flows go; to some milliseconds, UTC."""
+        """Return the server's time, by which times of flows are set: UTC, to some milliseconds."""
 
     def supervise(self, home: str) -> Sequence[str]:
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
-            home: The queue of most nodes of these flows; ``flow.home`` is its name.
+            home: The home queue: ``flow.home``.
 
         Returns:
-            The queues that nobody supervises, and that the server does not let this client supervise.
+            The queues without a supervisor that the server does not permit this client to supervise.
         """
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
-        """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
+        """Explain what ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep.
 
-        Changes nothing. With an equal specification, the flow is repaired in its current generation: what
-        failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
-        that have added nodes, those that they added, and those that were skipped by hand or by their handler.
-        A running flow continues, and one that has completed stays as it is.
+        Changes nothing. An equal specification repairs the current generation: nodes that failed, were
+        cancelled, or were skipped because of others would run. All others stay unchanged, including nodes
+        that have added nodes, the added nodes, and nodes skipped manually or by their handler. A running flow
+        continues, and a completed flow stays unchanged.
 
         Raises:
-            FlowNotFound: There is no flow with this id.
-            FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
-                specification would repair, or the flow cannot continue with the queues of another one.
+            FlowNotFound: No flow has this id.
+            FlowExpired, FlowConflict: The submission would be refused: the jobs to repair were removed, or
+                the flow cannot continue with the queues of the new specification.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
 
     def get(self, flow_id: str, *, owner: Owner | None = None) -> Flow:
-        """Find a flow by its id: its current generation.
+        """Find the current generation of a flow by id.
 
         Args:
             flow_id: As for ``submit``.
-            owner: The owner: it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
+            owner: The owner; it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result``.
 
         Raises:
-            FlowNotFound: There is none with this id.
+            FlowNotFound: No flow has this id.
         """
 
     def statuses(self, flows: Iterable[FlowHandle]) -> Sequence[FlowStatus | None]:
-        """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
+        """Read the statuses of many flows, in this order, 250 per round trip; None for a missing flow.
 
-        Each is that of the generation that the handle stands for; ``superseded_by`` is a later one.
+        Each status is of the generation of its handle; ``superseded_by`` is a later generation.
         """
 
     def list(
@@ -1020,21 +1017,21 @@ class FlowProducer(SyncFacade):
         before: FlowStatus | None = None,
         limit: int = 100,
     ) -> Sequence[FlowStatus]:
-        """The newest flows that match all filters, newest first. A flow is listed until its retention ends.
+        """List the flows that match all filters, newest first. A flow is listed until its retention ends.
 
         Args:
             state: Only flows in this state.
             label: Only flows with this label: key and value.
             since: Only flows submitted at this time or later; with a time zone.
             before: Continue after this flow, the last of the previous page.
-            limit: Most flows to list, 1 to 10,000.
+            limit: The max number of flows, 1 to 10,000.
 
         Raises:
             ConfigurationError: A filter is not valid; nothing was sent.
         """
 
 class AsyncFlowProducer(AsyncFacade):
-    """Submits flows to one server and finds them again, with awaitable calls, for one event loop.
+    """Submits flows to one server and finds them by id, with awaitable calls, for one event loop.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
@@ -1057,95 +1054,96 @@ class AsyncFlowProducer(AsyncFacade):
         owner: Owner | None = None,
         require_workers: bool = False,
     ) -> AsyncFlow:
-        """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
+        """Submit a flow atomically: creates every job, and releases those without dependencies.
 
         Args:
             spec: 1 to 100,000 nodes.
-            flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
-                while another submission is under way; so a repeat is always safe. None: a new id.
-            on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
-                specification is refused. ``retry_failed``: run again what did not complete. With another
-                specification this begins a new generation of the flow that keeps the results of the nodes
-                that have completed, and that have not changed in queue, job, data, dependencies, rule,
-                fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new
-                generation that keeps nothing, with the same or another specification. A new generation
-                cancels the one before.
-            idempotency_key: The token of the caller, such as the id of a click or of a run, at most 256
-                characters. A restart with the key of an earlier one finds the generation that that one began,
-                so it is safe to repeat, with the same specification, as long as that generation is kept: see
-                ``Flow.history``. Without a key each restart begins another; only of those at the same moment
-                several may share one. It needs a ``flow_id``.
-            owner: The owner of the flow: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. A new generation has only the owner that its
-                caller gave. See ``Owner``.
-            require_workers: Refuse unless live workers serve every queue and have a handler for every job.
+            flow_id: The identity of the flow. An equal flow with the same id attaches to the existing one,
+                even during another submission, so a repeat is always safe. None: a new id.
+            on_existing: What to do if a flow with this id exists. ``attach``: attach to it unchanged; a
+                different specification is refused. ``retry_failed``: rerun the nodes that did not complete. A
+                different specification begins a new generation, which keeps the results of completed nodes.
+                Excluded are nodes with a change in queue, job, data, dependencies, rule, fallbacks or
+                ``must_pass``, and all nodes that follow them; see ``plan``. ``restart``: begin a new
+                generation that keeps nothing, with the same or a different specification. A new generation
+                cancels the previous one.
+            idempotency_key: A token of the caller, such as the id of a click or a run, at most 256
+                characters. A repeated restart with the same key and specification finds the generation begun
+                by the first, so it is safe as long as that generation is stored; see ``Flow.history``.
+                Without a key, each restart begins another generation, except that simultaneous restarts may
+                share one. Requires ``flow_id``.
+            owner: The owner of the flow. When the lease of the last owner expires, the flow is cancelled or
+                continues, as the owner requests. A running flow gets an additional owner. A new generation
+                has only the owner of its caller. See ``Owner``.
+            require_workers: Refuse the flow unless live workers serve every queue and have a handler for
+                every job.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
-            QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
-            FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
-                Also where a restart has the key of one with another specification.
-                Also where a new generation was requested with queues in several slots of a cluster, and those
-                of the flow are in one.
-            GenerationTaken: Other callers kept beginning generations; nothing was changed.
+            EncodeError, PayloadTooLarge: The flow is not valid; nothing was sent.
+            QueueNotServed, HandlerNotFound: ``require_workers`` is set, and workers or handlers are missing;
+                nothing was sent.
+            FlowConflict: A different flow has this id, or a node's job already exists. Or a restart repeats a
+                key with a different specification. Or the new generation has queues in several slots of a
+                cluster, and the flow has queues in one slot. Nothing was changed.
+            GenerationTaken: Other callers repeatedly began the next generation first; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
 
     async def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
-        """Look whether live workers can run jobs now; a worker of Node.js is assumed to have every handler.
+        """Check that live workers can run jobs now; a Node worker is assumed to have every handler.
 
         Args:
-            jobs: A flow, or the names of jobs by queue.
+            jobs: A flow, or job names by queue.
 
         Raises:
-            QueueNotServed: Queues have no live worker: ``exc.queues``.
-            HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
+            QueueNotServed: ``exc.queues`` have no live worker.
+            HandlerNotFound: Live workers have no handler for the jobs in ``exc.missing``, by queue.
         """
 
     async def now(self) -> datetime:
-        """The server's time, by which the times of flows go; to some milliseconds, UTC."""
+        """Return the server's time, by which times of flows are set: UTC, to some milliseconds."""
 
     async def supervise(self, home: str) -> Sequence[str]:
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
-            home: The queue of most nodes of these flows; ``flow.home`` is its name.
+            home: The home queue: ``flow.home``.
 
         Returns:
-            The queues that nobody supervises, and that the server does not let this client supervise.
+            The queues without a supervisor that the server does not permit this client to supervise.
         """
 
     async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
-        """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
+        """Explain what ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep.
 
-        Changes nothing. With an equal specification, the flow is repaired in its current generation: what
-        failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
-        that have added nodes, those that they added, and those that were skipped by hand or by their handler.
-        A running flow continues, and one that has completed stays as it is.
+        Changes nothing. An equal specification repairs the current generation: nodes that failed, were
+        cancelled, or were skipped because of others would run. All others stay unchanged, including nodes
+        that have added nodes, the added nodes, and nodes skipped manually or by their handler. A running flow
+        continues, and a completed flow stays unchanged.
 
         Raises:
-            FlowNotFound: There is no flow with this id.
-            FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
-                specification would repair, or the flow cannot continue with the queues of another one.
+            FlowNotFound: No flow has this id.
+            FlowExpired, FlowConflict: The submission would be refused: the jobs to repair were removed, or
+                the flow cannot continue with the queues of the new specification.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
 
     async def get(self, flow_id: str, *, owner: Owner | None = None) -> AsyncFlow:
-        """Find a flow by its id: its current generation.
+        """Find the current generation of a flow by id.
 
         Args:
             flow_id: As for ``submit``.
-            owner: The owner: it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
+            owner: The owner; it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result``.
 
         Raises:
-            FlowNotFound: There is none with this id.
+            FlowNotFound: No flow has this id.
         """
 
     async def statuses(self, flows: Iterable[FlowHandle]) -> Sequence[FlowStatus | None]:
-        """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
+        """Read the statuses of many flows, in this order, 250 per round trip; None for a missing flow.
 
-        Each is that of the generation that the handle stands for; ``superseded_by`` is a later one.
+        Each status is of the generation of its handle; ``superseded_by`` is a later generation.
         """
 
     async def list(
@@ -1157,14 +1155,14 @@ class AsyncFlowProducer(AsyncFacade):
         before: FlowStatus | None = None,
         limit: int = 100,
     ) -> Sequence[FlowStatus]:
-        """The newest flows that match all filters, newest first. A flow is listed until its retention ends.
+        """List the flows that match all filters, newest first. A flow is listed until its retention ends.
 
         Args:
             state: Only flows in this state.
             label: Only flows with this label: key and value.
             since: Only flows submitted at this time or later; with a time zone.
             before: Continue after this flow, the last of the previous page.
-            limit: Most flows to list, 1 to 10,000.
+            limit: The max number of flows, 1 to 10,000.
 
         Raises:
             ConfigurationError: A filter is not valid; nothing was sent.

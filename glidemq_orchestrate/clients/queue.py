@@ -42,7 +42,7 @@ __all__ = [
 
 
 class QueueOperations(JobOperations, WholeQueueOperations):
-    """What can be done with one queue, each written once for both clients."""
+    """The operations on one queue, written once for both clients."""
 
 
 class Queue(SyncFacade):
@@ -52,12 +52,12 @@ class Queue(SyncFacade):
         name: 1 to 256 characters, none of ``{ } :``.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
-        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+        compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not usable. No connection is
-            opened before the first call.
+        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
+            opened: the first call does that.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class AsyncQueue(AsyncFacade):
         name: 1 to 256 characters, none of ``{ } :``.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
-        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+        compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not usable. No connection is
-            opened before the first call.
+        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
+            opened: the first call does that.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 class QueueOperations(JobOperations, WholeQueueOperations):
-    """What can be done with one queue, each written once for both clients."""
+    """The operations on one queue, written once for both clients."""
 
 class Queue(SyncFacade):
     """One queue on one server.
@@ -58,12 +58,12 @@ class Queue(SyncFacade):
         name: 1 to 256 characters, none of ``{ } :``.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
-        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+        compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not usable. No connection is
-            opened before the first call.
+        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
+            opened: the first call does that.
     """
 
     _keys: QueueKeys
@@ -86,38 +86,42 @@ class Queue(SyncFacade):
         options: JobOptions = DEFAULT_OPTIONS,
         **keywords: Unpack[OptionKeywords],
     ) -> JobId:
-        """Add one job; it is visible to workers when this returns, and as durable as ``confirm`` demands.
+        """Add one job; on return it is visible to workers, and as durable as ``confirm`` requires.
 
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: Attempts, delay, priority, own id, and so on.
-            keywords: The same one by one, in place of those in ``options``: ``attempts=3, delay=10``. See
+            options: Attempts, delay, priority, custom id, and so on.
+            keywords: Single options that override those in ``options``: ``attempts=3, delay=10``. See
                 ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
-            InvalidJob: The name is empty, an option is not valid, or the id in the options is taken; nothing
-                was added.
-            JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but not confirmed in time as ``confirm`` requires.
+            InvalidJob: The name is empty, an option is not valid, or the custom id is in use; nothing was
+                added.
+            JobSkipped: It is a duplicate according to ``deduplication``; nothing was added.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
+                options.
+            NotConfirmed: The job was added, but the confirmation required by ``confirm`` did not arrive in
+                time.
         """
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
-        """Add many jobs in order, in few round trips; all are checked before the first is sent.
+        """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not all or nothing: calls of up to 100 jobs follow one another, and workers start with the first.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start early jobs meanwhile.
 
         Returns:
-            The id of each job, in the order given; None for one that was not added because its own id is
-            taken or it is a duplicate.
+            The id of each job, in order; None for a job that was not added because its custom id is in use or
+            it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but not confirmed in time as ``confirm`` requires.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have custom
+                ids.
+            NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
+                time.
         """
 
     def add_and_wait(
@@ -134,16 +138,16 @@ class Queue(SyncFacade):
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: As for ``add``, but without any that remove the job before it can be read.
-            timeout: Longest time to wait, to the millisecond. The job continues after a time-out. The time
-                limit of the job itself is ``options=JobOptions(timeout=...)``.
-            keywords: Other options, in place of those in ``options``.
+            options: As for ``add``, without options that remove the job before it can be read.
+            timeout: The max time to wait, to the millisecond. The job continues after a timeout. To limit the
+                run time of the job, use ``options=JobOptions(timeout=...)``.
+            keywords: Single options that override those in ``options``.
 
         Raises:
-            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` states which.
+            JobFailed: It has failed permanently, was revoked, or has expired; ``exc.reason`` is the reason.
             WaitTimeout: It has not ended in time; it may still end.
             JobNotFound: It was removed.
-            InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
+            InvalidJob: The options remove the job, or as for ``add``. Nothing was added.
         """
 
     def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
@@ -151,67 +155,68 @@ class Queue(SyncFacade):
 
         Args:
             job_id: Its id.
-            lenient: Return a job whose data or result is not valid JSON without them, as ``broken``.
+            lenient: Do not raise for data or a result that is not valid JSON: return the job without both, as
+                ``broken``.
 
         Raises:
-            JobNotFound: There is none with this id.
-            DecodeError: Its data or result is not valid JSON; not if ``lenient``.
+            JobNotFound: No job has this id.
+            DecodeError: Its data or result is not valid JSON, and ``lenient`` is false.
         """
 
     def wait_of(self, job_id: str) -> Wait | None:
-        """Why a job does not run now, and until when, as ``Flow.waits``; None for one that runs or has ended.
+        """Explain why a job is not running, and until when, as ``Flow.waits``; None if it runs or has ended.
 
-        Also None for one that waits for jobs on which it depends.
+        Also None for a job that waits for its dependencies.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     def retry(self, job_id: str) -> None:
-        """Run a failed job again, immediately, without its delay; its attempts count from zero.
+        """Rerun a failed job immediately, without its delay; its attempts are counted from zero.
 
         Raises:
-            JobNotFound: There is none with this id.
-            JobStateConflict: It has not failed, or it is a node of a flow, which is retried as a whole.
+            JobNotFound: No job has this id.
+            JobStateConflict: It has not failed, or it is a node of a flow: retry the flow.
         """
 
     def revoke(self, job_id: str) -> Revoked:
-        """End a job that does not run yet; ask a running one to stop.
+        """End a job that is not running; request that a running one stop.
 
         Returns:
-            ``revoked``: it has failed, with that reason. ``flagged``: it is running, and its worker is
+            ``revoked``: the job has failed, with that reason. ``flagged``: it is running, and its worker is
             notified; it may still complete.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It has ended; nothing was changed.
         """
 
     def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. Later calls of a running attempt are refused.
+        A job that depends on it stops waiting. Later calls of a running attempt are refused.
 
         Raises:
-            JobNotFound: There is none with this id. A repeat raises this.
+            JobNotFound: No job has this id, as after an earlier call.
             JobStateConflict: It is a node of a flow that has not ended: cancel the flow.
         """
 
     def change_priority(self, job_id: str, priority: int) -> None:
-        """Change the priority of a job that does not run yet, 0 to 2048. Repeatable.
+        """Change the priority of a job that has not started, 0 to 2048. Repeatable.
 
         Raises:
             InvalidJob: The priority is out of bounds; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
 
     def change_delay(self, job_id: str, delay: Duration) -> None:
-        """Let a job that does not run yet start ``delay`` from now; zero: as soon as a worker is free.
+        """Start a job that has not started ``delay`` from now; zero: as soon as a worker is free.
 
         Raises:
             InvalidJob: The delay is negative or too long; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
 
@@ -219,7 +224,7 @@ class Queue(SyncFacade):
         """Make a delayed job ready now.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It is not delayed.
         """
 
@@ -227,17 +232,17 @@ class Queue(SyncFacade):
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             PayloadTooLarge: The line is longer; nothing was sent.
         """
 
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
-        """Read log lines, the oldest first; none for a job that does not exist.
+        """Read log lines, oldest first; none for a missing job.
 
         Args:
             job_id: The job.
-            offset: How many lines to leave out; -20: all but the last 20. Lines that are gone count as well.
-            limit: The most lines.
+            offset: The number of lines to skip; -20: all but the last 20. Removed lines count too.
+            limit: The max number of lines.
 
         Raises:
             ConfigurationError: ``limit`` is negative.
@@ -247,7 +252,7 @@ class Queue(SyncFacade):
         """Store the progress of a job, JSON of at most 1 MiB, and emit an event. Repeatable.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             EncodeError, PayloadTooLarge: The progress is not valid JSON or too large; nothing was sent.
         """
 
@@ -255,7 +260,7 @@ class Queue(SyncFacade):
         """Replace the data of a job; a running attempt keeps the old data. Repeatable.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
 
@@ -264,34 +269,34 @@ class Queue(SyncFacade):
 
         Raises:
             InvalidJob: The number is negative; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     def children_values(self, job_id: str) -> dict[JobRef, Json]:
-        """The results of the completed jobs that a job waits or waited for, in any queue.
+        """Read the results of the completed jobs that a job depends on, in any queue.
 
         Raises:
-            ChildrenFailed: Some have ended without a result: failed, expired, revoked or removed. It has the
-                reasons, and the results of the others.
+            ChildrenFailed: Some ended without a result: failed, expired, revoked or removed. The exception
+                has their reasons, and the results of the others.
             DecodeError: A result is not valid JSON.
         """
 
     def parents(self, job_id: str) -> list[JobRef]:
-        """The jobs that wait for a job, in any queue; in a DAG these are its dependents.
+        """List the dependents of a job, in any queue.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     def suspend_info(self, job_id: str) -> SuspendInfo | None:
-        """Why, since when and until when a job is suspended; None if it is not.
+        """Read why, since when and until when a job is suspended; None if it is not.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
-        """Send a signal to a suspended job, which then runs again and sees it. False if it is not suspended.
+        """Send a signal to a suspended job, which resumes and can read it. False if it is not suspended.
 
         Raises:
             InvalidJob: The name is empty; nothing was sent.
@@ -299,10 +304,10 @@ class Queue(SyncFacade):
         """
 
     def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
-        """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
+        """Append an entry to the output of a job: texts by name, at most 1 MiB. Returns the id of the entry.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             InvalidJob, PayloadTooLarge: The output is not valid or too large; nothing was sent.
         """
 
@@ -311,25 +316,25 @@ class Queue(SyncFacade):
     ) -> list[OutputChunk]:
         """Read the output of a job after an entry (None: from the start).
 
-        Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
+        Waits at most ``timeout`` for the first entry, to the millisecond; 0: does not wait.
         """
 
     def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
-        """Read what the attempts of a job have written by ``ctx.write_message``, the oldest first.
+        """Read the messages that attempts of a job wrote by ``ctx.write_message``, oldest first.
 
         Args:
             job_id: The job.
-            after: Only those after this position, the ``id`` of a message; None: from the start.
-            limit: At most so many, 1 to 10,000.
+            after: Only messages after this position, the ``id`` of a message; None: from the start.
+            limit: The max number of messages, 1 to 10,000.
 
         Raises:
-            ConfigurationError: The limit is out of bounds, or ``after`` no position; nothing was sent.
+            ConfigurationError: The limit is out of bounds, or ``after`` is not a position; nothing was sent.
         """
 
     def accepted_attempts(self, job_ids: Sequence[str]) -> Mapping[str, AcceptedAttempt]:
-        """The attempts whose results were accepted, by job; only of those that have written messages.
+        """Read the attempts with accepted results, by job; only those that have written messages.
 
-        A job that runs again has none until it has completed again.
+        A rerun job has none until it has completed again.
         """
 
     def get_jobs(
@@ -343,16 +348,17 @@ class Queue(SyncFacade):
     ) -> list[Job]:
         """List the jobs of one state.
 
-        Waiting jobs come in the order in which workers take them, ended and delayed ones by time. Jobs that
-        wait for other jobs have no order, and finding them means scanning all keys of the server, a page at a
-        time. A job whose data is not valid JSON is listed with ``broken`` set.
+        Waiting jobs are in the order in which workers take them, ended and delayed ones by time. Jobs that
+        wait for other jobs have no order, and to find them, all keys of the server are scanned in pages. A
+        job with data that is not valid JSON has ``broken`` set.
 
         Args:
-            state: Any state.
-            offset: How many to skip. Jobs that change state during the call may be skipped or listed twice.
-            limit: How many to return at most.
-            newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
-            exclude_data: Leave data and result out, and do not transfer them.
+            state: The state of the jobs.
+            offset: The number of jobs to skip. Jobs that change state during the call may be skipped or
+                listed twice.
+            limit: The max number of jobs to return.
+            newest_first: Reverse the order; for completed, failed, delayed, prioritized and suspended jobs.
+            exclude_data: Omit data and result, and do not transfer them.
         """
 
     def search(
@@ -365,20 +371,20 @@ class Queue(SyncFacade):
         exclude_data: bool = False,
         look_at: int | None = LOOK_AT,
     ) -> FoundJobs:
-        """Find the jobs that match all given criteria; no call to the server takes longer than a page.
+        """Find the jobs that match all criteria; each call to the server reads at most a page.
 
         Args:
-            state: Only jobs of this state; without it all keys of the server are scanned.
-            name: Only jobs of this name, exactly.
-            data: Only jobs whose data has these keys with these values at the top level.
-            limit: How many to return at most.
-            exclude_data: Leave data and result out of the returned jobs.
-            look_at: About how many jobs are examined at most, by default a second's work; if a state has no
-                index, other keys count a little too. None: all. ``scan_jobs`` reads all of a large queue in
-                pages.
+            state: Only jobs in this state; None scans all keys of the server.
+            name: Only jobs with exactly this name.
+            data: Only jobs with these top-level keys and values in their data.
+            limit: The max number of jobs to return.
+            exclude_data: Omit data and result of the returned jobs.
+            look_at: The approximate max number of jobs to examine, by default what takes about a second; None
+                for all. If the state has no index, other keys count a little too. To read all of a large
+                queue in pages, use ``scan_jobs``.
 
         Returns:
-            The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
+            The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
         """
 
     def scan_jobs(
@@ -389,34 +395,35 @@ class Queue(SyncFacade):
         name: str | None = None,
         exclude_data: bool = False,
     ) -> JobPage:
-        """Examine about a thousand keys, and return the matching jobs among them.
+        """Examine about a thousand keys and return the matching jobs.
 
-        Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
-        page may be empty; a job that exists all the time is returned at least once.
+        Start with cursor ``"0"`` and continue with the cursor of each page until it is ``"0"`` again. A page
+        may be empty. A job that exists during the whole scan is returned at least once.
         """
 
     def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
-        """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
+        """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
 
     def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
-        """How many jobs are in each state. A job that a worker has taken and not started counts as active.
+        """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
 
         Args:
-            indexed_only: Leave out the jobs that wait for other jobs or for their ordering key: glide-mq has
-                no index for those, and counting them means scanning the keys of the server.
-            look_at: About how many jobs are examined for that, by default a second's work. None: all.
+            indexed_only: Omit the jobs that wait for other jobs or for their ordering key. glide-mq has no
+                index for those, and to count them, all keys of the server are scanned.
+            look_at: The approximate max number of jobs to examine for those, by default what takes about a
+                second; None for all.
 
         Returns:
-            The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.
+            The counts; ``at_least`` has the states whose count stopped at ``look_at``.
         """
 
     def now(self) -> datetime:
-        """The server's time, by which leases and due times go; to some milliseconds, UTC."""
+        """Return the server's time, by which leases and due times are set: UTC, to some milliseconds."""
 
     def pause(self) -> None:
-        """Let no worker of this package start a job until ``resume``; running ones continue. Repeatable.
+        """Stop workers of this package from starting jobs; running jobs continue. Repeatable.
 
-        Node workers ignore it, and so do the workers of broadcasts.
+        ``resume`` ends the pause. Node workers ignore it, and so do the workers of broadcasts.
         """
 
     def resume(self) -> None:
@@ -426,10 +433,10 @@ class Queue(SyncFacade):
         """Whether the queue is paused."""
 
     def clean(self, state: EndedState, *, grace: Duration = 0, limit: int = 1000) -> list[JobId]:
-        """Delete jobs that ended ``grace`` ago or earlier, the oldest first; returns their ids.
+        """Delete jobs that ended at least ``grace`` ago, oldest first; returns their ids.
 
-        Nodes of flows that have not ended remain, and so do children that a job which has not ended may
-        read. Repeatable; stops half-way if the connection breaks.
+        Nodes of unfinished flows remain, and so do children whose results an unfinished job may read.
+        Repeatable; stops half-way if the connection breaks.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
@@ -437,17 +444,17 @@ class Queue(SyncFacade):
         """
 
     def drain(self, *, delayed: bool = False) -> int:
-        """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
+        """Delete the waiting jobs, including those with a priority or ordering key; returns how many.
 
-        Jobs that wait for other jobs or for a signal remain, and so do nodes of flows that have not ended. A
-        job that waited only for deleted ones is then ready to run, and is deleted too.
+        Jobs that wait for other jobs or for a signal remain, and so do nodes of unfinished flows. A job that
+        waited only for deleted jobs becomes ready to run, and is deleted too.
 
         Args:
-            delayed: Also delayed jobs, including those that wait for another attempt.
+            delayed: Delete delayed jobs too, including those that wait for another attempt.
         """
 
     def obliterate(self, *, force: bool = False) -> None:
-        """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedules.
+        """Delete everything in the queue: jobs, flows with this home, events, settings, schedules.
 
         Stop its workers first: they recreate the keys they need. Repeatable.
 
@@ -459,113 +466,113 @@ class Queue(SyncFacade):
         """
 
     def retry_failed(self, count: int | None = None) -> int:
-        """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
+        """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
-        All means as many as have failed at the start: jobs that fail again during the call remain failed.
-        Nodes of flows remain failed: a flow is retried as a whole.
+        "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
+        So do nodes of flows: retry the flow.
         """
 
     def set_global_concurrency(self, limit: int | None) -> None:
-        """Let at most ``limit`` jobs run at the same time over all workers; None removes it. Repeatable.
+        """Limit how many jobs run at the same time over all workers; None removes the limit. Repeatable.
 
         Raises:
             InvalidJob: The limit is less than 1; nothing was sent.
         """
 
     def global_concurrency(self) -> int | None:
-        """How many jobs may run at the same time over all workers; None: no limit."""
+        """Read how many jobs may run at the same time over all workers; None: no limit."""
 
     def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """Limit how often jobs start, over all workers; None removes the limit. Repeatable."""
 
     def global_rate_limit(self) -> RateLimit | None:
-        """How often jobs may start over all workers; None: no limit."""
+        """Read how often jobs may start over all workers; None: no limit."""
 
     def rate_limit_group(self, key: str, duration: Duration, *, extend: bool = True) -> datetime:
-        """Hold back the jobs of an ordering key; returns until when.
+        """Block the jobs of an ordering key for a while; returns until when.
 
         Args:
-            key: The ordering key; it may have no job yet.
+            key: The ordering key, with or without jobs.
             duration: From now on, at least a millisecond.
-            extend: Keep a later end that was set before; otherwise replace it.
+            extend: True: a later end that was set earlier remains. False: it is replaced.
 
         Raises:
             InvalidJob: The key or the duration is not valid; nothing was sent.
         """
 
     def groups(self) -> list[GroupInfo]:
-        """The ordering keys in use, with their running jobs and those held back.
+        """List the ordering keys in use, with their numbers of running and blocked jobs.
 
-        A key of which no job waits or runs goes once no limit of it is used up, and may be
-        listed for a while after that.
+        A key without waiting or running jobs is removed after its limits have recovered, and may be listed
+        for a while longer.
         """
 
     def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
-        """How many jobs ended in a state per minute and how long they ran, oldest first; for about a day.
+        """Read how many jobs ended in a state per minute, and their run times: about a day, oldest first.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
 
     def lost_workers(self) -> list[LostWorker]:
-        """The workers that are gone, with how many jobs wait until their leases end."""
+        """List the lost workers, each with the number of jobs that wait until its leases end."""
 
     def workers(self) -> list[WorkerInfo]:
-        """The live workers of the queue, the oldest first."""
+        """List the live workers of the queue, oldest first."""
 
     def set_dead_letter_queue(self, name: str | None) -> None:
-        """Set the queue to which workers copy jobs that have failed for good; None: no queue. Repeatable.
+        """Set the queue to which workers copy permanently failed jobs; None: no queue. Repeatable.
 
-        Covers every cause of failure while workers of this package serve the queue: the handler, a time to
-        live, workers that died of it. Not covered: nodes of flows that end because of others, and jobs
-        revoked before they ran. The copy is made once, within seconds, even if the worker dies.
+        While workers of this package serve the queue, this covers every cause of failure: the handler, an
+        expired time to live, workers lost to the job. Not covered: nodes that end because of other nodes, and
+        jobs revoked before they ran. The job is copied once, within seconds, even if the worker dies.
 
         Raises:
-            ConfigurationError: The name is not usable, or it is this queue; nothing was sent.
+            ConfigurationError: The name is not valid, or it is this queue; nothing was sent.
         """
 
     def dead_letter_queue(self) -> str | None:
-        """The queue for dead letters; None if none is set."""
+        """Read the name of the dead-letter queue; None if none is set."""
 
     def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
-        """The dead letters of this queue, the oldest first."""
+        """List the dead letters of this queue, oldest first."""
 
     def get_dead_letter(self, letter_id: str) -> DeadLetter:
         """Read one dead letter.
 
         Raises:
-            JobNotFound: There is none with this id, or it is another queue's.
+            JobNotFound: This queue has no dead letter with this id.
         """
 
     def remove_dead_letter(self, letter_id: str) -> None:
         """Delete a dead letter; the failed job remains.
 
         Raises:
-            JobNotFound: There is none with this id, or it is another queue's. A repeat raises this.
+            JobNotFound: This queue has no dead letter with this id, as after an earlier call.
         """
 
     def replay_dead_letter(self, letter_id: str) -> JobId:
-        """Run the failed job again, so that jobs that wait for it can continue, and delete the letter.
+        """Rerun the failed job, so that its dependents can continue, and delete the letter.
 
         Returns:
-            The id of the job; a new one if the failed job no longer exists and had to be added again.
+            The id of the job; a new one if the failed job was removed and had to be added again.
 
         Raises:
-            JobNotFound: There is no such letter.
+            JobNotFound: This queue has no dead letter with this id.
             JobStateConflict: The job is no longer failed, or it is a node of a flow; the letter remains.
         """
 
     def report_usage(self, job_id: str, usage: Usage) -> None:
-        """Report what a job used; replaces an earlier report of the job, in the sums too. Repeatable.
+        """Report the usage of a job; replaces an earlier report, in the sums too. Repeatable.
 
         Raises:
             InvalidJob: The usage is empty; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             ServerBusy: A Node client has held the lock of this report for five seconds.
         """
 
     def usage(self, job_id: str) -> Usage | None:
-        """The usage that a job reported; None if it reported none."""
+        """Read the reported usage of a job; None without a report."""
 
     def usage_summary(
         self,
@@ -574,12 +581,12 @@ class Queue(SyncFacade):
         end: datetime | None = None,
         queues: Sequence[str] | None = None,
     ) -> UsageSummary:
-        """Sum up what jobs used, by the minute; 30 days are kept.
+        """Sum up the usage of jobs, by minute, within the last 30 days.
 
         Args:
-            start: With a time zone; an hour before the end when left out.
-            end: With a time zone; now when left out.
-            queues: Names; all queues under this prefix that have usage when left out.
+            start: With a time zone; by default an hour before ``end``.
+            end: With a time zone; by default now.
+            queues: Names of queues; by default all queues under this prefix that have usage.
 
         Raises:
             ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
@@ -587,7 +594,7 @@ class Queue(SyncFacade):
         """
 
     def flow_budget(self, root_id: str) -> FlowBudget | None:
-        """The budget of a flow made by glide-mq's producer, by its root job's id; None if it has none."""
+        """Read the budget of a flow of glide-mq's producer by the id of its root job; None without one."""
 
 class AsyncQueue(AsyncFacade):
     """One queue on one server, with awaitable calls, for one event loop.
@@ -596,12 +603,12 @@ class AsyncQueue(AsyncFacade):
         name: 1 to 256 characters, none of ``{ } :``.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
-        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+        compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not usable. No connection is
-            opened before the first call.
+        ConfigurationError: The name, the URL, the prefix or the compression is not valid. No connection was
+            opened: the first call does that.
     """
 
     _keys: QueueKeys
@@ -624,38 +631,42 @@ class AsyncQueue(AsyncFacade):
         options: JobOptions = DEFAULT_OPTIONS,
         **keywords: Unpack[OptionKeywords],
     ) -> JobId:
-        """Add one job; it is visible to workers when this returns, and as durable as ``confirm`` demands.
+        """Add one job; on return it is visible to workers, and as durable as ``confirm`` requires.
 
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: Attempts, delay, priority, own id, and so on.
-            keywords: The same one by one, in place of those in ``options``: ``attempts=3, delay=10``. See
+            options: Attempts, delay, priority, custom id, and so on.
+            keywords: Single options that override those in ``options``: ``attempts=3, delay=10``. See
                 ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
-            InvalidJob: The name is empty, an option is not valid, or the id in the options is taken; nothing
-                was added.
-            JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but not confirmed in time as ``confirm`` requires.
+            InvalidJob: The name is empty, an option is not valid, or the custom id is in use; nothing was
+                added.
+            JobSkipped: It is a duplicate according to ``deduplication``; nothing was added.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
+                options.
+            NotConfirmed: The job was added, but the confirmation required by ``confirm`` did not arrive in
+                time.
         """
 
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
-        """Add many jobs in order, in few round trips; all are checked before the first is sent.
+        """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not all or nothing: calls of up to 100 jobs follow one another, and workers start with the first.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start early jobs meanwhile.
 
         Returns:
-            The id of each job, in the order given; None for one that was not added because its own id is
-            taken or it is a duplicate.
+            The id of each job, in order; None for a job that was not added because its custom id is in use or
+            it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but not confirmed in time as ``confirm`` requires.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have custom
+                ids.
+            NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
+                time.
         """
 
     async def add_and_wait(
@@ -672,16 +683,16 @@ class AsyncQueue(AsyncFacade):
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: As for ``add``, but without any that remove the job before it can be read.
-            timeout: Longest time to wait, to the millisecond. The job continues after a time-out. The time
-                limit of the job itself is ``options=JobOptions(timeout=...)``.
-            keywords: Other options, in place of those in ``options``.
+            options: As for ``add``, without options that remove the job before it can be read.
+            timeout: The max time to wait, to the millisecond. The job continues after a timeout. To limit the
+                run time of the job, use ``options=JobOptions(timeout=...)``.
+            keywords: Single options that override those in ``options``.
 
         Raises:
-            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` states which.
+            JobFailed: It has failed permanently, was revoked, or has expired; ``exc.reason`` is the reason.
             WaitTimeout: It has not ended in time; it may still end.
             JobNotFound: It was removed.
-            InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
+            InvalidJob: The options remove the job, or as for ``add``. Nothing was added.
         """
 
     async def get_job(self, job_id: str, *, lenient: bool = False) -> Job:
@@ -689,67 +700,68 @@ class AsyncQueue(AsyncFacade):
 
         Args:
             job_id: Its id.
-            lenient: Return a job whose data or result is not valid JSON without them, as ``broken``.
+            lenient: Do not raise for data or a result that is not valid JSON: return the job without both, as
+                ``broken``.
 
         Raises:
-            JobNotFound: There is none with this id.
-            DecodeError: Its data or result is not valid JSON; not if ``lenient``.
+            JobNotFound: No job has this id.
+            DecodeError: Its data or result is not valid JSON, and ``lenient`` is false.
         """
 
     async def wait_of(self, job_id: str) -> Wait | None:
-        """Why a job does not run now, and until when, as ``Flow.waits``; None for one that runs or has ended.
+        """Explain why a job is not running, and until when, as ``Flow.waits``; None if it runs or has ended.
 
-        Also None for one that waits for jobs on which it depends.
+        Also None for a job that waits for its dependencies.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     async def retry(self, job_id: str) -> None:
-        """Run a failed job again, immediately, without its delay; its attempts count from zero.
+        """Rerun a failed job immediately, without its delay; its attempts are counted from zero.
 
         Raises:
-            JobNotFound: There is none with this id.
-            JobStateConflict: It has not failed, or it is a node of a flow, which is retried as a whole.
+            JobNotFound: No job has this id.
+            JobStateConflict: It has not failed, or it is a node of a flow: retry the flow.
         """
 
     async def revoke(self, job_id: str) -> Revoked:
-        """End a job that does not run yet; ask a running one to stop.
+        """End a job that is not running; request that a running one stop.
 
         Returns:
-            ``revoked``: it has failed, with that reason. ``flagged``: it is running, and its worker is
+            ``revoked``: the job has failed, with that reason. ``flagged``: it is running, and its worker is
             notified; it may still complete.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It has ended; nothing was changed.
         """
 
     async def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. Later calls of a running attempt are refused.
+        A job that depends on it stops waiting. Later calls of a running attempt are refused.
 
         Raises:
-            JobNotFound: There is none with this id. A repeat raises this.
+            JobNotFound: No job has this id, as after an earlier call.
             JobStateConflict: It is a node of a flow that has not ended: cancel the flow.
         """
 
     async def change_priority(self, job_id: str, priority: int) -> None:
-        """Change the priority of a job that does not run yet, 0 to 2048. Repeatable.
+        """Change the priority of a job that has not started, 0 to 2048. Repeatable.
 
         Raises:
             InvalidJob: The priority is out of bounds; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
 
     async def change_delay(self, job_id: str, delay: Duration) -> None:
-        """Let a job that does not run yet start ``delay`` from now; zero: as soon as a worker is free.
+        """Start a job that has not started ``delay`` from now; zero: as soon as a worker is free.
 
         Raises:
             InvalidJob: The delay is negative or too long; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
 
@@ -757,7 +769,7 @@ class AsyncQueue(AsyncFacade):
         """Make a delayed job ready now.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It is not delayed.
         """
 
@@ -765,17 +777,17 @@ class AsyncQueue(AsyncFacade):
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             PayloadTooLarge: The line is longer; nothing was sent.
         """
 
     async def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
-        """Read log lines, the oldest first; none for a job that does not exist.
+        """Read log lines, oldest first; none for a missing job.
 
         Args:
             job_id: The job.
-            offset: How many lines to leave out; -20: all but the last 20. Lines that are gone count as well.
-            limit: The most lines.
+            offset: The number of lines to skip; -20: all but the last 20. Removed lines count too.
+            limit: The max number of lines.
 
         Raises:
             ConfigurationError: ``limit`` is negative.
@@ -785,7 +797,7 @@ class AsyncQueue(AsyncFacade):
         """Store the progress of a job, JSON of at most 1 MiB, and emit an event. Repeatable.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             EncodeError, PayloadTooLarge: The progress is not valid JSON or too large; nothing was sent.
         """
 
@@ -793,7 +805,7 @@ class AsyncQueue(AsyncFacade):
         """Replace the data of a job; a running attempt keeps the old data. Repeatable.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
 
@@ -802,34 +814,34 @@ class AsyncQueue(AsyncFacade):
 
         Raises:
             InvalidJob: The number is negative; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     async def children_values(self, job_id: str) -> dict[JobRef, Json]:
-        """The results of the completed jobs that a job waits or waited for, in any queue.
+        """Read the results of the completed jobs that a job depends on, in any queue.
 
         Raises:
-            ChildrenFailed: Some have ended without a result: failed, expired, revoked or removed. It has the
-                reasons, and the results of the others.
+            ChildrenFailed: Some ended without a result: failed, expired, revoked or removed. The exception
+                has their reasons, and the results of the others.
             DecodeError: A result is not valid JSON.
         """
 
     async def parents(self, job_id: str) -> list[JobRef]:
-        """The jobs that wait for a job, in any queue; in a DAG these are its dependents.
+        """List the dependents of a job, in any queue.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     async def suspend_info(self, job_id: str) -> SuspendInfo | None:
-        """Why, since when and until when a job is suspended; None if it is not.
+        """Read why, since when and until when a job is suspended; None if it is not.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
 
     async def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
-        """Send a signal to a suspended job, which then runs again and sees it. False if it is not suspended.
+        """Send a signal to a suspended job, which resumes and can read it. False if it is not suspended.
 
         Raises:
             InvalidJob: The name is empty; nothing was sent.
@@ -837,10 +849,10 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
-        """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
+        """Append an entry to the output of a job: texts by name, at most 1 MiB. Returns the id of the entry.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             InvalidJob, PayloadTooLarge: The output is not valid or too large; nothing was sent.
         """
 
@@ -849,25 +861,25 @@ class AsyncQueue(AsyncFacade):
     ) -> list[OutputChunk]:
         """Read the output of a job after an entry (None: from the start).
 
-        Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
+        Waits at most ``timeout`` for the first entry, to the millisecond; 0: does not wait.
         """
 
     async def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
-        """Read what the attempts of a job have written by ``ctx.write_message``, the oldest first.
+        """Read the messages that attempts of a job wrote by ``ctx.write_message``, oldest first.
 
         Args:
             job_id: The job.
-            after: Only those after this position, the ``id`` of a message; None: from the start.
-            limit: At most so many, 1 to 10,000.
+            after: Only messages after this position, the ``id`` of a message; None: from the start.
+            limit: The max number of messages, 1 to 10,000.
 
         Raises:
-            ConfigurationError: The limit is out of bounds, or ``after`` no position; nothing was sent.
+            ConfigurationError: The limit is out of bounds, or ``after`` is not a position; nothing was sent.
         """
 
     async def accepted_attempts(self, job_ids: Sequence[str]) -> Mapping[str, AcceptedAttempt]:
-        """The attempts whose results were accepted, by job; only of those that have written messages.
+        """Read the attempts with accepted results, by job; only those that have written messages.
 
-        A job that runs again has none until it has completed again.
+        A rerun job has none until it has completed again.
         """
 
     async def get_jobs(
@@ -881,16 +893,17 @@ class AsyncQueue(AsyncFacade):
     ) -> list[Job]:
         """List the jobs of one state.
 
-        Waiting jobs come in the order in which workers take them, ended and delayed ones by time. Jobs that
-        wait for other jobs have no order, and finding them means scanning all keys of the server, a page at a
-        time. A job whose data is not valid JSON is listed with ``broken`` set.
+        Waiting jobs are in the order in which workers take them, ended and delayed ones by time. Jobs that
+        wait for other jobs have no order, and to find them, all keys of the server are scanned in pages. A
+        job with data that is not valid JSON has ``broken`` set.
 
         Args:
-            state: Any state.
-            offset: How many to skip. Jobs that change state during the call may be skipped or listed twice.
-            limit: How many to return at most.
-            newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
-            exclude_data: Leave data and result out, and do not transfer them.
+            state: The state of the jobs.
+            offset: The number of jobs to skip. Jobs that change state during the call may be skipped or
+                listed twice.
+            limit: The max number of jobs to return.
+            newest_first: Reverse the order; for completed, failed, delayed, prioritized and suspended jobs.
+            exclude_data: Omit data and result, and do not transfer them.
         """
 
     async def search(
@@ -903,20 +916,20 @@ class AsyncQueue(AsyncFacade):
         exclude_data: bool = False,
         look_at: int | None = LOOK_AT,
     ) -> FoundJobs:
-        """Find the jobs that match all given criteria; no call to the server takes longer than a page.
+        """Find the jobs that match all criteria; each call to the server reads at most a page.
 
         Args:
-            state: Only jobs of this state; without it all keys of the server are scanned.
-            name: Only jobs of this name, exactly.
-            data: Only jobs whose data has these keys with these values at the top level.
-            limit: How many to return at most.
-            exclude_data: Leave data and result out of the returned jobs.
-            look_at: About how many jobs are examined at most, by default a second's work; if a state has no
-                index, other keys count a little too. None: all. ``scan_jobs`` reads all of a large queue in
-                pages.
+            state: Only jobs in this state; None scans all keys of the server.
+            name: Only jobs with exactly this name.
+            data: Only jobs with these top-level keys and values in their data.
+            limit: The max number of jobs to return.
+            exclude_data: Omit data and result of the returned jobs.
+            look_at: The approximate max number of jobs to examine, by default what takes about a second; None
+                for all. If the state has no index, other keys count a little too. To read all of a large
+                queue in pages, use ``scan_jobs``.
 
         Returns:
-            The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
+            The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
         """
 
     async def scan_jobs(
@@ -927,34 +940,35 @@ class AsyncQueue(AsyncFacade):
         name: str | None = None,
         exclude_data: bool = False,
     ) -> JobPage:
-        """Examine about a thousand keys, and return the matching jobs among them.
+        """Examine about a thousand keys and return the matching jobs.
 
-        Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
-        page may be empty; a job that exists all the time is returned at least once.
+        Start with cursor ``"0"`` and continue with the cursor of each page until it is ``"0"`` again. A page
+        may be empty. A job that exists during the whole scan is returned at least once.
         """
 
     async def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
-        """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
+        """Read the states of many jobs, in this order, 500 per round trip; None for a missing job."""
 
     async def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
-        """How many jobs are in each state. A job that a worker has taken and not started counts as active.
+        """Count the jobs in each state. A job that a worker has fetched but not started counts as active.
 
         Args:
-            indexed_only: Leave out the jobs that wait for other jobs or for their ordering key: glide-mq has
-                no index for those, and counting them means scanning the keys of the server.
-            look_at: About how many jobs are examined for that, by default a second's work. None: all.
+            indexed_only: Omit the jobs that wait for other jobs or for their ordering key. glide-mq has no
+                index for those, and to count them, all keys of the server are scanned.
+            look_at: The approximate max number of jobs to examine for those, by default what takes about a
+                second; None for all.
 
         Returns:
-            The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.
+            The counts; ``at_least`` has the states whose count stopped at ``look_at``.
         """
 
     async def now(self) -> datetime:
-        """The server's time, by which leases and due times go; to some milliseconds, UTC."""
+        """Return the server's time, by which leases and due times are set: UTC, to some milliseconds."""
 
     async def pause(self) -> None:
-        """Let no worker of this package start a job until ``resume``; running ones continue. Repeatable.
+        """Stop workers of this package from starting jobs; running jobs continue. Repeatable.
 
-        Node workers ignore it, and so do the workers of broadcasts.
+        ``resume`` ends the pause. Node workers ignore it, and so do the workers of broadcasts.
         """
 
     async def resume(self) -> None:
@@ -964,10 +978,10 @@ class AsyncQueue(AsyncFacade):
         """Whether the queue is paused."""
 
     async def clean(self, state: EndedState, *, grace: Duration = 0, limit: int = 1000) -> list[JobId]:
-        """Delete jobs that ended ``grace`` ago or earlier, the oldest first; returns their ids.
+        """Delete jobs that ended at least ``grace`` ago, oldest first; returns their ids.
 
-        Nodes of flows that have not ended remain, and so do children that a job which has not ended may
-        read. Repeatable; stops half-way if the connection breaks.
+        Nodes of unfinished flows remain, and so do children whose results an unfinished job may read.
+        Repeatable; stops half-way if the connection breaks.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
@@ -975,17 +989,17 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def drain(self, *, delayed: bool = False) -> int:
-        """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
+        """Delete the waiting jobs, including those with a priority or ordering key; returns how many.
 
-        Jobs that wait for other jobs or for a signal remain, and so do nodes of flows that have not ended. A
-        job that waited only for deleted ones is then ready to run, and is deleted too.
+        Jobs that wait for other jobs or for a signal remain, and so do nodes of unfinished flows. A job that
+        waited only for deleted jobs becomes ready to run, and is deleted too.
 
         Args:
-            delayed: Also delayed jobs, including those that wait for another attempt.
+            delayed: Delete delayed jobs too, including those that wait for another attempt.
         """
 
     async def obliterate(self, *, force: bool = False) -> None:
-        """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedules.
+        """Delete everything in the queue: jobs, flows with this home, events, settings, schedules.
 
         Stop its workers first: they recreate the keys they need. Repeatable.
 
@@ -997,113 +1011,113 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def retry_failed(self, count: int | None = None) -> int:
-        """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
+        """Rerun failed jobs, oldest first, all or at most ``count``; returns how many.
 
-        All means as many as have failed at the start: jobs that fail again during the call remain failed.
-        Nodes of flows remain failed: a flow is retried as a whole.
+        "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
+        So do nodes of flows: retry the flow.
         """
 
     async def set_global_concurrency(self, limit: int | None) -> None:
-        """Let at most ``limit`` jobs run at the same time over all workers; None removes it. Repeatable.
+        """Limit how many jobs run at the same time over all workers; None removes the limit. Repeatable.
 
         Raises:
             InvalidJob: The limit is less than 1; nothing was sent.
         """
 
     async def global_concurrency(self) -> int | None:
-        """How many jobs may run at the same time over all workers; None: no limit."""
+        """Read how many jobs may run at the same time over all workers; None: no limit."""
 
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """Limit how often jobs start, over all workers; None removes the limit. Repeatable."""
 
     async def global_rate_limit(self) -> RateLimit | None:
-        """How often jobs may start over all workers; None: no limit."""
+        """Read how often jobs may start over all workers; None: no limit."""
 
     async def rate_limit_group(self, key: str, duration: Duration, *, extend: bool = True) -> datetime:
-        """Hold back the jobs of an ordering key; returns until when.
+        """Block the jobs of an ordering key for a while; returns until when.
 
         Args:
-            key: The ordering key; it may have no job yet.
+            key: The ordering key, with or without jobs.
             duration: From now on, at least a millisecond.
-            extend: Keep a later end that was set before; otherwise replace it.
+            extend: True: a later end that was set earlier remains. False: it is replaced.
 
         Raises:
             InvalidJob: The key or the duration is not valid; nothing was sent.
         """
 
     async def groups(self) -> list[GroupInfo]:
-        """The ordering keys in use, with their running jobs and those held back.
+        """List the ordering keys in use, with their numbers of running and blocked jobs.
 
-        A key of which no job waits or runs goes once no limit of it is used up, and may be
-        listed for a while after that.
+        A key without waiting or running jobs is removed after its limits have recovered, and may be listed
+        for a while longer.
         """
 
     async def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
-        """How many jobs ended in a state per minute and how long they ran, oldest first; for about a day.
+        """Read how many jobs ended in a state per minute, and their run times: about a day, oldest first.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
         """
 
     async def lost_workers(self) -> list[LostWorker]:
-        """The workers that are gone, with how many jobs wait until their leases end."""
+        """List the lost workers, each with the number of jobs that wait until its leases end."""
 
     async def workers(self) -> list[WorkerInfo]:
-        """The live workers of the queue, the oldest first."""
+        """List the live workers of the queue, oldest first."""
 
     async def set_dead_letter_queue(self, name: str | None) -> None:
-        """Set the queue to which workers copy jobs that have failed for good; None: no queue. Repeatable.
+        """Set the queue to which workers copy permanently failed jobs; None: no queue. Repeatable.
 
-        Covers every cause of failure while workers of this package serve the queue: the handler, a time to
-        live, workers that died of it. Not covered: nodes of flows that end because of others, and jobs
-        revoked before they ran. The copy is made once, within seconds, even if the worker dies.
+        While workers of this package serve the queue, this covers every cause of failure: the handler, an
+        expired time to live, workers lost to the job. Not covered: nodes that end because of other nodes, and
+        jobs revoked before they ran. The job is copied once, within seconds, even if the worker dies.
 
         Raises:
-            ConfigurationError: The name is not usable, or it is this queue; nothing was sent.
+            ConfigurationError: The name is not valid, or it is this queue; nothing was sent.
         """
 
     async def dead_letter_queue(self) -> str | None:
-        """The queue for dead letters; None if none is set."""
+        """Read the name of the dead-letter queue; None if none is set."""
 
     async def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
-        """The dead letters of this queue, the oldest first."""
+        """List the dead letters of this queue, oldest first."""
 
     async def get_dead_letter(self, letter_id: str) -> DeadLetter:
         """Read one dead letter.
 
         Raises:
-            JobNotFound: There is none with this id, or it is another queue's.
+            JobNotFound: This queue has no dead letter with this id.
         """
 
     async def remove_dead_letter(self, letter_id: str) -> None:
         """Delete a dead letter; the failed job remains.
 
         Raises:
-            JobNotFound: There is none with this id, or it is another queue's. A repeat raises this.
+            JobNotFound: This queue has no dead letter with this id, as after an earlier call.
         """
 
     async def replay_dead_letter(self, letter_id: str) -> JobId:
-        """Run the failed job again, so that jobs that wait for it can continue, and delete the letter.
+        """Rerun the failed job, so that its dependents can continue, and delete the letter.
 
         Returns:
-            The id of the job; a new one if the failed job no longer exists and had to be added again.
+            The id of the job; a new one if the failed job was removed and had to be added again.
 
         Raises:
-            JobNotFound: There is no such letter.
+            JobNotFound: This queue has no dead letter with this id.
             JobStateConflict: The job is no longer failed, or it is a node of a flow; the letter remains.
         """
 
     async def report_usage(self, job_id: str, usage: Usage) -> None:
-        """Report what a job used; replaces an earlier report of the job, in the sums too. Repeatable.
+        """Report the usage of a job; replaces an earlier report, in the sums too. Repeatable.
 
         Raises:
             InvalidJob: The usage is empty; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             ServerBusy: A Node client has held the lock of this report for five seconds.
         """
 
     async def usage(self, job_id: str) -> Usage | None:
-        """The usage that a job reported; None if it reported none."""
+        """Read the reported usage of a job; None without a report."""
 
     async def usage_summary(
         self,
@@ -1112,12 +1126,12 @@ class AsyncQueue(AsyncFacade):
         end: datetime | None = None,
         queues: Sequence[str] | None = None,
     ) -> UsageSummary:
-        """Sum up what jobs used, by the minute; 30 days are kept.
+        """Sum up the usage of jobs, by minute, within the last 30 days.
 
         Args:
-            start: With a time zone; an hour before the end when left out.
-            end: With a time zone; now when left out.
-            queues: Names; all queues under this prefix that have usage when left out.
+            start: With a time zone; by default an hour before ``end``.
+            end: With a time zone; by default now.
+            queues: Names of queues; by default all queues under this prefix that have usage.
 
         Raises:
             ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
@@ -1125,4 +1139,4 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def flow_budget(self, root_id: str) -> FlowBudget | None:
-        """The budget of a flow made by glide-mq's producer, by its root job's id; None if it has none."""
+        """Read the budget of a flow of glide-mq's producer by the id of its root job; None without one."""

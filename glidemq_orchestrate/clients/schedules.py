@@ -25,7 +25,7 @@ PAUSE_SECONDS: Final = 0.025
 
 
 class ScheduleOperations:
-    """What can be done with the schedules of a queue, each written once for both clients."""
+    """The operations on the schedules of a queue, written once for both clients."""
 
     def __init__(self, keys: QueueKeys, clock: Clock) -> None:
         self._keys, self._clock = keys, clock
@@ -33,21 +33,21 @@ class ScheduleOperations:
     def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> Op[ScheduleEntry]:
         """Write a schedule and return it as stored. Safe to repeat.
 
-        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
-        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
-        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
-        cannot compute (see ``Schedule``) is fired by Python workers only.
+        If pattern, interval, time zone, start and end are unchanged, so are its next run and its run count;
+        otherwise both are reset. Limit and template are always replaced. A schedule that has reached its
+        limit or end stays ``finished``, so a service may upsert its schedules at each start. A Node worker
+        that fires the last run removes the entry, and the next upsert starts over. Only Python workers fire a
+        schedule that Node workers cannot compute (see ``Schedule``).
 
         Raises:
-            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
-                between its start and end; nothing was written.
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: The schedule or template is not
+                valid, or no run falls between start and end. Nothing was written.
             ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
         """
         return (yield from ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
 
     def remove(self, name: str) -> Op[bool]:
-        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+        """Remove a schedule; False if there was none. Its jobs remain. Safe to repeat.
 
         Raises:
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
@@ -58,12 +58,12 @@ class ScheduleOperations:
         """Read one schedule.
 
         Raises:
-            ScheduleNotFound: There is none of this name.
+            ScheduleNotFound: No schedule has this name.
         """
         return ops.get(self._keys, name)
 
     def list(self) -> Op[list[ScheduleEntry]]:
-        """All schedules of the queue by name, including those written by Node and finished ones."""
+        """List all schedules of the queue by name, including finished ones and those of Node clients."""
         return ops.find_all(self._keys)
 
 
@@ -108,7 +108,7 @@ def awaited_patiently(
 
 
 class Schedules(SyncFacade):
-    """The schedules of one queue. Workers fire them; without a live worker nothing runs.
+    """The schedules of one queue. Live workers fire them.
 
     Args:
         queue: The queue.
@@ -133,7 +133,7 @@ class Schedules(SyncFacade):
 class AsyncSchedules(AsyncFacade):
     """The schedules of one queue, with awaitable calls.
 
-    Workers fire them; without a live worker nothing runs.
+    Live workers fire them.
 
     Args:
         queue: The queue.

@@ -16,26 +16,26 @@ TRIES: Final[int]
 PAUSE_SECONDS: Final[float]
 
 class ScheduleOperations:
-    """What can be done with the schedules of a queue, each written once for both clients."""
+    """The operations on the schedules of a queue, written once for both clients."""
 
     def __init__(self, keys: QueueKeys, clock: Clock) -> None: ...
     def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> Op[ScheduleEntry]:
         """Write a schedule and return it as stored. Safe to repeat.
 
-        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
-        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
-        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
-        cannot compute (see ``Schedule``) is fired by Python workers only.
+        If pattern, interval, time zone, start and end are unchanged, so are its next run and its run count;
+        otherwise both are reset. Limit and template are always replaced. A schedule that has reached its
+        limit or end stays ``finished``, so a service may upsert its schedules at each start. A Node worker
+        that fires the last run removes the entry, and the next upsert starts over. Only Python workers fire a
+        schedule that Node workers cannot compute (see ``Schedule``).
 
         Raises:
-            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
-                between its start and end; nothing was written.
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: The schedule or template is not
+                valid, or no run falls between start and end. Nothing was written.
             ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
         """
 
     def remove(self, name: str) -> Op[bool]:
-        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+        """Remove a schedule; False if there was none. Its jobs remain. Safe to repeat.
 
         Raises:
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
@@ -45,11 +45,11 @@ class ScheduleOperations:
         """Read one schedule.
 
         Raises:
-            ScheduleNotFound: There is none of this name.
+            ScheduleNotFound: No schedule has this name.
         """
 
     def list(self) -> Op[list[ScheduleEntry]]:
-        """All schedules of the queue by name, including those written by Node and finished ones."""
+        """List all schedules of the queue by name, including finished ones and those of Node clients."""
 
 def blocking_patiently(make: Callable[Concatenate[O, P], Op[T]]) -> Callable[Concatenate[Blocking[O], P], T]:
     """``blocking``, repeated while a worker holds the lock, for at most ten seconds."""
@@ -60,7 +60,7 @@ def awaited_patiently(
     """``blocking_patiently`` for the awaitable twin."""
 
 class Schedules(SyncFacade):
-    """The schedules of one queue. Workers fire them; without a live worker nothing runs.
+    """The schedules of one queue. Live workers fire them.
 
     Args:
         queue: The queue.
@@ -78,20 +78,20 @@ class Schedules(SyncFacade):
     def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> ScheduleEntry:
         """Write a schedule and return it as stored. Safe to repeat.
 
-        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
-        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
-        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
-        cannot compute (see ``Schedule``) is fired by Python workers only.
+        If pattern, interval, time zone, start and end are unchanged, so are its next run and its run count;
+        otherwise both are reset. Limit and template are always replaced. A schedule that has reached its
+        limit or end stays ``finished``, so a service may upsert its schedules at each start. A Node worker
+        that fires the last run removes the entry, and the next upsert starts over. Only Python workers fire a
+        schedule that Node workers cannot compute (see ``Schedule``).
 
         Raises:
-            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
-                between its start and end; nothing was written.
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: The schedule or template is not
+                valid, or no run falls between start and end. Nothing was written.
             ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
         """
 
     def remove(self, name: str) -> bool:
-        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+        """Remove a schedule; False if there was none. Its jobs remain. Safe to repeat.
 
         Raises:
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
@@ -101,16 +101,16 @@ class Schedules(SyncFacade):
         """Read one schedule.
 
         Raises:
-            ScheduleNotFound: There is none of this name.
+            ScheduleNotFound: No schedule has this name.
         """
 
     def list(self) -> list[ScheduleEntry]:
-        """All schedules of the queue by name, including those written by Node and finished ones."""
+        """List all schedules of the queue by name, including finished ones and those of Node clients."""
 
 class AsyncSchedules(AsyncFacade):
     """The schedules of one queue, with awaitable calls.
 
-    Workers fire them; without a live worker nothing runs.
+    Live workers fire them.
 
     Args:
         queue: The queue.
@@ -128,20 +128,20 @@ class AsyncSchedules(AsyncFacade):
     async def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> ScheduleEntry:
         """Write a schedule and return it as stored. Safe to repeat.
 
-        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
-        otherwise both start again. Limit and template are always replaced. One that has reached its limit or
-        its end stays ``finished``: a service may upsert its schedules at each start. If a Node worker fires
-        the last run, it removes the entry, and the next upsert starts over. A schedule that Node workers
-        cannot compute (see ``Schedule``) is fired by Python workers only.
+        If pattern, interval, time zone, start and end are unchanged, so are its next run and its run count;
+        otherwise both are reset. Limit and template are always replaced. A schedule that has reached its
+        limit or end stays ``finished``, so a service may upsert its schedules at each start. A Node worker
+        that fires the last run removes the entry, and the next upsert starts over. Only Python workers fire a
+        schedule that Node workers cannot compute (see ``Schedule``).
 
         Raises:
-            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or has no slot
-                between its start and end; nothing was written.
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: The schedule or template is not
+                valid, or no run falls between start and end. Nothing was written.
             ScheduleBusy: A worker held the lock for ten seconds; nothing was written.
         """
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; False if there was none. Jobs that it added remain. Safe to repeat.
+        """Remove a schedule; False if there was none. Its jobs remain. Safe to repeat.
 
         Raises:
             ScheduleBusy: A worker held the lock for ten seconds; nothing was removed.
@@ -151,8 +151,8 @@ class AsyncSchedules(AsyncFacade):
         """Read one schedule.
 
         Raises:
-            ScheduleNotFound: There is none of this name.
+            ScheduleNotFound: No schedule has this name.
         """
 
     async def list(self) -> list[ScheduleEntry]:
-        """All schedules of the queue by name, including those written by Node and finished ones."""
+        """List all schedules of the queue by name, including finished ones and those of Node clients."""

@@ -1,4 +1,4 @@
-"""What clients do with servers themselves: inspect and load the function libraries, and check for faults."""
+"""Administration of servers: inspects and loads the function libraries, and checks for faults."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class Libraries(SyncFacade):
     """
 
     def status(self) -> dict[str, list[LibraryStatus]]:
-        """The loaded libraries, by server. Changes nothing."""
+        """Read the loaded libraries, by server. Changes nothing."""
         return self._on_each_primary(libraries.library_status)
 
     def load(self, *, replace: bool = False) -> dict[str, list[LibraryStatus]]:
-        """Load what is missing on every primary. Repeatable. Returns the libraries afterwards, by server.
+        """Load missing libraries on every primary; returns the libraries then loaded, by server. Repeatable.
 
         Args:
-            replace: Also replace a library that differs, even if another program loaded it.
+            replace: Also replace a library that differs, even one loaded by another program.
 
         Raises:
-            LibraryError: A ``glidemq`` library of another program was left unchanged.
-            LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left unchanged.
+            LibraryError: Another program has loaded a different ``glidemq`` library, which was not replaced.
+            LibraryVersionMismatch: A newer ``glidemq_orchestrate`` is loaded, and was not replaced.
         """
         return self._on_each_primary(lambda: libraries.install_libraries(replace=replace))
 
     def _on_each_primary(self, op: Callable[[], Op[T]]) -> dict[str, T]:
-        """Run an operation on each primary, without the check of the libraries that other clients make."""
+        """Run an operation on each primary, without the library check of other clients."""
         with importing():
             from glidemq_orchestrate.io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
@@ -73,10 +73,10 @@ class Libraries(SyncFacade):
 
 
 def source(name: str) -> str:
-    """The source of a library as shipped in this package.
+    """The source of a library shipped in this package.
 
     Raises:
-        ConfigurationError: There is no library of this name.
+        ConfigurationError: No library has this name.
     """
     if name not in {GLIDEMQ, ORCHESTRATE}:
         raise ConfigurationError(f"there is no library {described(name)}: {GLIDEMQ} or {ORCHESTRATE}")
@@ -90,26 +90,26 @@ def examine(
     clock: Clock | None = None,
     look_only: bool = False,
 ) -> list[Finding]:
-    """Check the server, or every primary of the cluster, and leave nothing behind. Repeatable.
+    """Check the server, or every primary of the cluster. Leaves nothing behind. Repeatable.
 
-    It checks connection, version, role, persistence, memory, the user's rights, libraries, clock, slots,
-    and whether somebody supervises the flows that run.
+    Checks connection, version, role, persistence, memory, permissions of the user, libraries, clock, slots,
+    and the supervision of running flows.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        prefix: First part of every key; the rights to such keys are checked.
+        prefix: First part of every key; the permissions for such keys are checked.
         clock: For tests.
-        look_only: Write nothing at all, not even a key that is deleted at once. A few rights can then not be
-            tried; where a library is missing, it is checked whether the user may load it.
+        look_only: Write nothing at all, not even a temporary key. A few permissions then remain untested. If
+            a library is missing, the permission to load it is checked instead.
 
     Returns:
-        What was found, in that order. A server that cannot be reached is a finding too.
+        The findings, in that order. An unreachable server is a finding too.
 
     Raises:
         ConfigurationError: The URL is not valid.
     """
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
-    # On a separate event loop, which also limits the time of a reply that never ends.
+    # A separate event loop also limits the wait for a reply that never ends.
     looking = partial(asyncio.run, _examined(settings, now, look_only=look_only))
     try:
         asyncio.get_running_loop()
@@ -139,7 +139,7 @@ async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bo
 
 
 async def _supervision(driver: AsyncDriver, prefix: str, where: str) -> list[Finding]:
-    """Whether somebody supervises each home of running flows; nothing where that cannot be seen."""
+    """Whether each home queue of running flows has a supervisor; no finding where that is unreadable."""
     name = "supervision"
     try:
         missing = await driver.run(unsupervised_homes(prefix))
@@ -152,7 +152,7 @@ async def _supervision(driver: AsyncDriver, prefix: str, where: str) -> list[Fin
         Finding(
             name,
             Verdict.WARNING,
-            f"flows run whose home nobody supervises: {', '.join(missing)}",
+            f"running flows have a home queue without a supervisor: {', '.join(missing)}",
             f"glidemq supervise {options}, or a worker of ours for a queue of these flows",
             where,
         )

@@ -1,7 +1,7 @@
-"""From an operation to the method of a client: written once, it becomes a blocking and an awaitable one.
+"""Makes methods of clients from operations: a blocking one and an awaitable twin from each.
 
-What a method does, its parameters and its docstring are those of the operation; editors, type checkers and
-``help()`` show them for both twins.
+Both twins have the behaviour, parameters and docstring of the operation, in editors, type checkers and
+``help()`` alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Blocking(Protocol[O_co]):
-    """A client with blocking calls, and the operations that they run."""
+    """A client with blocking calls, and its operations."""
 
     @property
     def _operations(self) -> O_co: ...
@@ -33,7 +33,7 @@ class Blocking(Protocol[O_co]):
 
 
 class Awaiting(Protocol[O_co]):
-    """A client with awaitable calls, and the operations that they run."""
+    """A client with awaitable calls, and its operations."""
 
     @property
     def _operations(self) -> O_co: ...
@@ -48,13 +48,13 @@ class Stream(Protocol[T_co]):
         """The operation that reads the next items; None at the end."""
 
     def end(self) -> Op[None] | None:
-        """What is to be done when nobody reads on; its failure does not count."""
+        """The cleanup after the last read, if any; its failure is ignored."""
 
 
 def blocking(
     make: Callable[Concatenate[O, P], Op[T]], *, finally_: Callable[[O], Op[None] | None] | None = None
 ) -> Callable[Concatenate[Blocking[O], P], T]:
-    """The blocking method of an operation; ``finally_`` is run after it, and its failure does not count."""
+    """The blocking method of an operation; ``finally_`` runs after it, and its failure is ignored."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -84,7 +84,7 @@ def awaited(
 def blocking_into(
     make: Callable[Concatenate[O, P], Op[T]], into: Callable[[Any, T], U]
 ) -> Callable[Concatenate[Blocking[O], P], U]:
-    """The blocking method that returns what ``into`` makes of the client and of the result."""
+    """The blocking method that converts the result with ``into(client, result)``."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> U:
         return into(self, self._run(make(self._operations, *args, **kwargs)))
@@ -106,7 +106,7 @@ def awaited_into(
 def blocking_twice(
     make: Callable[Concatenate[O, P], Op[Op[T]]],
 ) -> Callable[Concatenate[Blocking[O], P], T]:
-    """The blocking method of an operation and of the one that it returns. Each is confirmed by itself."""
+    """The blocking method of an operation that returns a second one; each is confirmed separately."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(self._run(make(self._operations, *args, **kwargs)))
@@ -128,7 +128,7 @@ def awaited_twice(
 def streamed(
     make: Callable[Concatenate[O, P], Stream[T]],
 ) -> Callable[Concatenate[Blocking[O], P], Iterator[T]]:
-    """The method that yields the items of a stream; arguments are checked before the first is read."""
+    """The method that yields the items of a stream; the call itself checks the arguments."""
 
     def call(self: Blocking[O], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         return _items(self, make(self._operations, *args, **kwargs))
@@ -180,7 +180,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _like(call: F, make: Callable[..., Any], into: object = None) -> F:
-    """The method with the name, the docstring and the parameters of the operation."""
+    """The method with the name, docstring and parameters of the operation."""
     functools.update_wrapper(call, make)
     signature = inspect.signature(make)
     returned = into.__name__ if isinstance(into, type) else _result(str(signature.return_annotation))
@@ -190,7 +190,7 @@ def _like(call: F, make: Callable[..., Any], into: object = None) -> F:
 
 
 def _result(annotation: str) -> str:
-    """What a call returns, from the annotation of its operation."""
+    """The return annotation of the method, from that of its operation."""
     while annotation.startswith("Op["):
         annotation = annotation[3:-1]
     return annotation

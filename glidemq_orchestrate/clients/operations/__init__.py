@@ -1,1 +1,1 @@
-"""The parts of ``Queue`` and ``AsyncQueue``: jobs, listing, administration, usage."""
+"""The operations of the clients: single jobs, whole queues, and submitting, reading and changing flows."""

@@ -1,4 +1,4 @@
-"""What Flow and AsyncFlow do: change a flow, and run it or nodes of it again."""
+"""The operations of Flow and AsyncFlow that change a flow, and rerun it or some of its nodes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from glidemq_orchestrate.wire.codec import JsonLike, encode
 
 
 class FlowOperations(ReadingOperations):
-    """What can be done with a flow, each written once for both clients."""
+    """The operations on a flow, written once for both clients."""
 
     def cancel(self, reason: str = "", *, generation: int | None = None) -> Op[FlowState]:
-        """End every node that has not ended; running handlers are stopped. Returns the state before.
+        """End every node that has not ended, and stop running handlers. Returns the previous state.
 
         Args:
-            reason: What status and errors say.
+            reason: The text for status and errors.
             generation: Only if this is the current generation.
 
         Raises:
@@ -37,24 +37,24 @@ class FlowOperations(ReadingOperations):
         return (yield from self._backend.cancel(self.ref, short_reason(reason), self.clock))
 
     def renew(self) -> Op[FlowState]:
-        """Renew the lease of the owner with which the flow was submitted or found. Returns the state.
+        """Renew the lease of the owner given to ``submit`` or ``get``. Returns the state of the flow.
 
-        ``wait``, ``watch`` and ``result`` do so by themselves. An owner whose lease has ended owns a flow
-        that still runs again.
+        ``wait``, ``watch`` and ``result`` do so automatically. If the lease has ended and the flow still
+        runs, the owner owns it again.
 
         Raises:
-            ConfigurationError: There is no owner here.
-            Superseded, FlowNotFound: The flow cannot be owned any more.
+            ConfigurationError: This object has no owner.
+            Superseded, FlowNotFound: The flow can no longer have an owner.
         """
         if self.owned is None:
             raise ConfigurationError("no owner was given: submit or get the flow with owner=Owner(...)")
         return self.owned.own(self.ref, self.clock)
 
     def note(self, text: str) -> Op[None]:
-        """Keep a short text with this generation, for the submitter of the flow: ``FlowStatus.note``.
+        """Store a short text in this generation for the submitter of the flow: ``FlowStatus.note``.
 
-        The last one counts. It changes nothing else, in any state, and goes with the record of the
-        generation. A repeat is safe.
+        A later note replaces it. It has no other effect, in any state, and is removed with the record of the
+        generation. Safe to repeat.
 
         Args:
             text: At most 256 characters, none of them a control character.
@@ -66,10 +66,10 @@ class FlowOperations(ReadingOperations):
         return ask(note_flow(self.ref.home, self.ref.flow_id, NOTE.check(text)))
 
     def retry_failed(self, *, generation: int | None = None) -> Op[FlowState]:
-        """Run again every node that did not complete; the others keep their results. Returns the new state.
+        """Rerun every node that did not complete; the others keep their results. Returns the new state.
 
-        Nodes that were skipped by hand or by their handler stay skipped. A deadline starts over. Does nothing
-        to a flow that runs or has completed. Repeatable.
+        Nodes skipped manually or by their handler stay skipped. The deadline starts over. A running or
+        completed flow is unchanged. Repeatable.
 
         Args:
             generation: Only if this is the current generation.
@@ -84,24 +84,23 @@ class FlowOperations(ReadingOperations):
     def restart(
         self, *, nodes: Iterable[str] | None = None, idempotency_key: str = "", generation: int | None = None
     ) -> Op[FlowState]:
-        """Run all of it again, or from some nodes on, as a new generation. Returns the state of that one.
+        """Rerun the whole flow, or from some nodes on, as a new generation; returns its state.
 
-        A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
-        the one before is seen again, but those that it keeps. Nodes that running nodes had added are left
-        out: they are added again. The new generation has the owner of this object, and none if it has none.
+        A running flow is cancelled first. Afterwards this object represents the new generation, which has
+        only the results that it keeps. Nodes added at run time are left out: their creators add them again.
+        The new generation has the owner of this object, if any.
 
         Args:
-            nodes: Only these run again, by name, with all that follow them, what has not completed by now
-                and what has added nodes; the others keep their results. Unlike ``rerun`` it takes nodes that
-                have added nodes. None: all of the flow runs again.
-            idempotency_key: As in ``FlowProducer.submit``: with the same one a repeat for the same nodes is
-                safe.
-            generation: Only if this is the current generation, or if the key has begun one already.
+            nodes: The names of the nodes to rerun, None for all. Nodes that follow them rerun too, and so do
+                nodes that have not completed or that have added nodes; all others keep their results. Unlike
+                ``rerun``, this accepts nodes that have added nodes.
+            idempotency_key: As in ``FlowProducer.submit``: a repeat with the same key and nodes is safe.
+            generation: Only if this is the current generation, or if the key has already begun one.
 
         Raises:
             ConfigurationError: An argument is not valid, or ``nodes`` is empty. Nothing was changed.
-            FlowConflict: The key has begun a generation for other nodes. Nothing was changed.
-            NodeNotFound: The flow was submitted without a node of such a name. Nothing was changed.
+            FlowConflict: The key has begun a generation with other nodes. Nothing was changed.
+            NodeNotFound: The submitted flow has no node of this name. Nothing was changed.
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
@@ -127,38 +126,39 @@ class FlowOperations(ReadingOperations):
         idempotency_key: str = "",
         generation: int | None = None,
     ) -> Op[Sequence[str]]:
-        """Run nodes again that have ended, in a flow that runs or has ended: then it runs again.
+        """Rerun nodes that have ended. A flow that has ended runs again.
 
-        Afterwards they wait for a worker, or for dependencies that run again too; their last results are
-        gone. Rules and policies decide about what follows, as in the first run. The cost grows with the
-        nodes that run again, not with the flow.
+        Afterwards they wait for a worker, or for dependencies that rerun too; their previous results are
+        deleted. Rules and policies apply to the following nodes as in the first run. The cost grows with the
+        number of rerun nodes, not with the flow.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: Instead of names: every node whose name matches this shell pattern, such as
-                ``clean-*``, and the filters below. Nodes that have not ended are left out. Square brackets
-                are a class of characters, and themselves too: ``part-[12]``, ``item[1]``, ``clean[*]``.
+            pattern: Instead of names: every node that has ended and matches this shell pattern, such as
+                ``clean-*``, and the filters below. Square brackets match a class of characters, and also
+                themselves: ``part-[12]``, ``item[1]``, ``clean[*]``.
             state: Only nodes in this state: ``completed``, ``failed`` or ``skipped``.
-            error: Only nodes that have failed for a reason that matches this shell pattern; in it square
-                brackets are only a class of characters.
-            dependents: Whether all nodes that follow run again too, as far as they have begun; those that
-                run are stopped. If not, those that run or have ended keep what they have. One that waits for
-                a worker or for its next attempt, or was only fetched, waits again until this node has ended,
-                and then starts over with the new result. So does the next attempt of one that runs.
-            idempotency_key: At most 256 characters: with the same key a repeat changes nothing, also after
-                the nodes have ended again. The last ten keys of a node count.
+            error: Only nodes with a failure reason that matches this shell pattern. Here, square brackets
+                match only a class of characters.
+            dependents: True: all following nodes that have begun rerun too; running ones are stopped. False:
+                nodes that run or have ended continue with the old result. A following node that waits for a
+                worker or its next attempt, or was only fetched, waits until this node has ended, and then
+                starts over with the new result. So does the next attempt of a running node.
+            idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
+                the nodes have ended again. Each node stores its last ten keys.
             generation: Only if this is the current generation.
 
         Returns:
-            The names of the nodes that this call runs again, without what follows them.
+            The names of the rerun nodes, without those that follow them.
 
         Raises:
             ConfigurationError: An argument is not valid. Nothing was changed.
-            NodeNotFound, NodeNotEnded: One is not a node of the flow, or has not ended. Nothing was changed.
-            NodeNotRepeatable: A node that would run again has added nodes to the flow, or its job was removed
-                from the queue: ``restart`` the flow. Nothing was changed.
-            FlowEnded, FlowIncomplete: The flow is being cancelled, or is not submitted completely.
+            NodeNotFound, NodeNotEnded: The flow has no such node, or the node has not ended. Nothing was
+                changed.
+            NodeNotRepeatable: A node to rerun has added nodes to the flow, or its job was removed from the
+                queue: ``restart`` the flow. Nothing was changed.
+            FlowEnded, FlowIncomplete: The flow is being cancelled, or its submission is incomplete.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
@@ -179,17 +179,17 @@ class FlowOperations(ReadingOperations):
         state: str = "",
         generation: int | None = None,
     ) -> Op[Sequence[str]]:
-        """End nodes that have not ended as failed; what follows, their policies and rules decide.
+        """End nodes as failed before they have ended; policies and rules decide what follows.
 
-        The worker that runs one stops it, and its result is refused. Changes nothing about nodes that
-        have ended, so a repeat is safe.
+        A running node is stopped, and its result is refused. Nodes that have ended are unchanged, so a repeat
+        is safe.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filter below.
+            pattern: As in ``rerun``, with the filter below.
             state: Only nodes in this state.
-            reason: What status and errors say.
+            reason: The text for status and errors.
             generation: Only if this is the current generation.
 
         Returns:
@@ -217,17 +217,16 @@ class FlowOperations(ReadingOperations):
     ) -> Op[Sequence[str]]:
         """End nodes as completed with this result, without running them; dependents continue with it.
 
-        One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
-        again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
-        stop, and its result is refused. Nodes that have this result already are not changed, so a repeat is
-        safe.
+        A node that has ended differently gets this result, and all following nodes that have begun rerun,
+        even in a flow that has ended. A running node is stopped, and its own result is refused. Nodes that
+        already have this result are unchanged, so a repeat is safe.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filters below.
+            pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
-            error: Only nodes that have failed for such a reason.
+            error: Only nodes with such a failure reason, as in ``rerun``.
             result: At most 1 MiB as JSON.
             generation: Only if this is the current generation.
 
@@ -255,17 +254,17 @@ class FlowOperations(ReadingOperations):
         error: str = "",
         generation: int | None = None,
     ) -> Op[Sequence[str]]:
-        """End nodes as skipped without running them; rules decide whether what follows is skipped too.
+        """End nodes as skipped without running them; rules decide whether following nodes are skipped too.
 
-        A retry does not run them while the specification is unchanged; with a changed one they run. Otherwise
-        as ``complete_node``; nodes that were skipped are not changed.
+        A retry runs them only with a changed specification. Nodes that are already skipped are unchanged.
+        Otherwise as ``complete_node``.
 
         Args:
             node: The node.
             nodes: Several, by name.
-            pattern: As in ``rerun``, also the filters below.
+            pattern: As in ``rerun``, with the filters below.
             state: Only nodes in this state.
-            error: Only nodes that have failed for such a reason.
+            error: Only nodes with such a failure reason, as in ``rerun``.
             reason: Shown in the status.
             generation: Only if this is the current generation.
 
@@ -282,16 +281,16 @@ class FlowOperations(ReadingOperations):
         return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 
     def extend(self, nodes: Iterable[FlowNode]) -> Op[FlowState]:
-        """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
+        """Add nodes to a running or completed flow, which then runs again. Adds all or none.
 
-        Adding the same nodes again changes nothing, so a repeat is safe. Returns the state afterwards.
+        Adding the same nodes again changes nothing, so a repeat is safe. Returns the new state.
 
         Args:
-            nodes: They may wait for nodes of the flow and for each other.
+            nodes: They may depend on nodes of the flow and on each other.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
+            EncodeError, PayloadTooLarge: The nodes are not valid; nothing was added.
             NodeExists: The flow has another node of that name; nothing was added.
             FlowEnded: The flow has failed or was cancelled; nothing was added.
             FlowNotFound, FlowExpired: The flow no longer exists.

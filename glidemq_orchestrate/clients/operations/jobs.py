@@ -1,4 +1,4 @@
-"""What Queue and AsyncQueue do for single jobs: add them, wait for one, read and change one."""
+"""The operations of Queue and AsyncQueue on single jobs: add, await, read, change."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from glidemq_orchestrate.wire.codec import Json, JsonLike
 
 
 class JobOperations(QueueOperationsBase):
-    """Calls for a single job."""
+    """Operations on single jobs."""
 
     def retry(self, job_id: str) -> Op[None]:
-        """Run a failed job again, immediately, without its delay; its attempts count from zero.
+        """Rerun a failed job immediately, without its delay; its attempts are counted from zero.
 
         Raises:
-            JobNotFound: There is none with this id.
-            JobStateConflict: It has not failed, or it is a node of a flow, which is retried as a whole.
+            JobNotFound: No job has this id.
+            JobStateConflict: It has not failed, or it is a node of a flow: retry the flow.
         """
         yield from changes.retry(self._keys, job_id, self._clock.now_ms())
 
     def revoke(self, job_id: str) -> Op[Revoked]:
-        """End a job that does not run yet; ask a running one to stop.
+        """End a job that is not running; request that a running one stop.
 
         Returns:
-            ``revoked``: it has failed, with that reason. ``flagged``: it is running, and its worker is
+            ``revoked``: the job has failed, with that reason. ``flagged``: it is running, and its worker is
             notified; it may still complete.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It has ended; nothing was changed.
         """
         return removal.revoke(self._keys, job_id, self._clock)
@@ -52,30 +52,30 @@ class JobOperations(QueueOperationsBase):
     def remove(self, job_id: str) -> Op[None]:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. Later calls of a running attempt are refused.
+        A job that depends on it stops waiting. Later calls of a running attempt are refused.
 
         Raises:
-            JobNotFound: There is none with this id. A repeat raises this.
+            JobNotFound: No job has this id, as after an earlier call.
             JobStateConflict: It is a node of a flow that has not ended: cancel the flow.
         """
         yield from removal.remove(self._keys, job_id, self._clock.now_ms())
 
     def change_priority(self, job_id: str, priority: int) -> Op[None]:
-        """Change the priority of a job that does not run yet, 0 to 2048. Repeatable.
+        """Change the priority of a job that has not started, 0 to 2048. Repeatable.
 
         Raises:
             InvalidJob: The priority is out of bounds; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
         return changes.change_priority(self._keys, job_id, priority)
 
     def change_delay(self, job_id: str, delay: Duration) -> Op[None]:
-        """Let a job that does not run yet start ``delay`` from now; zero: as soon as a worker is free.
+        """Start a job that has not started ``delay`` from now; zero: as soon as a worker is free.
 
         Raises:
             InvalidJob: The delay is negative or too long; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
         span = lasting("delay", delay)
@@ -85,7 +85,7 @@ class JobOperations(QueueOperationsBase):
         """Make a delayed job ready now.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             JobStateConflict: It is not delayed.
         """
         return changes.promote(self._keys, job_id)
@@ -94,18 +94,18 @@ class JobOperations(QueueOperationsBase):
         """Append a line to the log of a job, at most 1 MiB. The log keeps at least its last 10,000 lines.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             PayloadTooLarge: The line is longer; nothing was sent.
         """
         return output.add_log(self._keys, job_id, line)
 
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> Op[JobLogs]:
-        """Read log lines, the oldest first; none for a job that does not exist.
+        """Read log lines, oldest first; none for a missing job.
 
         Args:
             job_id: The job.
-            offset: How many lines to leave out; -20: all but the last 20. Lines that are gone count as well.
-            limit: The most lines.
+            offset: The number of lines to skip; -20: all but the last 20. Removed lines count too.
+            limit: The max number of lines.
 
         Raises:
             ConfigurationError: ``limit`` is negative.
@@ -116,7 +116,7 @@ class JobOperations(QueueOperationsBase):
         """Store the progress of a job, JSON of at most 1 MiB, and emit an event. Repeatable.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             EncodeError, PayloadTooLarge: The progress is not valid JSON or too large; nothing was sent.
         """
         yield from changes.update(self._keys, job_id, "progress", progress, self._clock.now_ms())
@@ -125,7 +125,7 @@ class JobOperations(QueueOperationsBase):
         """Replace the data of a job; a running attempt keeps the old data. Repeatable.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
         yield from changes.update(self._keys, job_id, "data", data, self._clock.now_ms())
@@ -135,38 +135,38 @@ class JobOperations(QueueOperationsBase):
 
         Raises:
             InvalidJob: The number is negative; nothing was sent.
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
         yield from changes.report_tokens(self._keys, job_id, tokens, self._clock.now_ms())
 
     def children_values(self, job_id: str) -> Op[dict[JobRef, Json]]:
-        """The results of the completed jobs that a job waits or waited for, in any queue.
+        """Read the results of the completed jobs that a job depends on, in any queue.
 
         Raises:
-            ChildrenFailed: Some have ended without a result: failed, expired, revoked or removed. It has the
-                reasons, and the results of the others.
+            ChildrenFailed: Some ended without a result: failed, expired, revoked or removed. The exception
+                has their reasons, and the results of the others.
             DecodeError: A result is not valid JSON.
         """
         return job.children_values(self._keys, job_id)
 
     def parents(self, job_id: str) -> Op[list[JobRef]]:
-        """The jobs that wait for a job, in any queue; in a DAG these are its dependents.
+        """List the dependents of a job, in any queue.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
         return job.parents(self._keys, job_id)
 
     def suspend_info(self, job_id: str) -> Op[SuspendInfo | None]:
-        """Why, since when and until when a job is suspended; None if it is not.
+        """Read why, since when and until when a job is suspended; None if it is not.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
         return changes.suspend_info(self._keys, job_id)
 
     def signal(self, job_id: str, name: str, data: JsonLike = None) -> Op[bool]:
-        """Send a signal to a suspended job, which then runs again and sees it. False if it is not suspended.
+        """Send a signal to a suspended job, which resumes and can read it. False if it is not suspended.
 
         Raises:
             InvalidJob: The name is empty; nothing was sent.
@@ -175,10 +175,10 @@ class JobOperations(QueueOperationsBase):
         return (yield from changes.signal(self._keys, job_id, name, data, self._clock.now_ms()))
 
     def add_output(self, job_id: str, fields: Mapping[str, str]) -> Op[str]:
-        """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
+        """Append an entry to the output of a job: texts by name, at most 1 MiB. Returns the id of the entry.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
             InvalidJob, PayloadTooLarge: The output is not valid or too large; nothing was sent.
         """
         return output.add_output(self._keys, job_id, fields)
@@ -188,29 +188,29 @@ class JobOperations(QueueOperationsBase):
     ) -> Op[list[OutputChunk]]:
         """Read the output of a job after an entry (None: from the start).
 
-        Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
+        Waits at most ``timeout`` for the first entry, to the millisecond; 0: does not wait.
         """
         return output.read_output(
             self._keys, job_id, after, limit, milliseconds(duration("timeout", timeout))
         )
 
     def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> Op[list[JobMessage]]:
-        """Read what the attempts of a job have written by ``ctx.write_message``, the oldest first.
+        """Read the messages that attempts of a job wrote by ``ctx.write_message``, oldest first.
 
         Args:
             job_id: The job.
-            after: Only those after this position, the ``id`` of a message; None: from the start.
-            limit: At most so many, 1 to 10,000.
+            after: Only messages after this position, the ``id`` of a message; None: from the start.
+            limit: The max number of messages, 1 to 10,000.
 
         Raises:
-            ConfigurationError: The limit is out of bounds, or ``after`` no position; nothing was sent.
+            ConfigurationError: The limit is out of bounds, or ``after`` is not a position; nothing was sent.
         """
         return output.messages(self._keys, job_id, after, limit)
 
     def accepted_attempts(self, job_ids: Sequence[str]) -> Op[Mapping[str, AcceptedAttempt]]:
-        """The attempts whose results were accepted, by job; only of those that have written messages.
+        """Read the attempts with accepted results, by job; only those that have written messages.
 
-        A job that runs again has none until it has completed again.
+        A rerun job has none until it has completed again.
         """
         return output.accepted(self._keys, job_ids)
 
@@ -222,22 +222,24 @@ class JobOperations(QueueOperationsBase):
         options: JobOptions = DEFAULT_OPTIONS,
         **keywords: Unpack[OptionKeywords],
     ) -> Op[JobId]:
-        """Add one job; it is visible to workers when this returns, and as durable as ``confirm`` demands.
+        """Add one job; on return it is visible to workers, and as durable as ``confirm`` requires.
 
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: Attempts, delay, priority, own id, and so on.
-            keywords: The same one by one, in place of those in ``options``: ``attempts=3, delay=10``. See
+            options: Attempts, delay, priority, custom id, and so on.
+            keywords: Single options that override those in ``options``: ``attempts=3, delay=10``. See
                 ``JobOptions``.
 
         Raises:
             EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
-            InvalidJob: The name is empty, an option is not valid, or the id in the options is taken; nothing
-                was added.
-            JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
-            NotConfirmed: The job was added, but not confirmed in time as ``confirm`` requires.
+            InvalidJob: The name is empty, an option is not valid, or the custom id is in use; nothing was
+                added.
+            JobSkipped: It is a duplicate according to ``deduplication``; nothing was added.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only with a custom id in the
+                options.
+            NotConfirmed: The job was added, but the confirmation required by ``confirm`` did not arrive in
+                time.
         """
         return self._add(NewJob(name, data, options=options, **keywords))
 
@@ -247,19 +249,21 @@ class JobOperations(QueueOperationsBase):
             return (yield from adding.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     def add_many(self, jobs: Iterable[NewJob]) -> Op[list[JobId | None]]:
-        """Add many jobs in order, in few round trips; all are checked before the first is sent.
+        """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not all or nothing: calls of up to 100 jobs follow one another, and workers start with the first.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start early jobs meanwhile.
 
         Returns:
-            The id of each job, in the order given; None for one that was not added because its own id is
-            taken or it is a duplicate.
+            The id of each job, in order; None for a job that was not added because its custom id is in use or
+            it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
-            OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
-            NotConfirmed: They were added, but not confirmed in time as ``confirm`` requires.
+            OutcomeUnknown: The connection broke after sending. Safe to repeat only if all jobs have custom
+                ids.
+            NotConfirmed: The jobs were added, but the confirmation required by ``confirm`` did not arrive in
+                time.
         """
         with telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
@@ -279,16 +283,16 @@ class JobOperations(QueueOperationsBase):
         Args:
             name: The handler that runs it.
             data: JSON, at most 1 MiB encoded, before compression.
-            options: As for ``add``, but without any that remove the job before it can be read.
-            timeout: Longest time to wait, to the millisecond. The job continues after a time-out. The time
-                limit of the job itself is ``options=JobOptions(timeout=...)``.
-            keywords: Other options, in place of those in ``options``.
+            options: As for ``add``, without options that remove the job before it can be read.
+            timeout: The max time to wait, to the millisecond. The job continues after a timeout. To limit the
+                run time of the job, use ``options=JobOptions(timeout=...)``.
+            keywords: Single options that override those in ``options``.
 
         Raises:
-            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` states which.
+            JobFailed: It has failed permanently, was revoked, or has expired; ``exc.reason`` is the reason.
             WaitTimeout: It has not ended in time; it may still end.
             JobNotFound: It was removed.
-            InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
+            InvalidJob: The options remove the job, or as for ``add``. Nothing was added.
         """
         return self._add_and_wait(
             NewJob(name, data, options=options, **keywords), milliseconds(duration("timeout", timeout))
@@ -303,20 +307,21 @@ class JobOperations(QueueOperationsBase):
 
         Args:
             job_id: Its id.
-            lenient: Return a job whose data or result is not valid JSON without them, as ``broken``.
+            lenient: Do not raise for data or a result that is not valid JSON: return the job without both, as
+                ``broken``.
 
         Raises:
-            JobNotFound: There is none with this id.
-            DecodeError: Its data or result is not valid JSON; not if ``lenient``.
+            JobNotFound: No job has this id.
+            DecodeError: Its data or result is not valid JSON, and ``lenient`` is false.
         """
         return job.get_job(self._keys, job_id, lenient=lenient)
 
     def wait_of(self, job_id: str) -> Op[Wait | None]:
-        """Why a job does not run now, and until when, as ``Flow.waits``; None for one that runs or has ended.
+        """Explain why a job is not running, and until when, as ``Flow.waits``; None if it runs or has ended.
 
-        Also None for one that waits for jobs on which it depends.
+        Also None for a job that waits for its dependencies.
 
         Raises:
-            JobNotFound: There is none with this id.
+            JobNotFound: No job has this id.
         """
         return (yield from waits.wait_of(self._keys, job_id, self._clock.now_ms()))

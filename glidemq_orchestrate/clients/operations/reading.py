@@ -1,4 +1,4 @@
-"""What Flow and AsyncFlow do: read a flow, wait for it and watch it."""
+"""The operations of Flow and AsyncFlow that read, await and watch a flow."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Change: TypeAlias = "NodeChange | FlowChange"
 
 
 class ReadingOperations:
-    """Operations that change nothing about a flow.
+    """Operations that do not change a flow.
 
     Attributes:
-        ref: The flow, and the generation of it.
+        ref: The flow and its generation.
         clock: The server's time.
         owned: The owner of the flow, if this client renews its lease.
     """
@@ -43,22 +43,22 @@ class ReadingOperations:
 
     @cached_property
     def _tending(self) -> tendings.Tending:
-        """The supervision by this client, from its first wait on."""
+        """The supervision by this client; starts with its first wait."""
         return tendings.for_flow(self.ref, self.clock)
 
     def read_changes(self, watch: Watch) -> Op[list[Change]]:
-        """The next changes of a watch; renews the lease of the owner, and supervises where nobody does."""
+        """Read the next changes of a watch. Renews the owner's lease, and supervises if needed."""
         if self.owned is not None:
             yield from self.owned.renew_if_due(self.ref, self.clock)
         return (yield from tendings.step(self._tending, watch))
 
     def now(self) -> Op[datetime]:
-        """The server's time, by which the times of flows and nodes go; to some milliseconds, UTC."""
+        """Return the server's time, by which times of flows and nodes are set: UTC, to some milliseconds."""
         yield from ()  # without a call to the server
         return as_time(self.clock.now_ms())
 
     def status(self) -> Op[FlowStatus]:
-        """State and counts, in constant time.
+        """Read state and counts, in constant time.
 
         Raises:
             FlowNotFound: The flow no longer exists.
@@ -66,23 +66,23 @@ class ReadingOperations:
         return self._backend.status(self.ref)
 
     def node(self, name: str) -> Op[NodeStatus]:
-        """One node with its state.
+        """Read one node with its state.
 
         Raises:
-            NodeNotFound: The flow has none of this name.
+            NodeNotFound: The flow has no node of this name.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         return (yield from named_nodes(self.ref, [name]))[0]
 
     def nodes(self, names: Iterable[str] | None = None) -> Op[list[NodeStatus]]:
-        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
+        """Read every node with its state, dependencies before dependents, in pages of about 200 nodes.
 
         Args:
             names: Only these nodes, in this order; the cost grows with their number, not with the flow.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         if names is None:
@@ -90,7 +90,7 @@ class ReadingOperations:
         return (yield from named_nodes(self.ref, names))
 
     def leaves(self) -> Op[list[str]]:
-        """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
+        """List the names of the nodes without dependents; much cheaper than ``nodes``.
 
         Raises:
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
@@ -98,14 +98,14 @@ class ReadingOperations:
         return leaf_names(self.ref)
 
     def results(self, names: Iterable[str] | None = None) -> Op[Mapping[str, Json]]:
-        """The results of the nodes that have completed so far, by node name.
+        """Read the results of the nodes completed so far, by node name.
 
         Args:
-            names: Only of these nodes, such as those of a fan-in; the cost grows with their number, not with
-                the flow. None: of all.
+            names: Only these nodes, such as the dependencies of a fan-in; the cost grows with their number,
+                not with the flow. None: all.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         if names is None:
@@ -113,51 +113,50 @@ class ReadingOperations:
         return (yield from node_results(self.ref, names))
 
     def waits(self, nodes: Iterable[NodeStatus] | None = None) -> Op[Mapping[str, Wait]]:
-        """Why nodes that could run do not run now, and until when, by name.
+        """Explain why nodes are not running, and until when, by name.
 
-        Of those that wait for a worker, for their next attempt or delay, for their ordering key, for a signal
-        or for the jobs that they have added, and of those whose worker is silent; not of those that wait for
-        other nodes. Those that wait for more than their turn come first. Of those that are ready to run all
-        are there, of the others the first 100. For people: it costs five calls for each queue, and two for
-        each node that is not ready; on the portable path (several slots of a cluster), where nodes have
-        delays, one more for each node.
+        Covers nodes that wait for a worker, their next attempt or delay, their ordering key, a signal, or
+        jobs that they added; also nodes with a silent worker, but not nodes that wait for other nodes. Nodes
+        that only wait for their turn come last. All ready nodes are included, and the first 100 of the
+        others. Meant for display: costs five calls for each queue, and two for each node that is not ready.
+        On the portable path (several slots of a cluster), nodes with delays cost one more each.
 
         Args:
-            nodes: Of these nodes, as ``nodes`` has returned them; None: of all.
+            nodes: Only these nodes, as returned by ``nodes``; None: all.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: As ``node``; not where the nodes are given.
+            Superseded, FlowNotFound, FlowExpired: As ``node``, but only without ``nodes``.
         """
         found = (yield from self.nodes()) if nodes is None else nodes
         return (yield from waiting.waits(self.ref, found, self.clock.now_ms()))
 
     def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Op[Mapping[str, JobLogs]]:
-        """The lines that some nodes have logged, the oldest first, and how many they have in total.
+        """Read log lines of some nodes, oldest first, and their total numbers.
 
         Args:
-            after: By node name, how many lines to leave out; -20: all but the last 20. Lines that are gone
-                count as well. 200 nodes take two trips to the server, three where lines are gone.
-            limit: The most lines of each node.
+            after: The number of lines to skip, by node name; -20: all but the last 20. Removed lines count
+                too. 200 nodes take two round trips, or three if lines were removed.
+            limit: The max number of lines for each node.
 
         Raises:
-            NodeNotFound: The flow has no node of such a name.
+            NodeNotFound: The flow has no node of this name.
             Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         return node_logs(self.ref, after, limit)
 
     def outcome(self) -> Op[FlowOutcome]:
-        """The current status, results and failures."""
+        """Read the current status, results and failures."""
         return (yield from self._backend.outcome(self.ref, (yield from self._backend.status(self.ref))))
 
     def wait(self, *, timeout: Duration | None = None) -> Op[FlowOutcome]:
-        """Wait until the flow has ended in any way; read the state from ``outcome.status``.
+        """Wait until the flow has ended, in any state; ``outcome.status`` has the state.
 
         Args:
-            timeout: Longest time to wait, to the millisecond; None: for ever. The flow continues after a
-                time-out.
+            timeout: The max time to wait, to the millisecond; None: no limit. The flow continues after a
+                timeout.
 
         Raises:
-            WaitTimeout: It has not ended in time.
+            WaitTimeout: The flow has not ended in time.
         """
         limit = _limit(timeout)
         return tendings.wait(self._tending, self._waiting, limit)
@@ -168,45 +167,45 @@ class ReadingOperations:
         return self._backend.wait(self.ref, limit, self.clock)
 
     def resign(self) -> Op[None] | None:
-        """Let others supervise at once, if this client does; the locks expire by themselves."""
+        """Release the locks of this client as a supervisor, if it has any; without this they expire."""
         return tendings.resign(self._tending) if self._tending.led else None
 
     def supervise(self) -> Op[None]:
-        """Look after the queues of the flow for a moment, where nobody supervises them.
+        """Supervise the queues of the flow once, unless they have a supervisor.
 
-        Flows with nodes that Node workers run need a supervisor. Workers of ours are that, and ``wait`` and
-        ``watch`` while they last; for code that only reads the status now and then there is this call. It
-        takes a trip to the server where somebody else supervises, else up to some seconds. Safe to repeat.
-        Where the server refuses it, it does nothing.
+        Flows with nodes on Node workers need a supervisor: a Python worker, or a running ``wait`` or
+        ``watch``. Use this call in code that only polls the status. It takes one round trip if the queues
+        have a supervisor, otherwise up to some seconds. It does nothing if the server refuses it. Safe to
+        repeat.
         """
         yield from tendings.once(self._tending)
 
     def is_supervised(self) -> Op[bool]:
-        """Whether somebody supervises the home of the flow.
+        """Whether the home queue of the flow has a supervisor.
 
-        That is a worker of one of its queues, a client that waits for it or watches it, or
-        ``glidemq supervise``. Without one, what Node workers end does not reach the flow.
+        A supervisor is a Python worker of one of its queues, a client in ``wait`` or ``watch``, or ``glidemq
+        supervise``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
         return tendings.is_supervised(self.ref)
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Changes:
         """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
 
-        Starts with every node that has left ``waiting-children``. No node is reported as started before the
-        dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
-        that passes through several states between two reads is reported in the last of them, and no change is
-        missed if events were trimmed unread. A node that runs again, or gets another end by hand, is a
-        difference even if it is in the same state as before.
+        Starts with every node that has left ``waiting-children``. The dependencies that a node's rule
+        requires are reported as ended before the node is reported as started. Every difference is reported
+        once: a node that passes through several states between two reads is reported in the last one. Events
+        that were trimmed unread cause no missed change. A node that was rerun or ended manually is a
+        difference even if its state is the same.
 
         Args:
-            after: Continue after the ``position`` of a change, also one read by another process: only the
-                differences since then, and the end; after the position of a ``FlowChange`` nothing, if the
-                flow has not run since.
-            timeout: Longest time to wait for the end, to the millisecond; None: for ever.
+            after: Continue after the ``position`` of a change, possibly one read by another process: yields
+                only later differences and the end. After the position of a ``FlowChange``, yields nothing
+                unless the flow has run since.
+            timeout: The max time to wait for the end, to the millisecond; None: no limit.
 
         Raises:
-            ConfigurationError: ``after`` is not a position of this flow; raised immediately, the others while
-                iterating.
+            ConfigurationError: ``after`` is not a position of this flow. Raised by the call; the others are
+                raised during iteration.
             WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
@@ -220,15 +219,15 @@ class ReadingOperations:
         timeout: Duration | None = None,
         rest: Duration = 5,
     ) -> Batches:
-        """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
+        """``watch`` in batches of changes read together; the last batch ends with a ``FlowChange``.
 
-        For readers that look something up for each change, or that have other things to do: an
-        empty batch comes when nothing has changed for a while.
+        For readers with a lookup for each change, or with other work: an empty batch is yielded after a time
+        without changes.
 
         Args:
-            after: As in ``watch``: the ``position`` of the last change of a batch.
+            after: As in ``watch``; use the ``position`` of the last change of a batch.
             timeout: As in ``watch``.
-            rest: The time after which an empty batch comes.
+            rest: The time without changes after which an empty batch is yielded.
 
         Raises:
             ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
@@ -243,18 +242,18 @@ class ReadingOperations:
         """Wait for the results of all nodes.
 
         Raises:
-            FlowFailed: It failed; ``exc.failed`` lists the failed nodes, causes first.
-            FlowCancelled: It was cancelled.
-            WaitTimeout: It has not ended in time.
+            FlowFailed: The flow failed; ``exc.failed`` lists the failed nodes, causes first.
+            FlowCancelled: The flow was cancelled.
+            WaitTimeout: The flow has not ended in time.
         """
         outcome = yield from self.wait(timeout=timeout)
         raise_unless_completed(outcome)
         return outcome.results
 
     def owners(self) -> Op[Sequence[str]]:
-        """The names of its owners, sorted, without those that are known to have vanished.
+        """List the names of its owners, sorted, without those with an expired lease.
 
-        Empty when it has none, and when it has ended.
+        Empty if the flow has no owners or has ended.
 
         Raises:
             FlowNotFound: The flow no longer exists.
@@ -262,10 +261,10 @@ class ReadingOperations:
         return self._backend.owners(self.ref)
 
     def history(self) -> Op[Sequence[FlowStatus]]:
-        """The status of each generation that is kept, oldest first: of the last 100, and of some before them.
+        """Read the status of each stored generation, oldest first: the last 100, and some before them.
 
-        ``superseded_by`` is set in all but the last. With a generation that is no longer kept, the key
-        that began it is forgotten too.
+        ``superseded_by`` is set in all but the last. When a generation is removed, its idempotency key is
+        removed too.
 
         Raises:
             FlowNotFound: The flow no longer exists.
@@ -285,17 +284,17 @@ class Changes:
     watch: Watch
 
     def step(self) -> Op[Sequence[Change]] | None:
-        """Read the next ones; None when the flow has ended."""
+        """Read the next changes; None when the flow has ended."""
         return None if self.watch.is_over else self.flow.read_changes(self.watch)
 
     def end(self) -> Op[None] | None:
-        """Let others supervise."""
+        """Release the locks of the supervisor."""
         return self.flow.resign()
 
 
 @dataclass(slots=True)
 class Batches:
-    """The changes of a flow as they are read together; an empty batch when it was quiet for long enough."""
+    """The changes of a flow in batches read together; an empty batch after a time without changes."""
 
     flow: ReadingOperations
     watch: Watch
@@ -303,7 +302,7 @@ class Batches:
     was_given: bool = False
 
     def step(self) -> Op[Sequence[Sequence[Change]]] | None:
-        """Read the next batch, if there is one; None when the flow has ended."""
+        """Read the next batch, if any; None when the flow has ended."""
         if self.was_given:
             self.quiet.begin()
         return None if self.watch.is_over else self._read()
@@ -314,5 +313,5 @@ class Batches:
         return [changes] if self.was_given else []
 
     def end(self) -> Op[None] | None:
-        """Let others supervise."""
+        """Release the locks of the supervisor."""
         return self.flow.resign()

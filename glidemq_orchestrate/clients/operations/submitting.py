@@ -1,4 +1,4 @@
-"""What FlowProducer and AsyncFlowProducer do: submit flows and find them again."""
+"""The operations of FlowProducer and AsyncFlowProducer: submit, plan, find and list flows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FlowHandle(Protocol):
 
 
 class ProducerOperations:
-    """What can be done with the flows of a server, each written once for both clients."""
+    """The operations on the flows of a server, written once for both clients."""
 
     def __init__(self, prefix: str, clock: Clock, reach: Reach) -> None:
         self._prefix, self._clock, self._reach = prefix, clock, reach
@@ -48,7 +48,7 @@ class ProducerOperations:
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
 
-    def submit(  # noqa: PLR0913  what is submitted, and how
+    def submit(  # noqa: PLR0913  the flow, and the options of its submission
         self,
         spec: FlowSpec,
         *,
@@ -58,38 +58,39 @@ class ProducerOperations:
         owner: Owner | None = None,
         require_workers: bool = False,
     ) -> Op[FlowOperations]:
-        """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
+        """Submit a flow atomically: creates every job, and releases those without dependencies.
 
         Args:
             spec: 1 to 100,000 nodes.
-            flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
-                while another submission is under way; so a repeat is always safe. None: a new id.
-            on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
-                specification is refused. ``retry_failed``: run again what did not complete. With another
-                specification this begins a new generation of the flow that keeps the results of the nodes
-                that have completed, and that have not changed in queue, job, data, dependencies, rule,
-                fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new
-                generation that keeps nothing, with the same or another specification. A new generation
-                cancels the one before.
-            idempotency_key: The token of the caller, such as the id of a click or of a run, at most 256
-                characters. A restart with the key of an earlier one finds the generation that that one began,
-                so it is safe to repeat, with the same specification, as long as that generation is kept: see
-                ``Flow.history``. Without a key each restart begins another; only of those at the same moment
-                several may share one. It needs a ``flow_id``.
-            owner: The owner of the flow: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. A new generation has only the owner that its
-                caller gave. See ``Owner``.
-            require_workers: Refuse unless live workers serve every queue and have a handler for every job.
+            flow_id: The identity of the flow. An equal flow with the same id attaches to the existing one,
+                even during another submission, so a repeat is always safe. None: a new id.
+            on_existing: What to do if a flow with this id exists. ``attach``: attach to it unchanged; a
+                different specification is refused. ``retry_failed``: rerun the nodes that did not complete. A
+                different specification begins a new generation, which keeps the results of completed nodes.
+                Excluded are nodes with a change in queue, job, data, dependencies, rule, fallbacks or
+                ``must_pass``, and all nodes that follow them; see ``plan``. ``restart``: begin a new
+                generation that keeps nothing, with the same or a different specification. A new generation
+                cancels the previous one.
+            idempotency_key: A token of the caller, such as the id of a click or a run, at most 256
+                characters. A repeated restart with the same key and specification finds the generation begun
+                by the first, so it is safe as long as that generation is stored; see ``Flow.history``.
+                Without a key, each restart begins another generation, except that simultaneous restarts may
+                share one. Requires ``flow_id``.
+            owner: The owner of the flow. When the lease of the last owner expires, the flow is cancelled or
+                continues, as the owner requests. A running flow gets an additional owner. A new generation
+                has only the owner of its caller. See ``Owner``.
+            require_workers: Refuse the flow unless live workers serve every queue and have a handler for
+                every job.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
-            QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
-            FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
-                Also where a restart has the key of one with another specification.
-                Also where a new generation was requested with queues in several slots of a cluster, and those
-                of the flow are in one.
-            GenerationTaken: Other callers kept beginning generations; nothing was changed.
+            EncodeError, PayloadTooLarge: The flow is not valid; nothing was sent.
+            QueueNotServed, HandlerNotFound: ``require_workers`` is set, and workers or handlers are missing;
+                nothing was sent.
+            FlowConflict: A different flow has this id, or a node's job already exists. Or a restart repeats a
+                key with a different specification. Or the new generation has queues in several slots of a
+                cluster, and the flow has queues in one slot. Nothing was changed.
+            GenerationTaken: Other callers repeatedly began the next generation first; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
         flow, name = check_flow(spec), _name(flow_id, idempotency_key)
@@ -104,19 +105,19 @@ class ProducerOperations:
             return FlowOperations(ref, self._clock, owned)
 
     def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> Op[None]:
-        """Look whether live workers can run jobs now; a worker of Node.js is assumed to have every handler.
+        """Check that live workers can run jobs now; a Node worker is assumed to have every handler.
 
         Args:
-            jobs: A flow, or the names of jobs by queue.
+            jobs: A flow, or job names by queue.
 
         Raises:
-            QueueNotServed: Queues have no live worker: ``exc.queues``.
-            HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
+            QueueNotServed: ``exc.queues`` have no live worker.
+            HandlerNotFound: Live workers have no handler for the jobs in ``exc.missing``, by queue.
         """
         yield from workers.require(self._prefix, _by_queue(jobs), self._clock.now_ms())
 
     def now(self) -> Op[datetime]:
-        """The server's time, by which the times of flows go; to some milliseconds, UTC."""
+        """Return the server's time, by which times of flows are set: UTC, to some milliseconds."""
         yield from ()  # without a call to the server
         return as_time(self._clock.now_ms())
 
@@ -124,48 +125,48 @@ class ProducerOperations:
         """``Flow.supervise`` for all flows of a home queue.
 
         Args:
-            home: The queue of most nodes of these flows; ``flow.home`` is its name.
+            home: The home queue: ``flow.home``.
 
         Returns:
-            The queues that nobody supervises, and that the server does not let this client supervise.
+            The queues without a supervisor that the server does not permit this client to supervise.
         """
         keys = QueueKeys(self._prefix, check_queue_name(home))
         return (yield from tending.once(tending.for_home(keys, self._clock)))
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> Op[FlowPlan]:
-        """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
+        """Explain what ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep.
 
-        Changes nothing. With an equal specification, the flow is repaired in its current generation: what
-        failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
-        that have added nodes, those that they added, and those that were skipped by hand or by their handler.
-        A running flow continues, and one that has completed stays as it is.
+        Changes nothing. An equal specification repairs the current generation: nodes that failed, were
+        cancelled, or were skipped because of others would run. All others stay unchanged, including nodes
+        that have added nodes, the added nodes, and nodes skipped manually or by their handler. A running flow
+        continues, and a completed flow stays unchanged.
 
         Raises:
-            FlowNotFound: There is no flow with this id.
-            FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
-                specification would repair, or the flow cannot continue with the queues of another one.
+            FlowNotFound: No flow has this id.
+            FlowExpired, FlowConflict: The submission would be refused: the jobs to repair were removed, or
+                the flow cannot continue with the queues of the new specification.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         name, flow = check_flow_id(flow_id), check_flow(spec)
         return plan_submission(self._prefix, name, flow, self._reach)
 
     def get(self, flow_id: str, *, owner: Owner | None = None) -> Op[FlowOperations]:
-        """Find a flow by its id: its current generation.
+        """Find the current generation of a flow by id.
 
         Args:
             flow_id: As for ``submit``.
-            owner: The owner: it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
+            owner: The owner; it owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result``.
 
         Raises:
-            FlowNotFound: There is none with this id.
+            FlowNotFound: No flow has this id.
         """
         found = yield from find_ref(self._prefix, check_flow_id(flow_id))
         return FlowOperations(found, self._clock, self._owned_by(owner))
 
     def statuses(self, flows: Iterable[FlowHandle]) -> Op[Sequence[FlowStatus | None]]:
-        """The status of each of many flows, in this order, 250 in a trip; None for one that is gone.
+        """Read the statuses of many flows, in this order, 250 per round trip; None for a missing flow.
 
-        Each is that of the generation that the handle stands for; ``superseded_by`` is a later one.
+        Each status is of the generation of its handle; ``superseded_by`` is a later generation.
         """
         refs = [flow._ref for flow in flows]  # noqa: SLF001  its own handles
         return flow_statuses(refs)
@@ -179,14 +180,14 @@ class ProducerOperations:
         before: FlowStatus | None = None,
         limit: int = 100,
     ) -> Op[Sequence[FlowStatus]]:
-        """The newest flows that match all filters, newest first. A flow is listed until its retention ends.
+        """List the flows that match all filters, newest first. A flow is listed until its retention ends.
 
         Args:
             state: Only flows in this state.
             label: Only flows with this label: key and value.
             since: Only flows submitted at this time or later; with a time zone.
             before: Continue after this flow, the last of the previous page.
-            limit: Most flows to list, 1 to 10,000.
+            limit: The max number of flows, 1 to 10,000.
 
         Raises:
             ConfigurationError: A filter is not valid; nothing was sent.
@@ -195,10 +196,10 @@ class ProducerOperations:
 
 
 def _name(flow_id: str | None, idempotency_key: str) -> str:
-    """The id for a submission: a new one if none is given.
+    """The flow id for a submission; a new one by default.
 
     Raises:
-        ConfigurationError: It is not valid, or there is a key and none.
+        ConfigurationError: The id is not valid, or there is a key without an id.
     """
     has_key = bool(check_request(idempotency_key))
     if flow_id is not None:
@@ -215,7 +216,7 @@ def _by_queue(jobs: FlowSpec | Mapping[str, Iterable[str]]) -> dict[str, set[str
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:
-    """The job names of a flow by queue: what live workers must be able to run."""
+    """The job names of a flow by queue, for the check of live workers."""
     jobs: dict[str, set[str]] = defaultdict(set)
     for node in flow.nodes:
         jobs[node.queue].add(node.job)

@@ -184,7 +184,7 @@ def test_where_nobody_supervises_it_is_told(flows: FlowProducer, url: str, redis
     found = {finding.check: finding for finding in examine(url)}["supervision"]
     assert (found.verdict, found.found) == (
         Verdict.WARNING,
-        "flows run whose home nobody supervises: nodeq",
+        "running flows have a home queue without a supervisor: nodeq",
     )
     assert found.advice.startswith("glidemq supervise --queue nodeq")
     redis_client.execute_command("ACL", "SETUSER", "reader", "on", ">x", "~*", "+@all", "-set")
