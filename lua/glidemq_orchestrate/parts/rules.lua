@@ -119,7 +119,8 @@ end
 function L.rules.decide(key, ref)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'gmo:rule', 'depsCompleted', COUNTERS.skipped, 'gmo:why', 'state')
+  local v = redis.call('HMGET', job_key, 'gmo:rule', 'depsCompleted', COUNTERS.skipped, 'gmo:why', 'state',
+    COUNTERS.failed)
   local now_due
   if v[1] then
     now_due = verdict(prefix, job_id, v[1])
@@ -129,7 +130,9 @@ function L.rules.decide(key, ref)
     now_due = (tonumber(v[2]) or 0) >= redis.call('SCARD', prefix .. 'deps:' .. job_id) and 'run'
   end
   if v[5] == 'waiting-children' and (now_due == 'failed' or now_due == 'skipped') then
-    block(key, job_key, ref, now_due, v[4] or 'skipped\n')
+    local outcome = (tonumber(v[6]) or 0) > 0 and 'failed' or (tonumber(v[3]) or 0) > 0 and 'skipped' or 'completed'
+    local cause = v[1] and 'rule ' .. v[1] .. ' is not met' or 'a dependency' -- a rerun has not kept which one
+    block(key, job_key, ref, now_due, v[4] or outcome .. '\n' .. cause)
   end
   return now_due == 'run'
 end

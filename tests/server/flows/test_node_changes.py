@@ -77,6 +77,23 @@ def broken(flows: FlowProducer, work: Work) -> Flow:
     return flow
 
 
+def test_a_rerun_node_whose_rule_is_no_longer_met_says_so(flows: FlowProducer, work: Work) -> None:
+    work.ends["a"] = "failed"
+    alert = node("alert", "a", rule=Rule.ONE_FAILED)
+    flow = flows.submit(FlowSpec("n", [node("a"), alert]), flow_id="f")
+    flow.wait(timeout=LONG)
+    work.ends.clear()
+    flow.retry_failed()
+    flow.wait(timeout=LONG)
+
+    flow.rerun("alert")
+    flow.wait(timeout=LONG)
+
+    assert states(flow)["alert"] == "skipped"
+    assert reasons(flow)["alert"].startswith("upstream completed: ")
+    assert reasons(flow)["alert"] != "upstream completed: "
+
+
 def counts(flow: Flow) -> tuple[str, int, int, int]:
     status = flow.status()
     return str(status.state), status.completed, status.failed, status.skipped
