@@ -66,6 +66,9 @@ _HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?\Z")
 _DATABASE: Final = re.compile(r"[0-9]{1,6}\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_PLAIN_ADDRESS: Final = re.compile(
+    r"(localhost|[\w-]+(\.[\w-]+)+):\d{1,5}"
+)  # without anything that could be a secret
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _USER_INFO: Final = re.compile(r"[^/]*://[^/]*@")
 _SECRETS: Final = ("password", "sentinel_user", "sentinel_password")
@@ -265,7 +268,8 @@ def options_in(url: str) -> dict[str, object]:
     base, _, suffix = scheme.partition("+")
     is_known = scheme in _SOCKETS or (base in _TCP and suffix in _KINDS and not scheme.endswith("+"))
     if not mark or not is_known:
-        raise _refused(f"it must begin with one of {', '.join(SCHEMES)}")
+        hint = f"; did you mean valkey://{url}?" if _PLAIN_ADDRESS.fullmatch(url) else ""
+        raise _refused(f"it must begin with one of {', '.join(SCHEMES)}{hint}")
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -153,7 +153,7 @@ async def _supervision(driver: AsyncDriver, prefix: str, where: str) -> list[Fin
             name,
             Verdict.WARNING,
             f"running flows have a home queue without a supervisor: {', '.join(missing)}",
-            f"glidemq supervise {options}, or a worker of ours for a queue of these flows",
+            f"start a Python worker for a queue of these flows, or glidemq supervise {options}",
             where,
         )
     ]

@@ -170,7 +170,7 @@ def read_policy(value: str, *, where: str) -> OnFailure:
     """
     if isinstance(value, str) and (found := _POLICIES.get(value)) is not None:
         return found
-    raise InvalidFlow(f"{where}: on_failure {described(value)} is unknown; use {_listed(OnFailure)}")
+    raise InvalidFlow(f"{where}: on_failure {described(value)} is unknown{_instead(value, OnFailure)}")
 
 
 def read_rule(value: str, *, where: str) -> Rule:
@@ -181,12 +181,12 @@ def read_rule(value: str, *, where: str) -> Rule:
     """
     if isinstance(value, str) and (found := _RULES.get(value)) is not None:
         return found
-    raise InvalidFlow(f"{where}: rule {described(value)} is unknown; use {_listed(Rule)}")
+    raise InvalidFlow(f"{where}: rule {described(value)} is unknown{_instead(value, Rule)}")
 
 
-def _listed(names: type[StrEnum]) -> str:
+def _instead(value: object, names: type[StrEnum]) -> str:
     *first, last = names
-    return f"{', '.join(first)} or {last}"
+    return did_you_mean(value, names) or f"; use {', '.join(first)} or {last}"
 
 
 def check_unique(names: Sequence[str]) -> None:

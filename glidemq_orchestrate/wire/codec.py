@@ -186,4 +186,6 @@ def _message(exc: Exception) -> str:
     # json's messages contain types and keys ("Object of type set is not JSON serializable"), and no values
     # except floats.
     text = str(exc)
+    if text.startswith("Object of type date"):  # also datetime; YAML reads an unquoted date as one
+        return f"{text}. Fix: write it as text, in YAML in quotes"
     return "NaN and infinity are not JSON" if text.startswith("Out of range float") else text

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glidemq_orchestrate import (
+    ConnectionSettings,
     FlowNode,
     FlowSpec,
     JobOptions,
@@ -87,6 +89,26 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a missing name in a file": (
         lambda: FlowSpec.from_dict({"name": "nightly", "nodes": [{"queue": "etl"}]}),
         "node number 1: name: is missing",
+    ),
+    "an option beside the options in YAML": (
+        lambda: written(timeout="5m"),
+        "node load: there is no field 'timeout'; did you mean 'options.timeout'?",
+    ),
+    "a rule with a typing error": (
+        lambda: submitted(FlowNode("load", rule="one_failled")),
+        "rule 'one_failled' is unknown; did you mean 'one_failed'?",
+    ),
+    "a policy with a typing error": (
+        lambda: submitted(FlowNode("load", on_failure="ignor")),
+        "on_failure 'ignor' is unknown; did you mean 'ignore'?",
+    ),
+    "a date in the data": (
+        lambda: submitted(FlowNode("load", data={"day": date(2026, 1, 1)})),  # type: ignore[dict-item]
+        "Object of type date is not JSON serializable. Fix: write it as text, in YAML in quotes",
+    ),
+    "an address in place of a URL": (
+        lambda: ConnectionSettings("127.0.0.1:7801").kind,
+        "; did you mean valkey://127.0.0.1:7801?",
     ),
     "a word for no field in a file": (
         lambda: written(colour="red"),

@@ -220,7 +220,7 @@ class _WaitLines:
             return
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         about = ", ".join(names[:MAX_NAMED]) + more
-        print_text("  ".join([now.astimezone().strftime("%H:%M:%S"), about, "waits", str(wait)]))
+        print_text("  ".join([now.astimezone().strftime("%H:%M:%S"), about, f"waits: {wait}"]))
 
 
 def _kind(wait: Wait) -> str:

@@ -54,8 +54,8 @@ def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = Non
 
 def _unsupervised(home: str) -> str:
     return (
-        f"Queue {home}, the home of this flow, has no supervisor: it does not advance when Node workers end "
-        f"its nodes. Fix: run a Python worker for a queue of the flow, or: glidemq supervise --queue {home}"
+        f"No live Python worker or supervisor serves queue {home}, the home of this flow. Fix: run a worker "
+        f"for one of its queues; if only Node workers serve it: glidemq supervise --queue {home}"
     )
 
 
@@ -160,6 +160,7 @@ def history(
 INPUTS_SHOWN: Final = 20
 LOG_LINES: Final = 100
 SHOWN_CHARACTERS: Final = 500
+_MORE: Final = "; --full shows all"
 
 
 @reports_errors
@@ -205,8 +206,8 @@ def details(row: Mapping[str, Any], *, full: bool) -> Table:
             continue
         if isinstance(value, Mapping) and name == "inputs":
             for key, part in value.items():
-                table.add_row(f"input {key}", Text(short(part, None if full else SHOWN_CHARACTERS)))
+                table.add_row(f"input {key}", Text(short(part, None if full else SHOWN_CHARACTERS, _MORE)))
             continue
-        text = "\n".join(value) if name == "logs" else short(value, None if full else SHOWN_CHARACTERS)
+        text = "\n".join(value) if name == "logs" else short(value, None if full else SHOWN_CHARACTERS, _MORE)
         table.add_row(name.replace("_", " "), Text(text))
     return table

@@ -228,7 +228,7 @@ def _detail(node: NodeStatus, waits: Mapping[str, Wait]) -> str:
     if node.state in (JobState.FAILED, JobState.SKIPPED):
         return node.reason
     if node.name in waits:
-        return str(waits[node.name])
+        return f"waits: {waits[node.name]}"
     if node.state is JobState.ACTIVE and isinstance(node.progress, dict):
         return ", ".join(f"{name} {value}" for name, value in node.progress.items())
     return "" if node.progress is None or node.state is not JobState.ACTIVE else str(node.progress)
@@ -260,8 +260,8 @@ def changed_line(what: str, names: Sequence[str]) -> str:
     return f"{what}: {', '.join(names[:NAMED])}{more}"
 
 
-def short(value: Any, limit: int | None) -> str:
-    """A value as the text of a cell, cut to ``limit`` characters."""
+def short(value: Any, limit: int | None, hint: str = "") -> str:
+    """A value as the text of a cell, cut to ``limit`` characters; ``hint`` says how to see all of it."""
     text = value if isinstance(value, str) else None
     if isinstance(value, datetime):
         text = value.astimezone().isoformat(sep=" ", timespec="milliseconds")
@@ -269,4 +269,4 @@ def short(value: Any, limit: int | None) -> str:
         text = json.dumps(value, default=as_json_value, ensure_ascii=False)
     if limit is None or len(text) <= limit:
         return text
-    return f"{text[:limit]} … ({len(text):,} characters; --full shows all)"
+    return f"{text[:limit]} … ({len(text):,} characters{hint})"

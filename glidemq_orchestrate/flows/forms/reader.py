@@ -251,8 +251,9 @@ def _unknown(place: Place, fields: Mapping[Any, Sequence[str]]) -> str:
     inside = next((part for part in reversed(place[:-1]) if part in fields), "flow")
     word = place[-1]
     near = nearest(word, fields[inside])
-    if near is None and inside == "nodes" and (meant := nearest(word, fields["options"])):
-        near = f"options.{meant}"
+    if inside == "nodes" and (word in fields["options"] or near is None):
+        meant = nearest(word, fields["options"])
+        near = f"options.{meant}" if meant else None
     found = f"there is no field {described(word)}"
     return f"{found}; did you mean {near!r}?" if near else f"{found}. Fix: use {', '.join(fields[inside])}"
 

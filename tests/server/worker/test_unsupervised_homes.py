@@ -186,7 +186,7 @@ def test_where_nobody_supervises_it_is_told(flows: FlowProducer, url: str, redis
         Verdict.WARNING,
         "running flows have a home queue without a supervisor: nodeq",
     )
-    assert found.advice.startswith("glidemq supervise --queue nodeq")
+    assert found.advice.endswith("glidemq supervise --queue nodeq")
     redis_client.execute_command("ACL", "SETUSER", "reader", "on", ">x", "~*", "+@all", "-set")
     try:
         with (
