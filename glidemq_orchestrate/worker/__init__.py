@@ -1,10 +1,11 @@
-"""Runs jobs, on three floors; the life of a job reads from ``feed`` to ``execution`` and back.
+"""Runs jobs, in three layers.
 
-Above: ``services``, which users start. In the middle: ``feed`` fetches jobs and reports outcomes, ``held``
-lets them wait or run, ``execution`` calls handlers through ``middleware``, ``leases`` renews. Below:
-``handlers``, what users write against, and what all parts share.
+- ``services``: what users start.
+- The modules of this package: ``feed`` fetches jobs and reports outcomes, ``runner`` holds the jobs,
+  ``executor`` calls their handlers, ``renewing`` renews their leases.
+- ``handlers``: the interface for user code, and what all parts share.
 
-Everything that users write against is importable from here, and is loaded on first use.
+The public names are importable from here, and are loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Final

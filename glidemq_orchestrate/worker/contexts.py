@@ -1,4 +1,4 @@
-"""Makes the contexts of handlers from attempts, and the flow that a context offers."""
+"""Creates the context of a handler from an attempt, with the flow to which the handler may add nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glidemq_orchestrate.worker.messenger import Messenger
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Makes the contexts of handlers.
+    """Creates the contexts of handlers.
 
     Attributes:
         run: Drives operations.
@@ -102,13 +102,13 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 
 
 def portable(context: Context) -> dict[str, Any]:
-    """The fields of a context that are sent to another process."""
+    """The fields of a context that a handler process receives."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
     return {name: getattr(context, name) for name in (*names, "allow_import", "generation", "epoch", "token")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:
-    """The signals with decoded data: glide-mq stores it as separate JSON."""
+    """The signals with decoded data, which glide-mq stores as JSON within JSON."""
     if not isinstance(stored, list):
         return ()
     return [
@@ -119,13 +119,13 @@ def _read_signals(stored: Any) -> Sequence[Any]:
 
 
 class RunningFlow(FlowOfNode):
-    """Adds nodes to the flow of a running node; they join it when the handler has returned.
+    """Adds nodes to the flow of a running node; they join the flow after the handler returns.
 
-    Nodes added by a failed, lost or cancelled attempt never run, and are removed within a quarter of an hour.
+    Nodes added by a failed, lost or cancelled attempt never run, and are removed within 15 minutes.
 
     Args:
         run: Drives operations on the worker's loop.
-        loop: The worker's loop, which runs in the thread that makes this.
+        loop: The worker's loop, which runs in the thread that creates this object.
         prefix: First part of every key.
         attempt: The attempt of the node.
         clock: The current time.

@@ -1,7 +1,7 @@
 """Runs handlers, and turns what they return or raise into the outcomes that a worker reports.
 
-Python threads, processes and the worker's own loop are three ways to call a handler. A job whose name has no
-handler here is given back or fails.
+A handler runs in a thread, in a process, or on the worker's loop. A job whose name has no handler here is
+given back or fails.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FIRST_PAUSE_MS: Final = 50
 MAX_PAUSE_MS: Final = 1_000
 MAX_PAUSE_ALONE_MS: Final = 10_000  # while no other worker may run it
 MAX_REMEMBERED: Final = 10_000
-_jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
+_jitter: Final = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 
 
 def outcome_of_value(attempt: Attempt, value: JsonLike, chance: float) -> Outcome:
@@ -97,7 +97,7 @@ def outcome_of_error(
 
 
 def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
-    """The outcome of a handler that raised a signal that is no failure."""
+    """The outcome of a handler that raised a signal other than a failure."""
     if isinstance(error, Skip):
         return Outcome(attempt, Kind.SKIP, short_reason(text), attempt.options.remove_on_complete)
     if isinstance(error, WaitForChildren):
@@ -135,7 +135,7 @@ class Unhandled:
         worker_id: This worker.
         clock: The current time.
         only_known: Jobs are given back even while no other worker is alive.
-        pauses: The milliseconds for which a job is given back the next time, by queue and job.
+        pauses: The next pause of a job that is given back, in milliseconds, by queue and job.
     """
 
     run: Run
@@ -149,7 +149,7 @@ class Unhandled:
     async def outcome_of(self, attempt: Attempt) -> Outcome:
         """Give a job back if another live worker of the queue may run it; otherwise it fails.
 
-        It is available after a pause that doubles each time: this worker may be the next to fetch it.
+        The job is available after a pause that doubles each time: this worker may fetch it next.
         """
         queue, key = self.queues[attempt.queue], (attempt.queue, attempt.job_id)
         failure = unknown_handler(attempt, self.handlers.names)
@@ -158,7 +158,7 @@ class Unhandled:
                 workers.may_be_handled(queue, attempt, self.worker_id, failure.text, self.clock)
             )
         except GlideMQError:
-            may = True  # not known, which is no reason to fail a job
+            may = True  # unknown, which is no reason to fail a job
         pause = self.pauses.pop(key, FIRST_PAUSE_MS)
         if not (may or self.only_known):
             return failure
@@ -166,7 +166,7 @@ class Unhandled:
         if len(self.pauses) > MAX_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
         level = logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG
-        text = "job %s: given back, as this worker has no handler for %r and another one may have it"
+        text = "job %s: given back, as this worker has no handler for %r and another worker may have one"
         log_job(level, text, attempt, "handed_back", attempt.name)
         return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + pause, second=UNBEGUN)
 
@@ -239,13 +239,13 @@ class Executor:
 
     Attributes:
         handlers: User code by job name.
-        contexts: Builds their arguments.
-        caller: Calls them.
-        middleware: Wraps the calls, the outermost first.
+        contexts: Creates the arguments of handlers.
+        caller: Calls handlers.
+        middleware: Wraps the calls, outermost first.
         unhandled: Decides what happens to jobs without a handler.
         clock: The current time.
         is_abandoned: The worker is ending: handlers are cancelled, and their jobs given back.
-        around: The middleware that overrides ``around``, the innermost first.
+        around: The middleware that overrides ``around``, innermost first.
     """
 
     handlers: Handlers
@@ -262,7 +262,7 @@ class Executor:
         self.around = inside_out(self.middleware)
 
     async def execute(self, execution: Execution) -> Sequence[Outcome | None]:
-        """One outcome per attempt; None where the lease is lost and there is nothing to report.
+        """Run the handler; returns an outcome per attempt, or None if its lease is lost.
 
         Raises:
             asyncio.CancelledError: The worker is ending, and gives the jobs back.
@@ -313,12 +313,12 @@ class Executor:
         try:
             if await self.contexts.was_lost(attempt):
                 return refuse(attempt, LOST)
-        except GlideMQError:  # not known, which is no reason to fail the job, nor to run it
+        except GlideMQError:  # unknown, which is no reason to fail the job, nor to run it
             return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + PAUSE_MS, second=UNBEGUN)
         return None
 
     def _outcomes_of_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
-        """Log what a handler raised; the outcomes of its jobs."""
+        """Log what a handler raised, and return the outcomes of its jobs."""
         if isinstance(exc, BatchError):
             return self._outcomes_of_batch(attempts, exc.results)
         first, extra = attempts[0], about("attempt_failed", attempts[0])
@@ -334,7 +334,7 @@ class Executor:
         return [self.outcome_of_cancel(execution, attempt) for attempt in execution.attempts]
 
     async def _execute_readable(self, execution: Execution, exc: GlideMQError) -> Sequence[Outcome | None]:
-        """Fail for good a job with a broken payload; run the others of its batch without it."""
+        """Fail a job with a broken payload, without retries; run the other jobs of its batch."""
         if len(execution.attempts) == 1:
             return [refuse(execution.attempts[0], f"{type(exc).__name__}: {exc}")]
         outcomes: list[Outcome | None] = []
@@ -343,7 +343,7 @@ class Executor:
         return outcomes
 
     def _outcomes_of_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
-        """One outcome per job of a batch; unless there is a result for each, all of them fail."""
+        """One outcome per job of a batch; all jobs fail unless there is a result for each."""
         if not isinstance(results, list | tuple) or len(results) != len(attempts):
             exc = TypeError(
                 f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"

@@ -1,8 +1,8 @@
 """One queue of a worker: reports outcomes and fetches jobs.
 
-All outcomes and all jobs travel in ``gmo_finish_and_fetch``, one call at a time per queue, or two under load:
-outcomes that arrive while a call is under way go with the next one, so the busier the worker, the more jobs
-share a round trip. When the queue has no more jobs, a ``Listener`` decides when to call again.
+``gmo_finish_and_fetch`` carries all outcomes and all jobs. There is one call at a time per queue, or two
+under load. Outcomes that arrive during a call go with the next call, so a busy worker needs fewer round trips
+per job. When the queue has no more jobs, a ``Listener`` decides when to call again.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Flight:
 
     Attributes:
         request: The outcomes it carries, and how many jobs it requests.
-        unsent: The outcomes that would still have to be reported if it ended now.
-        is_out: Its places are reserved.
+        unsent: The outcomes that must be reported again if the call ends now.
+        is_out: Whether its places are reserved.
     """
 
     request: Request
@@ -67,7 +67,7 @@ class Flight:
 
 @dataclass(slots=True)
 class Lane:
-    """A task that makes one call after the other, and the one under way."""
+    """A task that makes calls in sequence, and the current call."""
 
     flight: Flight | None
 
@@ -85,7 +85,7 @@ class Runner(Protocol):
         """The prefetched jobs whose start is to be reported; afterwards they count as reported."""
 
     def freed(self) -> None:
-        """Wake every queue of the worker: there was no place, and now there is."""
+        """Wake every queue of the worker: a place is free again."""
 
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Handle the server's verdict on an outcome."""
@@ -101,14 +101,14 @@ class Feed:
         slots: Shared by all feeds of the worker.
         runner: Receives jobs and verdicts.
         clock: The current time.
-        limit: The maximum of starts per window, and the window in ms; (0, 0) for the limit of the queue.
-        share: How many feeds share the slots.
+        limit: The max number of starts per window, and the window in ms; (0, 0) for the limit of the queue.
+        share: The number of feeds that share the slots.
         failures: Logs the failures that it survives.
 
     Attributes:
         receipts: Confirms outcomes; None unless the connection confirms writes.
         schedules_due_ms: When the schedules of the queue are next due.
-        rescheduled: Set when a reply shows that they are due sooner.
+        rescheduled: Set when a reply shows that schedules are due sooner.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a queue needs
@@ -131,7 +131,7 @@ class Feed:
         self.listen = self._listener.listen
         self._lanes: set[OwnTask] = set()
         self._calling: list[Lane] = []
-        self._singly: deque[Outcome] = deque()  # of refused calls, to be sent one by one
+        self._singly: deque[Outcome] = deque()  # outcomes of refused calls, to be sent one by one
         self._singly_at = 0.0
         self._pauses = reconnect_delays()
         self._calls_out = 0
@@ -156,7 +156,7 @@ class Feed:
 
     @property
     def unreported(self) -> list[Attempt]:
-        """The attempts that have ended, and whose outcome may not have reached the server."""
+        """The ended attempts whose outcome may not have reached the server."""
         flights = [lane.flight for lane in self._calling if lane.flight is not None]
         outcomes = [*self._outbox, *(outcome for flight in flights for outcome in flight.unsent)]
         return [outcome.attempt for outcome in outcomes]
@@ -188,14 +188,14 @@ class Feed:
         return not (self._lanes or self._singly or (self.receipts and not self.receipts.is_empty))
 
     async def _call(self, lane: Lane) -> None:
-        """Call; under load call again with the outcomes since then, so that the server need not wait."""
+        """Call the server; under load call again with new outcomes, so that the server is never idle."""
         while lane.flight is not None:
             await self._exchange(lane.flight)
             is_busy = len(self._outbox) >= MAX_NODES
             lane.flight = self._next(len(self._lanes) - 1) if is_busy else None
 
     def _next(self, others: int) -> Flight | None:
-        """The next call, while this many others are under way; None if none should be made now."""
+        """The next call beside ``others`` calls under way; None if there should be none now."""
         wanted = 0 if self._listener.is_dry.is_set() and not self._outbox else self._wanted()
         has_begun = not others and self._runner.has_begun(self.keys.queue)
         if self._singly and not others and self._loop.time() >= self._singly_at:
@@ -209,10 +209,10 @@ class Feed:
         return None
 
     def _is_worth_a_call(self, wanted: int, others: int) -> bool:
-        """Whether to call now. While a call is under way, only a large one is worth a second call.
+        """Whether to call now. While a call is under way, only a large second call is worth its cost.
 
-        The server then executes one call while this worker reads and writes the other. Never with a
-        concurrency of 1: calls may overtake each other, and its jobs start in order.
+        The server then executes one call while this worker reads and writes the other. With a concurrency
+        of 1 there is no second call: calls may overtake each other, but jobs must start in order.
         """
         if not others:
             return bool(self._outbox or wanted)
@@ -227,9 +227,9 @@ class Feed:
         self._woken.clear()
 
     def _wanted(self) -> int:
-        """How many jobs to request; fewer while more outcomes are waiting than one call reports.
+        """How many jobs to request; fewer while more outcomes are pending than one call reports.
 
-        If the worker dies, a job whose outcome is waiting has run in vain.
+        If the worker dies, every job with a pending outcome runs again.
         """
         if self.receipts is not None and self.receipts.is_behind:
             return 0
@@ -262,7 +262,7 @@ class Feed:
                 self._runner.freed()
 
     def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
-        """Free the lane, however its task ended; outcomes that it could not report are sent again."""
+        """Free the lane, however its task ended; send again the outcomes that it did not report."""
         self._lanes.discard(task)
         self._calling = [other for other in self._calling if other is not lane]
         if lane.flight is not None:
@@ -295,7 +295,7 @@ class Feed:
         await self._finish(outcomes, answer)
 
     async def _finish(self, outcomes: Sequence[Outcome], answer: Answer) -> None:
-        """Do at once what reclaims, supervisors and upkeep would do later."""
+        """Do immediately what supervision and upkeep would otherwise do later."""
         if "failed" in answer.verdicts:
             letters = write_noted([self.keys], self._clock)
             await self._follow_up(letters, "dead letters are written", "dead_letter", logging.WARNING)
@@ -311,7 +311,7 @@ class Feed:
     async def _until_reply(self, flight: Flight) -> Answer | None:
         """Call until the server replies; None when it refuses.
 
-        Between two tries its places are free: other queues may use them while this one is unreachable.
+        Between two tries its places are free: other queues may use them while this queue is unreachable.
         """
         what = f"queue {self.keys.queue}"
         while True:
@@ -367,5 +367,5 @@ class Feed:
     ) -> None:
         try:
             await self._run(op)
-        except Exception as exc:  # noqa: BLE001  it is done later
+        except Exception as exc:  # noqa: BLE001  upkeep does it later
             logger.log(level, "%s later: %s", what, exc, extra={"action": action})

@@ -1,8 +1,8 @@
-"""The process of handlers: it runs one after the other, and sends each result to the worker.
+"""The process that runs handlers, one at a time, and sends each result to the worker.
 
-Results, errors and messages are frames: a letter, a length, a body. The worker sends ``(function, job)``, the
-function pickled by name, the job's payload as JSON. While a handler runs, the worker sends only replies to
-checks.
+Results, errors and messages are frames: a letter, a length, a body. The worker sends ``(function, job)``: the
+function is pickled by name, the payload of the job is JSON. While a handler runs, the worker sends only
+replies to checks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def serve(sock: socket.socket) -> None:
     while (task := _receive(sock)) is not None:
         frames.send(BEGUN, b"")
         try:
-            function, job = pickle.loads(task)  # noqa: S301  the worker's own
+            function, job = pickle.loads(task)  # noqa: S301  from our own worker
             kind, body = DONE, _run(function, job, frames)
         except BaseException as exc:  # noqa: BLE001  nothing that a handler does may end this loop
             kind, body = RAISED, pack(exc)
@@ -61,7 +61,7 @@ class FrameSender:
             self._sock.sendall(HEAD.pack(kind, len(body)) + body)
 
     def request(self, kind: bytes) -> bytes | None:
-        """Send a frame and return the worker's reply; None if the worker is gone."""
+        """Send a frame and return the worker's reply; None if the worker has ended."""
         self.send(kind, b"")
         return _receive(self._sock)
 

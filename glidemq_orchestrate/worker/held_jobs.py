@@ -1,14 +1,13 @@
-"""The jobs that a worker has fetched: those that wait, and the reports of those that run.
+"""The jobs that a worker holds: batches, overdue jobs, suspects, and starts to report.
 
 Batches collect jobs until a batch is full or has waited long enough. Jobs that wait too long are given back.
 
-After a worker is lost, it is not known which of its running jobs caused that: they are suspects. A suspect
-runs beside other jobs, but not beside other suspects: if its worker is lost too, the suspect is to blame. The
-next suspect starts when it ends, or has run long enough without harm; the more often it was suspected, the
-longer that takes.
+After the loss of a worker, each of its running jobs may be the cause: they are suspects. A suspect runs
+beside other jobs, but not beside other suspects: if its worker is lost too, the suspect is the cause. The
+next suspect starts when this one ends, or has run for long enough; each further loss makes that time longer.
 
 Only the starts of jobs that have run for a moment are reported: most short jobs end sooner and cost no call.
-A job that kills its worker sooner counts as not started; its next start is reported before it begins.
+A job that kills its worker sooner counts as not started; its next start is reported before it runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 WAITING_SECONDS: Final = 1.0
 ASIDE_SECONDS: Final = 5.0
 REST_SECONDS: Final = 0.25
-"""After giving jobs back, a worker leaves them to others for this long."""
+"""For this long, a worker does not fetch the jobs that it gave back, so that others can."""
 PATIENCE_SECONDS: Final = 30.0
 GROWTH: Final = 4
 MAX_SECONDS: Final = 86_400.0
@@ -44,7 +43,7 @@ class Batches:
         on_closed: Called when a batch can start.
 
     Attributes:
-        closed: The batches that can start, in order. A batch is empty once all its jobs were withdrawn.
+        closed: The batches that can start, in order. A batch whose jobs are all withdrawn is empty.
     """
 
     def __init__(self, on_closed: Callable[[], None]) -> None:
@@ -54,11 +53,11 @@ class Batches:
 
     @property
     def all(self) -> list[list[Attempt]]:
-        """Those that can start and those that still collect jobs."""
+        """The batches that can start, and those that still collect jobs."""
         return [*self._open.values(), *self.closed]
 
     def add(self, attempt: Attempt, registered: Registered) -> None:
-        """Put a job into the batch of its queue and name; budgets and limits are those of a queue."""
+        """Add a job to the batch of its queue and name. Batches do not mix queues: limits are per queue."""
         kind = attempt.queue, attempt.name
         batch = self._open.setdefault(kind, [])
         batch.append(attempt)
@@ -91,8 +90,8 @@ class JobEvents:
             try:
                 if one.hears_events:
                     return True
-            except BaseException:  # code of the user; logged once, as it would raise at every event
-                logger.exception("%s.hears_events raised: it gets no events", type(one).__name__)
+            except BaseException:  # user code; logged once, as it would raise at every event
+                logger.exception("%s.hears_events raised: it receives no events", type(one).__name__)
                 self._listeners = [other for other in self._listeners if other is not one]
         return False
 
@@ -107,7 +106,7 @@ class JobEvents:
         for one in self._listeners:
             try:
                 one.on_event(event)
-            except BaseException:  # code of the user
+            except BaseException:  # user code
                 logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
 
     def emit_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
@@ -126,7 +125,7 @@ class OverdueJobs:
     """Gives back the jobs that have waited too long.
 
     Args:
-        seconds: How long a job may wait. It is given back after twice as long at the latest.
+        seconds: How long a job may wait. It is given back after at most twice this time.
         waiting: Returns the jobs that are waiting.
         give_back: Called with the jobs that have waited too long.
     """
@@ -157,7 +156,7 @@ class Suspects:
         release: Called with the jobs that may start, in order.
 
     Attributes:
-        aside: The suspects that wait for another one.
+        aside: The suspects that wait for another suspect to end.
     """
 
     def __init__(self, release: Callable[[list[Attempt]], None]) -> None:
@@ -184,7 +183,7 @@ class Suspects:
         return True
 
     def ended(self, attempt: Attempt) -> None:
-        """Let the next suspect start: this one has ended, or has run long enough."""
+        """Start the next suspect: this one has ended, or has run long enough."""
         if self._running is not attempt:
             return
         self._running = None
@@ -227,7 +226,7 @@ class UnreportedStarts:
         return due
 
     def wake_when_due(self, queue: str) -> None:
-        """Start the timer of a queue, unless it runs or no start is unreported."""
+        """Start the timer of a queue, unless it runs or every start is reported."""
         if queue not in self._timers and (left := self._seconds_left(queue)) < math.inf:
             self._timers.add(queue)
             self._loop.call_later(max(left, 0.0), self._timer_ended, queue)

@@ -1,4 +1,4 @@
-"""How many jobs a worker may hold, and which it holds. Pure."""
+"""The jobs that a worker holds, and how many more it may hold. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MAX_AHEAD: Final = 128
 
 @dataclass(slots=True)
 class JobSlots:
-    """How many jobs a worker may hold, and which it holds.
+    """The jobs that a worker holds, and how many more it may hold.
 
-    ``concurrency`` jobs run at the same time. If jobs are short the worker holds more, so that the next one
+    ``concurrency`` jobs run at the same time. If jobs are short, the worker holds more, so that the next job
     starts without a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` if it is set.
 
     Attributes:
         held: Every attempt that the worker holds, started or not, by queue and job.
-        waiting: Those that have not started, in order.
+        waiting: The attempts that have not started, in order.
         running: Calls of handlers under way; a batch is one.
-        reserved: Jobs that have been requested.
-        aside: How many held suspects wait although there is room; see ``held.suspects``.
+        reserved: The number of requested jobs.
+        aside: How many held suspects wait although there is room; see ``held_jobs.Suspects``.
         is_blocked: Too many handlers run beyond their time limit: no job starts until one returns.
         is_resting: Suspects were given back, and other workers are to fetch them first.
         is_slow: Waiting jobs were given back: no more are held ahead until a handler returns.
@@ -59,7 +59,7 @@ class JobSlots:
         return max(places - len(self.held) - self.reserved, 0)
 
     def starts(self) -> int:
-        """How many more jobs would begin at once; jobs of batches wait for each other."""
+        """How many more jobs would start immediately; jobs of batches wait for each other."""
         if self.batch_room:
             return 0
         return max(self.concurrency - self.running - len(self.waiting) - self.reserved, 0)

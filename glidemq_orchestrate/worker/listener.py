@@ -1,4 +1,4 @@
-"""Waiting for new entries of an empty queue, on its stream and its events."""
+"""Waits for new entries in the stream and the events of an empty queue."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.wire.call import Run
 from glidemq_orchestrate.wire.keys import QueueKeys
 
-# Producers may have events switched off; then a job in a list or with a delay is noticed this much later.
+# If a producer writes no events, the worker notices its jobs in a list or with a delay this much later.
 BLOCK_MS: Final = 1_000
 SETTLE_MS: Final = 5
 MAX_SECONDS: Final = 60.0
 
 
 class Listener:
-    """Decides when a queue that had no more jobs should be fetched from again.
+    """Decides when to fetch again from a queue that had no more jobs.
 
     Args:
         run: Drives operations.
@@ -49,7 +49,7 @@ class Listener:
         self._positions, self._held = answer.positions, answer.held
         self.is_dry.set()
         self.close()
-        # What a Node client changes about a limit makes no event.
+        # A Node client that changes a limit writes no event.
         longest = MAX_SECONDS if answer.held is Held.NOTHING else BLOCK_MS / 1000
         if answer.due_ms >= 0 or answer.held is not Held.NOTHING:
             seconds = longest if answer.due_ms < 0 else max(answer.due_ms - self._clock.now_ms(), 1) / 1000
@@ -62,7 +62,7 @@ class Listener:
             self._due = None
 
     async def listen(self) -> None:
-        """While the queue is dry, read its stream and events; fetch again when an entry matters.
+        """While the queue is dry, read its stream and events; fetch again after a relevant entry.
 
         Raises:
             GlideMQError: They cannot be read. Until the next call, the queue is polled instead.
@@ -77,14 +77,13 @@ class Listener:
                 raise
 
     async def _has_news(self) -> bool:
-        """Wait for entries; whether one of them may make a job ready for this worker."""
+        """Wait for entries; return whether one of them may make a job ready for this worker."""
         news = await self._run(exchange.listen(self._keys, self._positions, BLOCK_MS, self._held))
         await self.all_replied.wait()  # a reply under way may already cover these entries
         known, self._positions = self._positions, news.beyond(self._positions)
         if news.matters(known):
             return True
-        # While workers are busy, or jobs are requested, events are read in bulk. But an idle worker notices a
-        # job immediately.
+        # While workers are busy or jobs are requested, events are read in bulk. An idle worker never waits.
         try:
             async with asyncio.timeout(SETTLE_MS / 1000):
                 await self.at_rest.wait()

@@ -1,7 +1,7 @@
 """What handlers send while they run: progress, log lines, output and usage.
 
-Each attempt has its own bounded outbox: a handler that sends faster than the server accepts has to wait, or
-loses log lines, and does not delay the results of other jobs.
+Each attempt has its own bounded outbox: a handler that sends faster than the server accepts must wait, or
+loses log lines, but never delays the results of other jobs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MAX_TOGETHER: Final = 100
 MAX_UNSENT: Final = 1_000
-"""The most unsent messages of an attempt; a thread that sends more waits for room."""
+"""The max number of unsent messages of an attempt; a thread that sends more waits for room."""
 WAIT_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 5.0
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -59,7 +59,7 @@ class Outbox:
         self.is_closed = False
 
     def add(self, message: Report, *, may_wait: bool) -> bool:
-        """Add a message. Returns whether a sender must be started: nothing was waiting before.
+        """Add a message. Returns whether a sender must be started: the outbox was empty.
 
         Raises:
             ServerBusy: There is no room for a message that must not be dropped.
@@ -73,7 +73,7 @@ class Outbox:
             if len(self._unsent) >= MAX_UNSENT and not message.may_be_dropped and not self.is_closed:
                 raise ServerBusy(
                     f"{MAX_UNSENT:,} messages of this job are unsent: it writes output faster than the "
-                    "server accepts it. Fix: write larger pieces, or await something in between"
+                    "server accepts it. Fix: write larger pieces, or await between writes"
                 )
             if len(self._unsent) >= MAX_UNSENT or self.is_closed:
                 self.dropped += 1
@@ -82,7 +82,7 @@ class Outbox:
             return len(self._unsent) == 1
 
     def next(self) -> Op[Any] | None:
-        """The first operation, or as many plain calls as come first; None when the outbox is empty."""
+        """The next operation, or all leading plain calls as one; None when the outbox is empty."""
         with self._room:
             if not self._unsent:
                 return None
@@ -135,7 +135,7 @@ class Messenger:
         Raises:
             ServerBusy: There is no room for a message that must not be dropped.
         """
-        if attempt.is_mute:  # a handler that outlived its attempt
+        if attempt.is_mute:  # the handler still runs after its attempt has ended
             return
         key = attempt_key(attempt)
         outbox = self._outboxes.get(key) or self._outboxes.setdefault(key, Outbox())
@@ -147,9 +147,9 @@ class Messenger:
 
         Raises:
             LeaseLost: It does not.
-            TransportError: It is not known.
+            TransportError: The owner is unknown.
         """
-        if attempt.is_mute:  # a handler that outlived its attempt
+        if attempt.is_mute:  # the handler still runs after its attempt has ended
             raise LeaseLost(f"this attempt of job {attempt.job_id} has ended")
         await self.run(check_owner(self.queues[attempt.queue], attempt))
 
@@ -157,8 +157,8 @@ class Messenger:
         """Run a coroutine on the loop, and return its result to another thread.
 
         Raises:
-            RuntimeError: This is the loop's thread, which would wait for itself; names what to do
-                ``instead``.
+            RuntimeError: This is the loop's thread, which would wait for itself; the message says
+                what to do ``instead``.
         """
         if self._senders.is_here:
             work.close()
@@ -193,9 +193,9 @@ class Messenger:
             except TransportError:
                 pass  # these messages only inform readers
             except GlideMQError as exc:
-                logger.warning("messages of a job refused: %s", exc, extra={"action": "words_refused"})
+                logger.warning("messages of a job refused: %s", exc, extra={"action": "messages_refused"})
             except Exception:
-                logger.exception("messages of a job not sent", extra={"action": "words_refused"})
+                logger.exception("messages of a job not sent", extra={"action": "messages_refused"})
 
 
 class AttemptSpeaker(Speaker):

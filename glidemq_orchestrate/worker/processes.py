@@ -1,7 +1,7 @@
-"""Handlers in separate processes, which a timeout or a cancel kills, with all processes that they started.
+"""Handlers in separate processes. A timeout or a cancel kills the process and all processes that it started.
 
-Each process has its own socket to the worker and shares nothing with the others, so it can be killed at any
-moment without effect on them. See ``handler_process`` for the frames.
+Each process has its own socket to the worker and shares nothing with the others, so a kill never affects
+them. See ``handler_process`` for the frames.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class ProcessExpired(Exception):
     """The process of a handler ended before the handler returned."""
 
 
-class _NotBegun(Exception):
+class _NotStarted(Exception):
     """The process ended before the job reached it."""
 
 
 class Processes:
-    """Worker processes, started when a job needs one, and reused. None outlives this process.
+    """Worker processes, started on demand and reused. None of them outlives this process.
 
     Args:
         send: Receives the messages of the handlers.
@@ -59,12 +59,12 @@ class Processes:
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._owner = os.getpid()
-        # Not those of the loop: handlers may occupy them or shut them down.
+        # Not the loop's threads: handlers may occupy them or shut them down.
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="glidemq-processes")
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
-        """Run a handler; cancelling this kills its process and all processes that it started.
+        """Run a handler. Cancelling the call kills its process and all processes that it started.
 
         Raises:
             Exception: The handler raised it, or its process died. Never another ``BaseException``.
@@ -73,7 +73,7 @@ class Processes:
             process = await self._take()
             try:
                 return await process.run(function, job, lambda kind, text: self._send(token, kind, text))
-            except _NotBegun as exc:
+            except _NotStarted as exc:
                 if not tries_left:
                     raise ProcessExpired(f"{await process.exit_report()}, before the job reached it") from exc
             finally:
@@ -121,7 +121,7 @@ class _Process:
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.is_idle, self._threads = False, threads
         # Not fork: copied locks of other threads would never be released. Nor the fork server: the exit codes
-        # of its children are not known here.
+        # of its children are unknown here.
         context = multiprocessing.get_context("spawn")
         self._sock, self._theirs = socket.socketpair()
         self._sock.setblocking(False)
@@ -131,7 +131,7 @@ class _Process:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can take a job. Between two jobs it sends nothing, so anything to read means its end."""
+        """Whether it can take a job. An idle process sends nothing, so anything to read means its end."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -147,7 +147,7 @@ class _Process:
         try:
             await asyncio.shield(starting)
         except BaseException:
-            self._sock.close()  # this ends it as soon as it has started
+            self._sock.close()  # this ends the process as soon as it has started
             starting.add_done_callback(lambda _: self.reap())
             raise
 
@@ -172,7 +172,7 @@ class _Process:
                     break
         except (OSError, EOFError) as exc:
             if not begun:
-                raise _NotBegun from exc
+                raise _NotStarted from exc
             raise ProcessExpired(await self.exit_report()) from exc
         result = unpack(body) if kind == child.RAISED else json.loads(body)
         self.is_idle = True
@@ -185,7 +185,7 @@ class _Process:
         """Kill it and all processes that it started."""
         process = self._process
         if process.pid is not None:
-            with suppress(OSError):  # it has no session yet, or nobody is left in it
+            with suppress(OSError):  # its session does not exist yet, or is empty
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
 
@@ -207,7 +207,7 @@ class _Process:
     async def _receive(self) -> tuple[bytes, bytes]:
         kind, size = child.HEAD.unpack(await self._read(child.HEAD.size))
         if kind not in child.KINDS or size > child.MAX_FRAME:
-            raise EOFError("the process sent something that is not a frame")
+            raise EOFError("the process sent an invalid frame")
         return kind, await self._read(size)
 
     async def _read(self, size: int) -> bytes:
@@ -220,7 +220,7 @@ class _Process:
         return bytes(body)
 
     async def exit_report(self) -> str:
-        """How it ended, in words."""
+        """A description of how it ended."""
         process = self._process
         until = time.monotonic() + BY_ITSELF_SECONDS
         # Not join: it would block if the process had written to the wrong file.

@@ -1,8 +1,8 @@
-"""Accepted outcomes that are not confirmed yet. Hooks and the log get them only once they are.
+"""Accepted outcomes that are not confirmed yet. Hooks and the log receive them only after confirmation.
 
 One call confirms all outcomes that were accepted before it, if the server still has the replication id under
 which they were accepted. If another server has taken over, or the server has restarted, they are reported
-again, and it accepts those that it has lost.
+again, and the server accepts those that it has lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Receipt(NamedTuple):
 
     Attributes:
         history: The replication id of the server that gave it.
-        before: The earlier verdict, of a server that was replaced; empty without one.
+        before: The earlier verdict, by a server that has since been replaced; empty if there is none.
     """
 
     outcome: Outcome
@@ -78,7 +78,7 @@ class Receipts:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many outcomes wait that no further jobs should be fetched."""
+        """Whether too many outcomes are unconfirmed to fetch further jobs."""
         return bool(self._waiting) and (self._is_behind or len(self._waiting) >= MAX_UNCONFIRMED)
 
     def take(self, history: str, outcome: Outcome, verdict: str) -> None:
@@ -91,7 +91,7 @@ class Receipts:
         self._news.set()
 
     async def serve(self) -> None:
-        """Confirm all accepted outcomes, again and again.
+        """Confirm accepted outcomes continuously.
 
         Raises:
             NotConfirmed: They were not confirmed in time. Serve again.
@@ -119,7 +119,7 @@ class Receipts:
             self._wake()
 
     def _report_again(self, history: str) -> None:
-        """Report again what another server accepted: the present one may have lost it."""
+        """Report again what another server accepted: the current server may have lost it."""
         kept = []
         for receipt in self._waiting:
             if receipt.history == history:

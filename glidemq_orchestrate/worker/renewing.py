@@ -1,4 +1,4 @@
-"""Renews the leases of a worker: its heartbeats, and the process that renews while the worker cannot.
+"""Renews the leases of a worker: by heartbeats, or by a separate process while the worker cannot.
 
 The process reads a pipe that only the worker holds open, so it never outlives the worker. If it is killed,
 the next heartbeat starts another.
@@ -40,7 +40,7 @@ _PROGRAM: Final = Path(__file__).with_name("renewing_process.py")
 _SOURCES: Final = str(Path(__file__).parents[2])
 MAX_PATIENCE: Final = 10.0
 SHARE: Final = 0.45
-"""The share of a lease for which a worker may be silent before its leases are renewed."""
+"""The share of a lease for which a worker may be silent before the process renews its leases."""
 LEASES: Final = 10
 MIN_LIMIT: Final = 60.0
 HURRIED: Final = 3.0
@@ -49,7 +49,7 @@ _ALL: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
 
 
 class Renewer:
-    """The renewing process of one worker. Thread-safe. Once closed, it cannot be started again.
+    """The renewing process of one worker. Thread-safe. It cannot be restarted after ``close``.
 
     Args:
         worker: The id of the worker.
@@ -72,7 +72,7 @@ class Renewer:
         self._patience = patience = min(lock_seconds * SHARE, MAX_PATIENCE)
         self._is_hurried = patience < HURRIED
         limit = max(LEASES * lock_seconds, MIN_LIMIT)
-        self._words = (f"{patience:.3f}", f"{limit:.3f}", str(int(self._is_hurried)))
+        self._arguments = (f"{patience:.3f}", f"{limit:.3f}", str(int(self._is_hurried)))
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe, self._is_warned, self._owner = -1, False, os.getpid()
         self._lock, self._is_closed = threading.Lock(), False
@@ -84,7 +84,7 @@ class Renewer:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def start(self) -> None:
-        """Start the process, unless it runs. If that fails, it is logged once; the worker runs without it."""
+        """Start the process, unless it runs. A failure is logged once, and the worker runs without it."""
         with self._lock:
             if self._is_closed or self.pid is not None or os.getpid() != self._owner:
                 return
@@ -106,9 +106,9 @@ class Renewer:
             logger.warning(text, self._worker, exc, extra=extra)
 
     def renewed(self, shortest: float = math.inf) -> bool:
-        """Note that the worker has renewed its leases itself; False if the process must be started.
+        """Report that the worker has renewed its leases itself; returns False if the process must be started.
 
-        ``shortest``: the shortest lease that it holds, in seconds, since jobs may have leases of their own.
+        ``shortest``: the shortest lease that the worker holds, in seconds: jobs may have their own leases.
         """
         if not self._lock.acquire(blocking=False):
             return True  # it is being started, or ended
@@ -141,7 +141,7 @@ class Renewer:
             process.communicate()
 
     def detach(self) -> None:
-        """Close the pipe in a forked child: a copy there would keep it open after the worker's end."""
+        """Close the pipe in a forked child: its copy would keep the pipe open after the worker's end."""
         self._lock = threading.Lock()  # another thread may have held it
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -156,8 +156,8 @@ class Renewer:
         theirs, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
-            self._process = subprocess.Popen(  # noqa: S603  the program beside this file
-                [sys.executable, "-I", "-S", str(_PROGRAM), str(os.getpid()), *self._words],
+            self._process = subprocess.Popen(  # noqa: S603  our own program
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(os.getpid()), *self._arguments],
                 cwd="/",
                 env={name: value for name, value in os.environ.items() if name != ENV_URL},
                 stdin=theirs,
@@ -208,7 +208,7 @@ class Heartbeats:
         seconds: The time between two heartbeats of a queue.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  what its worker has
+    def __init__(  # noqa: PLR0913, PLR0917  the parts of its worker that it needs
         self,
         run: Run,
         queues: Iterable[str],
@@ -219,7 +219,7 @@ class Heartbeats:
     ) -> None:
         self._run, self._queues, self._slots, self._renewer = run, list(queues), slots, renewer
         self._clock, self.seconds = clock, min(lock_seconds / 3, MAX_BEAT_SECONDS)
-        self._known_lease = math.inf  # the shortest that the renewing process knows of
+        self._reported_lease = math.inf  # the shortest, as last sent to the renewing process
         self._renewed: dict[str, float] = {}
         self._woken: dict[str, float] = {}
 
@@ -231,8 +231,8 @@ class Heartbeats:
         Args:
             keys: The queue.
             ended: Attempts whose outcome may not have reached the server. Without a lease they would run
-                again, only because the server was unreachable when they ended.
-            cancel: Called with each attempt that must stop, and whether it was revoked; else its lease is
+                again, although only the server was unreachable.
+            cancel: Called with each attempt that must stop; True if it was revoked, False if its lease is
                 lost.
         """
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
@@ -255,15 +255,15 @@ class Heartbeats:
         return now - self._renewed.get(queue, now) > 2 * self.seconds
 
     async def catch_up(self, queue: str) -> None:
-        """Let a process that was stopped renew and report first; else its own jobs count as lost."""
+        """Renew and report first after the process was stopped; otherwise its own jobs count as lost."""
         now, late = time.monotonic(), 2 * self.seconds
         if self.is_late(queue) or now - self._woken.get(queue, -late) < late:
             await asyncio.sleep(self.seconds)
 
     def note_lease(self, seconds: float) -> None:
-        """Inform the renewing process of a shorter lease at once: the next handler may block the loop."""
-        if seconds < self._known_lease:
-            self._known_lease = seconds
+        """Inform the renewing process of a shorter lease immediately: the next handler may block the loop."""
+        if seconds < self._reported_lease:
+            self._reported_lease = seconds
             self._renewer.renewed(seconds)
 
     def _shortest_lease(self) -> float:
@@ -272,11 +272,11 @@ class Heartbeats:
         return min((lease.total_seconds() for lease in own if lease is not None), default=math.inf)
 
     async def _inform_renewer(self, now: float) -> None:
-        """Spare the renewing process a renewal, if the leases of every queue were renewed."""
+        """Postpone the renewal by the renewing process, if the leases of every queue were renewed."""
         if now - min(self._renewed.get(name, 0.0) for name in self._queues) > 2 * self.seconds:
             return
-        self._known_lease = self._shortest_lease()
-        if not self._renewer.renewed(self._known_lease):
+        self._reported_lease = self._shortest_lease()
+        if not self._renewer.renewed(self._reported_lease):
             await asyncio.to_thread(self._renewer.start)
 
 
@@ -332,7 +332,7 @@ class Renewal:
         self._print(f"its leases are no longer renewed, and other workers run its jobs. {fix}", silent)
 
     def rest(self, gave_up: bool) -> None:  # noqa: FBT001  one caller
-        """Close the connection: the worker renews its leases itself again."""
+        """Close the connection: the worker renews its leases again."""
         if gave_up:
             self._printed = 0.0
             self._print("it continues; results of jobs that other workers have taken over are refused", 0.0)

@@ -1,13 +1,13 @@
-"""The program that renews the leases of a worker which cannot do so itself. ``Renewer`` starts it.
+"""The program that renews the leases of a worker that is blocked. ``Renewer`` starts it.
 
-A handler that blocks the worker's loop, or holds the interpreter, must not cost the other jobs their leases:
-so this is a separate process. While its worker renews its leases itself, it only waits, and has imported
-nothing beyond the interpreter.
+A handler that blocks the worker's loop, or holds the interpreter, must not cost the other jobs their leases.
+So this is a separate process. While the worker renews its own leases, the process only waits, and has
+imported nothing beyond the interpreter.
 
-It reads from its standard input, which only the worker holds open: a line of settings, with the secrets of
-the connection, then a line whenever the worker has renewed its leases: the milliseconds for which the worker
-may be silent from then on. If no line arrives in that time, and the worker is alive and not stopped, the
-process renews the leases, for a bounded time. It ends when the worker ends.
+It reads its standard input, which only the worker holds open. The first line has the settings, with the
+secrets of the connection. The worker sends a further line after each renewal: the milliseconds for which it
+may be silent. If no line arrives in that time, and the worker is alive and not stopped, the process renews
+the leases, for a bounded time. It ends when the worker ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 16
 CHECK_SECONDS = 0.2
 HURRIED_SECONDS = 3.0
-"""With less patience, there is no time for imports when the leases must be renewed."""
+"""Below this many seconds of silence, there is no time for imports when a renewal is due."""
 
 
 def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None:
-    """Renew the leases of the worker while it is silent for more than ``patience``; return when it ends.
+    """Renew the leases of the worker after more than ``patience`` of silence; return when it ends.
 
     Args:
         owner: The process of the worker.
@@ -38,7 +38,7 @@ def main(owner: int, patience: float, limit: float, *, is_hurried: bool) -> None
         is_hurried: Leases are so short that imports and the connection must be made in advance.
     """
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # meant for the worker, which ends this process
+        signal.signal(each, signal.SIG_IGN)  # the worker handles the signal, and ends this process
     settings, signs = _first_line(owner)
     renewed_at, patience = time.monotonic(), _patience(signs, patience)
     renewal, is_over = None, False
@@ -95,7 +95,7 @@ def _first_line(owner: int) -> tuple[bytes, bytes]:
 
 
 def _renewal(settings: bytes, owner: int) -> Renewal:
-    """The object that renews; imports what it needs."""
+    """Create the ``Renewal``; its imports are made here."""
     import json  # noqa: PLC0415
     import threading  # noqa: PLC0415
 

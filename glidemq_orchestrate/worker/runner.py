@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from their arrival to the report of their outcome.
 
-However a handler ends, its place is freed and its attempt leaves the worker: at the end of its task, or, if
-the task was cancelled before its first step, in the callback of the task.
+However a handler ends, its place is freed and its attempt is released: at the end of its task, or in the
+callback of the task if that was cancelled before its first step.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class JobRunner:
         report: Reports an outcome to the server.
         wake: Called when there is room.
         stop: Stops the worker.
-        report_start: Reports to the server that an attempt starts; whether it still owns its job.
+        report_start: Reports the start of an attempt to the server; returns whether it still owns its job.
         is_late: Whether the leases of a queue were not renewed recently.
         note_lease: Called with the lease of a job that has its own, in seconds.
     """
 
-    def __init__(  # noqa: PLR0913  what a runner needs of its worker
+    def __init__(  # noqa: PLR0913  the parts of its worker that it needs
         self,
         executor: Executor,
         slots: JobSlots,
@@ -101,7 +101,7 @@ class JobRunner:
         self.fill()
 
     def fill(self) -> None:
-        """Start waiting jobs while there are free places, and not too many overstayed threads."""
+        """Start waiting jobs while places are free, and not too many threads overstay."""
         slots = self._slots
         slots.is_blocked = self._threads.is_crowded
         while slots.running < slots.concurrency and not slots.stopping and not slots.is_blocked:
@@ -129,7 +129,7 @@ class JobRunner:
 
     def _give_aside(self, overdue: list[Attempt]) -> None:
         """Give back suspects that wait for another suspect: another worker may run one."""
-        # Else this worker would take them again, in the call that gives them back.
+        # Otherwise this worker would fetch them again in the call that gives them back.
         self._slots.is_resting = True
         self._loop.call_later(REST_SECONDS, self._rested)
         for attempt in overdue:
@@ -179,7 +179,7 @@ class JobRunner:
                 outcomes = [None] * len(execution.attempts)
         except ThreadsUnavailable:
             self._free(execution)
-            self._stop()  # which gives back what is held
+            self._stop()  # gives the held jobs back
             return
         seconds = self._free(execution)
         self.fill()
@@ -196,10 +196,10 @@ class JobRunner:
         execution.is_over = True
 
     async def _may_begin(self, execution: Execution) -> bool:
-        """Whether the handler may be called. The start of a job that was lost before is reported first.
+        """Whether the handler may be called. The start of a suspect is reported first.
 
-        Otherwise, if it killed its worker at once, it would count as not started. A start is also reported
-        while leases were not renewed recently, as after SIGSTOP: another worker may have the job.
+        Otherwise, if it killed its worker immediately, it would count as not started. A start is also
+        reported if leases were not renewed recently, as after SIGSTOP: another worker may have the job.
         """
         for attempt in execution.attempts:
             if attempt.suspect is None and not self._is_late(attempt.queue):
@@ -207,7 +207,7 @@ class JobRunner:
             try:
                 if not await self._report_start(attempt):
                     return False
-            except GlideMQError:  # the server is unreachable: the heartbeats find out later
+            except GlideMQError:  # unreachable: a later heartbeat shows whether the lease is lost
                 continue
             if attempt.suspect:
                 text = "job %s: runs again after its worker was lost; that costs no attempt"
@@ -228,7 +228,7 @@ class JobRunner:
         return None if isinstance(error, LeaseLost) else self._executor.outcome_of_error(attempt, error)
 
     def _free(self, execution: Execution) -> float:
-        """Free the place; returns for how long it was taken."""
+        """Free the place; returns for how many seconds it was taken."""
         execution.has_ended, execution.contexts = True, ()
         self._ended.append(execution)
         self._slots.running -= 1
@@ -248,13 +248,13 @@ class JobRunner:
             return
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            text = "the worker's own code failed around a job"
+            text = "the worker's own code failed while it handled a job"
             logger.error(text, exc_info=error, extra={"action": "survived"})
         seconds = 0.0 if execution.has_ended else self._free(execution)
         for attempt in execution.attempts:
             held = self._slots.held.get((attempt.queue, attempt.job_id))
             if held is not attempt or self._executor.is_abandoned:
-                continue  # it was reported, or is given back when the worker ends
+                continue  # reported, or given back when the worker ends
             if error is not None:
                 self._end(attempt, self._executor.outcome_of_error(attempt, error), seconds)
             elif task.cancelled():
@@ -275,7 +275,7 @@ class JobRunner:
 
     # --- ending them early ---
 
-    def cancel(self, attempt: Attempt, revoked: bool) -> None:  # noqa: FBT001  of a heartbeat
+    def cancel(self, attempt: Attempt, revoked: bool) -> None:  # noqa: FBT001  called by heartbeats
         """Stop the handler of a job that was revoked or lost its lease: async handlers are cancelled."""
         execution = self._execution_of(attempt)
         if execution is None:
@@ -291,7 +291,7 @@ class JobRunner:
             execution.task.end()
 
     def _execution_of(self, attempt: Attempt) -> Execution | None:
-        """The execution of this attempt, and of no other attempt of its job; None if it does not run."""
+        """The execution of exactly this attempt of the job; None if it does not run."""
         execution = self._running.get((attempt.queue, attempt.job_id))
         if execution is not None and any(held is attempt for held in execution.attempts):
             return execution
@@ -311,7 +311,7 @@ class JobRunner:
             await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     async def abandon(self, seconds: float = 5.0) -> None:
-        """Stop every handler; afterwards no message is sent. A handler that does not stop is left running."""
+        """Stop every handler; afterwards no message is sent. A handler that ignores the stop still runs."""
         self._executor.is_abandoned = True
         for execution in list(self._running.values()):
             for context in execution.contexts:
@@ -363,7 +363,7 @@ class JobRunner:
         return self._starts.take(queue)
 
     def freed(self) -> None:
-        """Wake every queue: places that were reserved for one of them are free again."""
+        """Wake every queue: places that one of them reserved are free again."""
         self._wake()
 
     def settled(self, outcome: Outcome, verdict: str) -> None:

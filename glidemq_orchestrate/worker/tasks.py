@@ -1,6 +1,6 @@
-"""Tasks that keep working when a handler cancels every task that it finds by ``asyncio.all_tasks()``.
+"""Tasks that survive a handler that cancels every task in ``asyncio.all_tasks()``.
 
-Time-outs and the shutdown of a loop cancel from callbacks, outside of every task: those always take effect.
+Time-outs and the shutdown of a loop cancel from callbacks, outside any task: these always take effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JobTask(OwnTask):
 
 
 class KeyedTasks:
-    """At most one task for each key, on the loop that makes this; any thread may start one."""
+    """At most one task per key, on the loop that created this object; any thread may start one."""
 
     def __init__(self) -> None:
         self.loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -59,7 +59,7 @@ class KeyedTasks:
         if self.is_here:
             self._begin(key, work)
         else:
-            with contextlib.suppress(RuntimeError):  # a handler that outlived its worker
+            with contextlib.suppress(RuntimeError):  # the handler still runs after its worker has ended
                 self.loop.call_soon_threadsafe(self._begin, key, work)
 
     def _begin(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -1,7 +1,7 @@
 """Calls of user code. Exceptions are returned as values: ``sys.exit()`` in a handler does not end the worker.
 
 Plain functions run in our own threads: a free one is always available, so no job waits for a handler that
-overstays its time limit, and no thread prevents the process from ending.
+exceeds its time limit, and no thread keeps the process alive.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> Ca
 
 
 class Threads:
-    """Threads for plain user functions: started when none is idle, and ended after a minute without work.
+    """Threads for plain user functions: started when none is idle, ended after a minute without work.
 
     When a call is cancelled, its function overstays: it keeps its thread until it returns.
 
@@ -77,7 +77,7 @@ class Threads:
             function: The function.
             given: Its arguments.
             stop: Signals the function to return, when this call is cancelled and there is a grace.
-            grace: Seconds in which it may then return, before the call ends.
+            grace: Seconds that the function then has to return before the call ends.
 
         Raises:
             ThreadsUnavailable: No thread can be started: the interpreter is shutting down.
@@ -92,7 +92,7 @@ class Threads:
                 ended = CallResult(about.run(function, *given))
             except BaseException as exc:  # noqa: BLE001  it affects its own job only
                 ended = CallResult(error=exc)
-            with contextlib.suppress(RuntimeError):  # the loop has ended: the function outlived its worker
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the function still runs
                 loop.call_soon_threadsafe(self._resolve, future, ended)
 
         self._assign(work)
@@ -151,13 +151,13 @@ class Threads:
         self._work.put(work)
 
     def _serve(self) -> None:
-        """Do one piece of work after the other, until closed or idle for too long."""
+        """Do pieces of work in sequence, until closed or idle for too long."""
         while True:
             try:
                 work = self._work.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 with self._lock:
-                    if not self._free:  # work was assigned at this very moment
+                    if not self._free:  # work was assigned in this moment
                         continue
                     self._free -= 1
                 return

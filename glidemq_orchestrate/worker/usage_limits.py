@@ -1,4 +1,4 @@
-"""Middleware for the budget of a flow and the token limit of a queue: holds jobs back, counts usage."""
+"""Middleware for the budgets of flows and the token limits of queues: delays jobs, counts usage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glidemq_orchestrate.worker.handlers.signals import BatchError, RetryLater
 from glidemq_orchestrate.worker.messenger import Messenger
 
 PAUSE_MS: Final = 86_400_000
-"""How long a job waits whose budget is spent."""
+"""How long a job waits if its budget is spent."""
 
 
 async def call_and_charge(
@@ -69,7 +69,7 @@ def record_usage(  # noqa: PLR0913, PLR0917  the arguments of one server call
 
 
 def check(budget_key: str) -> Op[Literal["go", "fail", "pause"]]:
-    """Whether a job of this budget may run; otherwise what its producer chose for it."""
+    """Whether a job of this budget may run; otherwise the action that its producer chose."""
     if (yield from ask(check_budget(budget_key))) != "exceeded":
         return "go"
     (choice,) = yield from ask(budget_fields(budget_key, "onExceeded"))
@@ -117,12 +117,12 @@ class BudgetExceeded(Exception):
 
 
 class Budget(Middleware):
-    """Checks before a run whether the budget allows it, and charges what a job used when its handler returns.
+    """Checks the budget before each run, and charges the usage of the job when its handler returns.
 
     Args:
         run: Drives operations.
         queues: Keys by queue name.
-        messenger: Sends the usage of a job, which must have arrived before it is charged.
+        messenger: Sends the usage of a job, which must reach the server before it is charged.
     """
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], messenger: Messenger) -> None:
@@ -139,10 +139,10 @@ class Budget(Middleware):
         """Run the handler while the budget lasts.
 
         Raises:
-            RetryLater: It is spent, and its producer chose to wait. Costs no attempt.
-            BudgetExceeded: It is spent.
+            RetryLater: The budget is spent, and its producer chose to wait. Costs no attempt.
+            BudgetExceeded: The budget is spent.
         """
-        key, verdict = execution.attempts[0].budget_key, "go"  # of a batch, the first one's decides
+        key, verdict = execution.attempts[0].budget_key, "go"  # for a batch, the budget of its first job
         with contextlib.suppress(GlideMQError):  # no reason to fail a job
             verdict = await self._run(check(key)) if key else "go"
         if verdict == "pause":
@@ -167,7 +167,7 @@ def counter(queue: QueueKeys, window: int) -> Call[int]:
 
 
 def begin(queue: QueueKeys, window: int, length_ms: int) -> Call[bool]:
-    """Make the counter of a window, with its end, unless there is one. Repeatable."""
+    """Create the counter of a window, with an expiry, unless it exists. Repeatable."""
     return command("SET", queue.tokens(window), 0, "PX", length_ms, "NX", decode=bool)
 
 
@@ -177,7 +177,7 @@ def spend(queue: QueueKeys, window: int, tokens: int) -> Call[int]:
 
 
 def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
-    """Let the counter, which may be a Node worker's without an end, expire. Repeatable."""
+    """Set the expiry of the counter, since a Node worker may create it without one. Repeatable."""
     return command("PEXPIRE", queue.tokens(window), length_ms, decode=replies.integer)
 
 
@@ -192,14 +192,14 @@ def spent(queue: QueueKeys, window: int) -> Op[int]:
 
 
 def used(queue: QueueKeys, job_id: str) -> Op[int]:
-    """Tokens of a completed job: its usage, or the tokens reported for the limit if those are more."""
+    """Tokens of a completed job: its usage, or the tokens reported for the limit, whichever is more."""
     usage = yield from usage_of(queue, job_id)
     total = usage.to_wire().get("totalTokens", 0) if usage is not None else 0
     return max(round(total), (yield from ask(reported(queue, job_id))))
 
 
 def charge_tokens(queue: QueueKeys, window: int, tokens: int, length_ms: int) -> Op[None]:
-    """Count tokens in a window. Not repeatable; a kill in between leaves a counter that expires."""
+    """Count tokens in a window. Not repeatable; after a kill between its calls, the counter still expires."""
     todo: list[Call[Any]] = [
         begin(queue, window, length_ms),
         spend(queue, window, tokens),
@@ -210,10 +210,10 @@ def charge_tokens(queue: QueueKeys, window: int, tokens: int, length_ms: int) ->
 
 @dataclass(frozen=True, slots=True)
 class TokenLimit:
-    """No run starts once ``max_tokens`` are spent in a window of ``per``; it waits for the next.
+    """Delays runs to the next window once ``max_tokens`` are spent in a window of ``per``.
 
-    Counts what completed jobs used, as reported with ``ctx.report_usage`` or ``Queue.report_tokens``; so the
-    jobs that run in a window may overspend it.
+    Counts the usage of completed jobs, from ``ctx.report_usage`` or ``Queue.report_tokens``. So the jobs that
+    run in a window may exceed the limit.
 
     Attributes:
         max_tokens: At least 1.
@@ -243,13 +243,13 @@ class TokenLimit:
 
 
 class Tokens(Middleware):
-    """Holds runs back while too many tokens are spent, and counts what completed jobs used.
+    """Delays runs while too many tokens are spent, and counts the usage of completed jobs.
 
     Args:
         run: Drives operations.
         queues: Keys by queue name.
         limit: The limit.
-        messenger: Sends the usage of a job, which must have arrived before it counts.
+        messenger: Sends the usage of a job, which must reach the server before it counts.
         clock: The current time.
     """
 
@@ -270,7 +270,7 @@ class Tokens(Middleware):
         return await call_and_charge(execution, proceed, self._charge)
 
     async def _charge(self, attempt: Attempt) -> None:
-        """Count what the job used before its place is free: the next one checks what was spent."""
+        """Count what the job used before its place is free: the next job checks the total."""
         queue = self._queues[attempt.queue]
         await self._messenger.flush(attempt)
         with contextlib.suppress(GlideMQError):  # the job is done: nothing is left to refuse
@@ -293,6 +293,6 @@ class Tokens(Middleware):
             return True
         if scope == "worker":
             return False
-        with contextlib.suppress(GlideMQError):  # no reason to hold a job back
+        with contextlib.suppress(GlideMQError):  # no reason to delay a job
             return await self._run(spent(queue, window)) >= max_
         return False

@@ -1,8 +1,8 @@
 """Names the handler that blocks a worker: one that occupies its loop, or the whole interpreter.
 
-A thread checks every half second whether the loop has done anything since. If not, the stack of the loop's
-thread shows which handler occupies it. If this thread itself could not run, a handler held the interpreter:
-the one whose thread used the processor all that time.
+A thread checks every half second whether the loop has run in between. If not, the stack of the loop's thread
+shows which handler occupies it. If the checking thread itself could not run, a handler held the interpreter:
+the handler whose thread used the processor all that time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AGAIN: Final = 4
 """A handler that still blocks is named again after this many times as long."""
 MIN_SHARE: Final = 0.1
 MAIN_SHARE: Final = 0.8
-"""A culprit has used this share of the time (others use the machine too), and of what all handlers used."""
+"""A culprit has used at least this share of the time, and of the time that all handlers used."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _FIX: Final = "Fix: use process=True (plain functions), or await what takes long"
 
@@ -41,7 +41,7 @@ _FIX: Final = "Fix: use process=True (plain functions), or await what takes long
 class RunningHandler(NamedTuple):
     """A handler: its first job, its task, and its thread (by ``threading.get_native_id``).
 
-    ``used``: the seconds of processor time that it used in that thread; None while it runs.
+    ``used``: the seconds of processor time that it has used in that thread; None while it runs.
     """
 
     attempt: Attempt
@@ -51,7 +51,7 @@ class RunningHandler(NamedTuple):
 
 
 class Watchdog:
-    """Watches one loop from a separate thread, from ``start`` to ``stop``.
+    """Watches a loop from a separate thread, from ``start`` to ``stop``.
 
     Args:
         loop: The loop of the worker, in the thread that calls this.
@@ -112,7 +112,7 @@ class Watchdog:
                 self._loop.call_soon_threadsafe(self._tick)
 
     def _name_on_loop(self, blocked: float) -> None:
-        """Name the handler that occupies the loop; nothing if the loop waits and only the machine is slow."""
+        """Name the handler that occupies the loop; none if the loop waits and only the machine is slow."""
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  the documented way
         place, task = _place(frame), asyncio.current_task(self._loop)
         if not place or (isinstance(task, OwnTask) and not isinstance(task, JobTask)):
@@ -165,7 +165,7 @@ def _use(one: RunningHandler) -> float:
 
 
 def _place(frame: FrameType | None) -> str:
-    """The innermost line of a user in a stack; empty if there is none."""
+    """The innermost line of user code in a stack; empty if there is none."""
     while frame is not None:
         code = frame.f_code
         if is_users(code.co_filename):

@@ -1,9 +1,9 @@
-"""The messages that handlers write with ``ctx.write_message``: none is dropped, and all precede the outcome.
+"""The messages of ``ctx.write_message``: none is dropped, and all of them precede the outcome.
 
 Each attempt has its own box. Its messages are sent in order, many per call, and stay in the box until the
-server has them, so that a call can be repeated if its reply is lost. The server appends none twice, and none
-of an attempt that has lost its job. If a worker is killed, its unsent messages are lost, but its attempt is
-not accepted, so the messages that it sent before do not count either.
+server has them, so that a call can be repeated if its reply is lost. The server appends no message twice,
+and none of an attempt that has lost its job. If a worker is killed, its unsent messages are lost; but its
+attempt is not accepted either, so the messages that it sent before do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glidemq_orchestrate.worker.tasks import KeyedTasks, reconnect_delays
 
 MAX_UNSENT: Final = 10_000
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""The most unsent bytes of an attempt; a thread that writes more waits for room."""
+"""The max unsent bytes of an attempt; a thread that writes more waits for room."""
 TOGETHER_BYTES: Final = 1024 * 1024
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -49,7 +49,7 @@ class Box:
         self.has_sender = False
 
     def add(self, text: str, *, may_wait: bool) -> bool:
-        """Put a message in. Returns whether a sender must be started.
+        """Add a message. Returns whether a sender must be started.
 
         Raises:
             LeaseLost: The attempt has ended.
@@ -64,7 +64,7 @@ class Box:
             if not self._has_room():
                 raise ServerBusy(
                     f"{len(self._unsent):,} messages of job {self._job_id} are unsent: it writes faster "
-                    "than the server accepts them. Fix: write fewer, or await something in between"
+                    "than the server accepts them. Fix: write fewer, or await between writes"
                 )
             self._unsent.append((text, size))
             self._bytes += size
@@ -74,7 +74,7 @@ class Box:
             return True
 
     def next(self) -> tuple[int, Sequence[str]] | None:
-        """The number of the first unsent message, and those that one call sends; None if there are none.
+        """The number of the first unsent message, and the messages of the next call; None if there are none.
 
         They stay in the box. After None the sender ends.
         """
@@ -99,13 +99,13 @@ class Box:
             self._room.notify_all()
 
     def fail(self, error: GlideMQError) -> None:
-        """Send no more: the attempt must not be accepted."""
+        """Refuse to send more: the attempt must not be accepted."""
         with self._room:
             self.error = self.error or error
             self._room.notify_all()
 
     def close(self) -> None:
-        """Accept no more. Unsent messages are dropped, and that is the error."""
+        """Accept no more messages. Dropping unsent ones is an error, stored in ``error``."""
         with self._room:
             self._is_closed = True
             if self._unsent:
@@ -122,7 +122,7 @@ class Box:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything is sent, or cannot be sent any more."""
+        """Whether all messages are sent, or can no longer be sent."""
         with self._room:
             return not self._unsent or self.error is not None or self._is_closed
 
@@ -136,7 +136,7 @@ class Box:
         if self.error is not None:
             raise self.error
         if self._is_closed:
-            raise LeaseLost(f"this attempt of job {self._job_id} has ended: nothing more can be written")
+            raise LeaseLost(f"this attempt of job {self._job_id} has ended: nothing more can be sent")
 
 
 class WrittenMessages:
@@ -148,13 +148,13 @@ class WrittenMessages:
         self._senders = KeyedTasks()
 
     def write(self, attempt: Attempt, text: str) -> None:
-        """Write a message, from any thread; a thread other than the loop's waits while too much is unsent.
+        """Write a message, from any thread; threads other than the loop's wait while too much is unsent.
 
         Raises:
             GlideMQError: See ``Box.add``.
         """
         if attempt.is_mute:
-            raise LeaseLost(f"this attempt of job {attempt.job_id} has ended: nothing more can be written")
+            raise LeaseLost(f"this attempt of job {attempt.job_id} has ended: nothing more can be sent")
         key = attempt_key(attempt)
         box = self._boxes.get(key) or self._boxes.setdefault(key, Box(attempt.job_id))
         if box.add(text, may_wait=not self._senders.is_here):
@@ -176,7 +176,7 @@ class WrittenMessages:
             if sender := self._senders.get(attempt_key(attempt)):
                 await asyncio.wait({sender})
             else:
-                await asyncio.sleep(0)  # a thread has just written the last one
+                await asyncio.sleep(0)  # a thread has just written the last message
         return box.error if box else None
 
     def close(self, attempt: Attempt) -> None:
@@ -205,7 +205,7 @@ class WrittenMessages:
             box.fail(ProtocolError(f"sending the messages of job {attempt.job_id} was interrupted"))
             if not isinstance(exc, Exception):
                 raise
-            logger.exception("messages of a job not sent", extra={"action": "words_refused"})
+            logger.exception("messages of a job not sent", extra={"action": "messages_refused"})
 
     async def _send_batch(self, attempt: Attempt, box: Box, first: int, texts: Sequence[str]) -> None:
         call = write_messages(attempt, self._queues[attempt.queue], first, texts, self._clock.now_ms())
@@ -213,7 +213,7 @@ class WrittenMessages:
         if there < last:
             raise ProtocolError(
                 f"the server has {there:,} of {last:,} messages of job {attempt.job_id}: it lost some, as "
-                "can happen in a failover. The job has to run again"
+                "can happen in a failover. The job must run again"
             )
         box.sent(len(texts))
 

@@ -1,1 +1,1 @@
-"""What users write against: handlers, their context and signals, middleware, and functions that jobs name."""
+"""The interface for user code: handlers, contexts, signals, middleware, and functions that jobs name."""

@@ -19,10 +19,10 @@ from glidemq_orchestrate.wire.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is
 
 
 class Cancelled:
-    """Whether a handler should stop: true once it should; usable from any thread.
+    """Whether a handler should stop. Usable from any thread.
 
     Attributes:
-        is_stopping: Whether the reason is that the worker stops: the job is given back and runs again.
+        is_stopping: Whether it should stop because the worker stops: the job is given back and runs again.
         is_lost: Whether this attempt no longer owns the job: another attempt may run it.
     """
 
@@ -40,7 +40,7 @@ class Cancelled:
     __bool__ = is_set
 
     def set(self, *, is_stopping: bool = False, is_lost: bool = False) -> None:
-        """Signal the handler to stop. The first reason is kept; ``is_lost`` is set in any case."""
+        """Signal the handler to stop. The first reason stays; ``is_lost`` is set in any case."""
         self.is_stopping = self.is_stopping or (is_stopping and not self._is_set)
         self.is_lost = self.is_lost or is_lost
         self._is_set = True
@@ -50,15 +50,15 @@ class Cancelled:
     def wait(self, timeout: Duration | None = None) -> bool:
         """Block until the handler should stop, at most for ``timeout``; returns whether it should.
 
-        For plain handlers: an async one is cancelled itself.
+        For plain handlers only: an async handler is cancelled.
 
         Raises:
-            RuntimeError: It was called on an event loop, which it would block.
+            RuntimeError: It runs on an event loop, which it would block.
             ConfigurationError: The timeout is not a duration.
         """
         if _is_on_loop():
             raise RuntimeError(
-                "cancelled.wait would block the event loop: an async handler is cancelled itself"
+                "cancelled.wait would block the event loop: an async handler is cancelled instead"
             )
         if self._event is None:
             self._event = threading.Event()
@@ -84,11 +84,11 @@ class FlowOfNode(ABC):
 
     @abstractmethod
     def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        """Add nodes, from a plain handler; they join the flow when the handler has returned."""
+        """Add nodes from a plain handler; they join the flow after the handler returns."""
 
     @abstractmethod
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
-        """Add nodes, from an async handler; they join the flow when the handler has returned."""
+        """Add nodes from an async handler; they join the flow after the handler returns."""
 
     def map_over(
         self,
@@ -98,7 +98,7 @@ class FlowOfNode(ABC):
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
     ) -> None:
-        """Add a node per item, and one that collects their results, from a plain handler."""
+        """Add a node per item, and a node that collects their results, from a plain handler."""
         if nodes := map_over(template, items, collect=collect):
             self.add_nodes(nodes, before=before)
 
@@ -110,51 +110,51 @@ class FlowOfNode(ABC):
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
     ) -> None:
-        """Add a node per item, and one that collects their results, from an async handler."""
+        """Add a node per item, and a node that collects their results, from an async handler."""
         if nodes := map_over(template, items, collect=collect):
             await self.add_nodes_async(nodes, before=before)
 
 
-_UNHEARD: Final = "there is no worker here to report it to"
+_NO_WORKER: Final = "there is no worker here to report it to"
 
 
 class Speaker:
-    """Receives what a handler reports through its ``Context``, from any thread: the same methods.
+    """Receives what a handler reports through its ``Context``, from any thread.
 
-    Subclasses override what they accept; the rest raises.
+    It has the methods of ``Context``. Subclasses override those that they support; the others raise.
     """
 
     __slots__ = ()
 
     def progress(self, _value: JsonLike) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     def log(self, _line: str) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     def output(self, _fields: Mapping[str, str]) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     def report_usage(self, _usage: Usage) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     def write_message(self, _text: str) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     def check_owner(self) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     async def check_owner_async(self) -> None:
-        raise RuntimeError(_UNHEARD)
+        raise RuntimeError(_NO_WORKER)
 
     def note_published(self, _lines: Sequence[str]) -> None:
-        """Note what this attempt has written; from a plain handler. Without a worker nothing is noted.
+        """Record what this attempt has written, from a plain handler. Without a worker nothing is recorded.
 
-        When its result is accepted, and only then, the lines are kept in the queue, even after the job is
+        Only once its result is accepted, the lines are stored in the queue. They stay, even after the job is
         removed, until the data that they name is visible; see ``Queue`` of ``spark.published.catching_up``.
 
         Raises:
-            LeaseLost: The attempt does not own its job any more.
+            LeaseLost: The attempt no longer owns its job.
         """
 
 
@@ -169,26 +169,29 @@ _NO_SPEAKER: Final = Unheard()
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """The argument of a handler: its input, and how it reports. Usable from any thread.
+    """The argument of a handler: its input, and the methods for its reports. Usable from any thread.
 
-    One rule for what is awaited: an async handler awaits what ends in ``_async``, and nothing else. What only
-    reports (``progress``, ``log``, ``output``, ``report_usage``, ``write_message``) waits for nothing. What
-    needs a reply of the server has two forms: a plain handler calls ``check_owner``, ``flow.add_nodes`` and
-    ``flow.map_over``; an async handler awaits ``check_owner_async``, ``flow.add_nodes_async`` and
-    ``flow.map_over_async``. The plain form in an async handler is an error, as it would block all other
-    handlers. So is ``cancelled.wait``: an async handler is cancelled itself.
+    An async handler awaits the methods that end in ``_async``, and no others:
+
+    - ``progress``, ``log``, ``output``, ``report_usage`` and ``write_message`` only report, and do not wait
+      for the server.
+    - Methods that need a reply of the server have two forms. A plain handler calls ``check_owner``,
+      ``flow.add_nodes`` and ``flow.map_over``. An async handler awaits ``check_owner_async``,
+      ``flow.add_nodes_async`` and ``flow.map_over_async``.
+    - The plain form in an async handler is an error: it would block all other handlers. So is
+      ``cancelled.wait``: an async handler is cancelled instead.
 
     Attributes:
         queue: The queue of the job.
         job_id: The job.
         name: The job name, by which the handler is registered.
         attempt: 1 for the first attempt.
-        data: The job's payload, JSON; the handler may change it. ``Any``, since only its producer knows what
-            it is.
+        data: The job's payload, JSON; the handler may change it. ``Any``, since its producer decides on its
+            form.
         inputs: Results of the dependencies by node name, JSON; empty outside a flow.
         cancelled: Set when the job was cancelled, timed out, or lost its lease. Stop then: the result is
-            discarded. A handler in a process is killed instead. It is also set when the worker stops and
-            gives the job back: then ``cancelled.is_stopping`` is true.
+            discarded. A handler in a process is killed instead. Also set when the worker stops and gives the
+            job back: then ``cancelled.is_stopping`` is true.
         flow_id, node: The flow and the position in it; None outside a flow.
         speaker: Receives what the handler reports with the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
@@ -230,13 +233,13 @@ class Context:
         self.speaker.progress(value)
 
     def log(self, line: str) -> None:
-        """Store a line of text with the job; at least the last 10,000 lines are kept."""
+        """Store a line of text with the job. At least the last 10,000 lines remain."""
         self.speaker.log(line)
 
     def output(self, fields: Mapping[str, str]) -> None:
         """Append texts by name to the job's output stream (``queue.read_output``).
 
-        All of it is kept until the job is removed, without a limit of length.
+        The whole stream remains until the job is removed, without a limit of length.
 
         Raises:
             ServerBusy: Too much of the job's output is still unsent.
@@ -252,12 +255,12 @@ class Context:
 
         Unlike progress, no message is dropped: all are on the server, in order, before the result is
         accepted; otherwise the attempt fails. Readers can distinguish the messages of the accepted attempt
-        from those of others. Messages are kept for a week after the last one, even if the job is removed. A
-        plain handler that writes faster than the server accepts has to wait.
+        from those of others. Messages remain for a week after the last message, even if the job is removed. A
+        plain handler that writes faster than the server accepts must wait.
 
         Raises:
-            InvalidJob: It is not a text.
-            PayloadTooLarge: It is longer than 1 MiB.
+            InvalidJob: The message is not a text.
+            PayloadTooLarge: The message is longer than 1 MiB.
             LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
             ServerBusy: More than 10,000 messages or 16 MiB of an async handler are still unsent.
         """
@@ -272,7 +275,7 @@ class Context:
 
         Raises:
             LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
-            TransportError: The server could not be reached: the owner is not known.
+            TransportError: The server could not be reached, so the owner is unknown.
         """
         self.speaker.check_owner()
 
@@ -281,7 +284,7 @@ class Context:
 
         Raises:
             LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
-            TransportError: The server could not be reached, so the owner is not known.
+            TransportError: The server could not be reached, so the owner is unknown.
         """
         await self.speaker.check_owner_async()
 

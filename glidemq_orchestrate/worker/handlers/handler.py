@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RegistersHandlers(ABC):
-    """Decorators that register user code: those of ``Handlers``, and of a ``Worker`` for its own handlers."""
+    """Decorators that register user code, for ``Handlers`` and for the own handlers of a ``Worker``."""
 
     @property
     @abstractmethod
@@ -85,20 +85,20 @@ class RegistersHandlers(ABC):
             name: The job name. Default: the name of the function, also as ``@handler`` without parentheses.
             process: Run it in a separate process, which a timeout or a cancel kills. It must be a plain
                 function at the top level of a module, and its ``ctx.cancelled`` is never set.
-            at_most_once: If the worker of a job is lost, fail the job for good instead of running it again,
-                even if it has attempts left. If the worker was only unreachable, its run continues until
+            at_most_once: If the worker of a job is lost, fail the job instead of running it again, even if it
+                has attempts left. If the worker was only unreachable, its run continues until
                 its next heartbeat. Costs one read per job.
-            timeout: The longest time of one run, for jobs without a ``timeout`` of their own; afterwards the
-                attempt fails. None: no limit.
+            timeout: The max duration of a run, for jobs without their own ``timeout``; afterwards the attempt
+                fails. None: no limit.
             grace: How long a plain function in a thread, which cannot be killed, may take to return after its
                 time limit. ``ctx.cancelled`` is set when the limit passes. The attempt ends when the function
                 returns or the grace is over, so that the next attempt does not run beside it. By default the
-                attempt ends at once.
+                attempt ends immediately.
 
         Raises:
             ConfigurationError: The name is empty or already registered, or is missing and the function has
-                none (a lambda, a ``partial``); the function is async although ``process`` is set; a duration
-                is not usable, or there is a grace for a handler that runs in no thread.
+                no name (a lambda, a ``partial``); the function is async although ``process`` is set; a
+                duration is not usable, or a handler that runs in no thread has a grace.
         """
         _check_name(name, "handler")
         whose = f"handler {name!r}" if isinstance(name, str) else "a handler"
@@ -130,8 +130,9 @@ class RegistersHandlers(ABC):
         """Register a function that handles up to ``size`` jobs at once: it takes and returns a list.
 
         It runs once ``size`` jobs have arrived, or ``wait`` after the first. A batch takes one place of the
-        worker's concurrency; each of its jobs keeps its own attempts. Its time limit is the longest of its
-        jobs; ``timeout`` is the limit of jobs that have none. The name is that of the function unless given.
+        worker's concurrency; each of its jobs counts its own attempts. The time limit of a batch is the
+        longest limit of its jobs; ``timeout`` is the limit of jobs that have none. The default name is that
+        of the function.
 
         Raises:
             ConfigurationError: The name is missing, empty or already registered, the size is not 1 to 1,000,
@@ -161,7 +162,7 @@ class RegistersHandlers(ABC):
     def backoff(self, name: Any = None) -> Any:
         """Register a backoff for jobs that name it; called with the number of failures and the error.
 
-        The name is that of the function unless given.
+        The default name is that of the function.
 
         Raises:
             ConfigurationError: The name is missing, empty, already registered, or built in (fixed,
@@ -172,7 +173,9 @@ class RegistersHandlers(ABC):
         def register(strategy: BackoffStrategy, backoff: str) -> None:
             backoffs = self._registry.backoffs
             if backoff in ("fixed", "exponential") or backoff in backoffs:
-                raise ConfigurationError(f"backoff {backoff!r} cannot be registered: built in, or taken")
+                raise ConfigurationError(
+                    f"backoff {backoff!r} cannot be registered: it is built in, or registered"
+                )
             backoffs[backoff] = strategy
 
         return _decorated(name, "backoff", register)
@@ -221,10 +224,10 @@ class Handlers(RegistersHandlers):
         return self
 
     def register(self, name: str, registered: Registered) -> None:
-        """Register a handler as it is.
+        """Register a handler.
 
         Raises:
-            ConfigurationError: The name has another one.
+            ConfigurationError: The name has another handler.
         """
         if self._handlers.setdefault(name, registered).function is not registered.function:
             raise ConfigurationError(f"job {name!r} has a handler already")
@@ -279,14 +282,14 @@ def _needs_argument(hook: Callable[..., object]) -> bool:
     """Whether a function must be called with an argument."""
     try:
         parameters = inspect.signature(hook).parameters.values()
-    except ValueError:  # of C, without a signature
+    except ValueError:  # a C function without a signature
         return False
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(one.kind in named and one.default is one.empty for one in parameters)
 
 
 def _check_name(name: object, what: str) -> None:
-    """Refuse what can neither name a function nor be one."""
+    """Refuse a value that is neither a name nor a function."""
     if name == "":
         raise ConfigurationError(f"a {what} needs a name, got an empty one")
     if not (name is None or isinstance(name, str) or callable(name)):
@@ -294,7 +297,7 @@ def _check_name(name: object, what: str) -> None:
 
 
 def _decorated(name: Any, what: str, register: Callable[[Any, str], None]) -> Any:
-    """The function that ``name`` is, registered; or the decorator that registers one."""
+    """The registered function, if ``name`` is a function; otherwise the decorator that registers one."""
 
     def decorate(function: F) -> F:
         register(function, name if isinstance(name, str) else _name_of(function, what))
@@ -307,7 +310,7 @@ def _name_of(function: Callable[..., object], what: str) -> str:
     """The name of a function.
 
     Raises:
-        ConfigurationError: It has none.
+        ConfigurationError: It has no name.
     """
     name = getattr(function, "__name__", "<unnamed>")
     if not isinstance(name, str) or name.startswith("<"):

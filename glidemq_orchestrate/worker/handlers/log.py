@@ -1,4 +1,4 @@
-"""The log records of a worker: about its jobs, and about the failures that it survives."""
+"""The log records of a worker, about its jobs and about failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OneLine(logging.Filter):
     """Keeps a record in one line: an id with a line end could forge log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape control characters in the arguments of the message; the record is always kept."""
+        """Escape control characters in the arguments of the message; no record is dropped."""
         if isinstance(record.args, tuple):
             record.args = tuple(_escaped(value) for value in record.args)
         return True
@@ -44,7 +44,7 @@ def _escaped(value: object) -> object:
 
 
 class _Escaped:
-    """An exception, as text in one line."""
+    """An exception whose text is one line."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -85,9 +85,9 @@ class VerdictLog:
             return
         self._known_as_large.add((attempt.queue, attempt.name))
         text = (
-            "queue %s: results of %s are large (%s characters). They are in the job and in its event, and "
-            "few such events are kept. Fix: write them to a file, table or object store, and return their "
-            "location"
+            "queue %s: results of %s are large (%s characters). Each is in the job and in its event, and a "
+            "queue stores few such events. Fix: write them to a file, table or object store, and return "
+            "their location"
         )
         logger.warning(text, attempt.queue, attempt.name, f"{size:,}", extra=about("large_result", attempt))
 
@@ -139,7 +139,7 @@ class FailureLog:
         logger.log(level, "%s: %s failed and is retried%s: %s", *values, exc_info=error, extra=extra)
 
     def clear(self, what: str) -> None:
-        """Log that it works again; the next failure is logged immediately."""
+        """Log that the activity works again; its next failure is logged immediately."""
         if self._known.pop(what, None) is not None:
             extra = {"action": "recovered", "worker": self._name}
             logger.info("%s: %s works again", self._name, what, extra=extra)
@@ -168,18 +168,18 @@ class _ToJob(logging.Handler):
         try:
             self._ctx.log(f"{record.levelname} {record.getMessage()}"[:MAX_CHARACTERS])
             if self._lines == MAX_LINES:
-                self._ctx.log("the rest of what it logs is in the log of the worker only")
-        except Exception:  # noqa: BLE001  as every handler of logging
+                self._ctx.log("further lines are only in the log of the worker")
+        except Exception:  # noqa: BLE001  as all logging handlers do
             self.handleError(record)
 
 
 _jobs: Final[dict[int, _ToJob]] = {}
-"""By the thread in which the function of a job runs."""
+"""Log handlers by the thread in which the function of a job runs."""
 
 
 @contextmanager
 def captured(ctx: Context) -> Iterator[None]:
-    """Also store with the job what this thread logs in the block, at INFO and above."""
+    """Store the records that this thread logs in the block with the job too, at INFO and above."""
     _install()
     thread = threading.get_ident()
     before = _jobs.get(thread)

@@ -1,4 +1,4 @@
-"""Middleware around the call of a handler: its interface; hooks, the time limit and tracing."""
+"""Middleware around the call of a handler: the interface, hooks, the time limit, and tracing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Middleware:
         return True
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:  # noqa: ARG002  for subclasses
-        """Call the handler with ``await proceed()``, and return its result, or another one.
+        """Call the handler with ``await proceed()``, and return its result, or another result.
 
         An exception here counts as raised by the handler, including ``RetryLater``, ``Skip`` and
         ``Unrecoverable``. Without ``proceed()`` the handler does not run, and the value returned here is the
@@ -72,12 +72,12 @@ class Middleware:
 
     @property
     def hears_events(self) -> bool:
-        """Whether ``on_event`` needs events now; if no middleware does, none are created."""
+        """Whether ``on_event`` needs events now; no events are created if no middleware needs them."""
         return True
 
 
 def inside_out(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """The middleware that overrides ``around``, the innermost first."""
+    """The middleware that overrides ``around``, innermost first."""
     return tuple(one for one in reversed(middleware) if type(one).around is not Middleware.around)
 
 
@@ -128,7 +128,7 @@ class Execution:
         contexts: The arguments of the handler: one for each job.
         stopped: The jobs that must stop: True if the job was revoked, False if it lost its lease.
         task: The task in which it runs.
-        thread: The system's number of its thread, if the handler is a plain function.
+        thread: The native id of its thread, if the handler is a plain function.
         used: The processor time that it used in that thread, in seconds; None until it has returned.
         has_ended: Its place is free.
         is_over: The outcomes of all its attempts are reported.
@@ -161,15 +161,15 @@ class Hooks(Middleware):
         for hook in self._hooks:
             try:
                 hook(event)
-            except BaseException:  # code of the user
+            except BaseException:  # user code
                 logger.exception("a hook raised", extra=about("hook_raised", event))
 
 
 class TimeLimit(Middleware):
-    """Ends a run after its time limit; that of a batch is the longest of its jobs.
+    """Ends a run after its time limit. The limit of a batch is the longest limit of its jobs.
 
     Args:
-        handlers: Their limits hold for jobs that have none of their own.
+        handlers: Their limits apply to jobs without a limit.
     """
 
     def __init__(self, handlers: Handlers) -> None:

@@ -1,10 +1,10 @@
 """A function that a job names, and its arguments: ``{"callable": "module:function", "arguments": {...}}``.
 
-The module must be in a package that the worker was started with (``allowed_imports``). An argument may also
+The module must be in a package that the worker was started with (``allow_import``). An argument may also
 be, or contain, the result of a dependency: ``"inputs": [{"node": "load", "path": ["rows"], "to": ["data",
 0]}]`` puts ``rows`` of the result of the node ``load`` into the first item of the argument ``data``. Unless
-there is a node ``clean[*]``, that name means the list of the results of ``clean[0]``, ``clean[1]``, ..., as
-far as they exist.
+a node ``clean[*]`` exists, that name means the list of the results of ``clean[0]``, ``clean[1]``, ..., as far
+as they exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glidemq_orchestrate.worker.handlers.signals import Unrecoverable
 
 ALL: Final = "[*]"
 PIPES: Final = "dagster_pipes"
-"""The field of a job for ``open_pipes``; functions do not get it."""
+"""The field of a job for ``open_pipes``; functions do not receive it."""
 _DEEPEST: Final = 100
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
 _ONLY_ON_AIRFLOW: Final = (
@@ -79,7 +79,7 @@ class NamedCall:
         return cls(title, _imported(title, name, ctx.allow_import), given)
 
     def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
-        """Refuse arguments that do not match the parameters, with those that the worker supplies.
+        """Refuse arguments that, with those that the worker supplies, do not match the parameters.
 
         Raises:
             InvalidCall: They do not match.
@@ -95,8 +95,8 @@ class NamedCall:
         """The result of the function.
 
         Raises:
-            InvalidCall: It is not JSON, or too large. The message has place and type, and ends with a
-                conversion, or with ``remedy``.
+            InvalidCall: It is not JSON, or is too large. The message names the place and the type, and ends
+                with a conversion, or with ``remedy``.
         """
         try:
             encode(result, where=f"result of {self.title}")
@@ -170,7 +170,7 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     except ImportNotAllowed as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     except AttributeError as exc:
-        # With its file: another module of that name may come first on the path of the worker.
+        # Show its file: another module of that name may come first on the import path of the worker.
         place = getattr(module, "__file__", None) or "built in"
         raise InvalidCall(f"{title}: module {module_name} ({place}) has no {path}") from exc
     if not callable(target):
@@ -257,10 +257,10 @@ def check_packages(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_allowed(module: str, allowed: Sequence[str]) -> bool:
-    """Whether a module is one of the packages or in one, by whole parts of its name.
+    """Whether a module is one of the packages, or inside one. Whole parts of the name are compared.
 
     A part that is not an identifier, as in ``mypackage./tmp/x`` or ``mypackage..x``, is in no package; nor is
-    one like ``__main__``, whose import runs the program of the package.
+    a part such as ``__main__``, whose import runs the program of the package.
     """
     return any(
         module == package or (module.startswith(f"{package}.") and _are_names(module[len(package) + 1 :]))
@@ -302,7 +302,7 @@ def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
 
 
 def undecorated(target: Any, allowed: Sequence[str]) -> Any:
-    """The function that Airflow's ``@task`` has wrapped; anything else is returned as it is.
+    """The function inside Airflow's ``@task``; any other object is returned unchanged.
 
     Raises:
         ImportNotAllowed: The function is defined outside the packages.
@@ -316,7 +316,7 @@ def undecorated(target: Any, allowed: Sequence[str]) -> Any:
 
 
 def _home_of(target: Any) -> str | None:
-    """The module that an object is, or that defines it; None for a value."""
+    """The module itself, or the module that defines an object; None for a value."""
     if isinstance(target, ModuleType):
         return target.__name__
     if isinstance(target, partial):

@@ -55,7 +55,7 @@ class Serving:
 
     Attributes:
         queues: Their names.
-        settings: The connection with its prefix, for clients that the hook makes.
+        settings: The connection with its prefix, for clients that the hook creates.
     """
 
     queues: tuple[str, ...]
@@ -67,8 +67,8 @@ class Registered:
     """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process.
 
     Attributes:
-        at_most_once: Do not run a job again whose worker was lost.
-        timeout: The longest time of one run of a job that has no limit of its own.
+        at_most_once: A job whose worker was lost does not run again.
+        timeout: The max duration of a run of a job without a limit.
         batch_wait: Seconds that a batch waits for more jobs.
         grace: Seconds in which the function may return after its time limit.
     """

@@ -11,7 +11,7 @@ from glidemq_orchestrate.wire.codec import JsonLike
 
 
 class HandlerSignal(Exception):
-    """The base of these exceptions. Not a GlideMQError, so that ``except GlideMQError`` does not catch it."""
+    """The base of these exceptions. It is no GlideMQError, so ``except GlideMQError`` does not catch it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle signals without calling their constructors, which take other arguments."""
@@ -19,7 +19,7 @@ class HandlerSignal(Exception):
 
 
 class Unrecoverable(HandlerSignal):
-    """The job has failed for good: there is no further attempt, even if its options allow one."""
+    """The job fails without a further attempt, even if its options allow one."""
 
 
 class Skip(HandlerSignal):
@@ -33,9 +33,9 @@ class Skip(HandlerSignal):
 
 
 class RetryLater(HandlerSignal):
-    """Not now: the handler runs again after ``delay``.
+    """Run the handler again after ``delay``.
 
-    This attempt counts as failed, up to the job's number of attempts; with ``counts=False`` it costs none.
+    This attempt counts as failed, within the job's number of attempts; with ``counts=False`` it costs none.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RetryLater(HandlerSignal):
 
 
 class WaitForChildren(HandlerSignal):
-    """Park this job until every child it has added has ended; then the handler runs again. Costs no attempt.
+    """Park this job until all children that it has added end; then run the handler again. Costs no attempt.
 
     A child that failed, expired, or was revoked or removed counts as ended: ``queue.children_values`` then
     raises ``ChildrenFailed``, which names them. A job that has added no child fails, even if it is a node
@@ -57,9 +57,9 @@ class WaitForChildren(HandlerSignal):
 
 
 class Suspend(HandlerSignal):
-    """Park this job until a signal is sent to it; then the handler runs again with ``ctx.signals``.
+    """Park this job until a signal is sent to it; then run the handler again with ``ctx.signals``.
 
-    Costs no attempt. After ``timeout`` the job fails; None: it waits without limit.
+    Costs no attempt. After ``timeout`` the job fails; None: no limit.
     """
 
     def __init__(self, reason: str = "", timeout: Duration | None = None) -> None:

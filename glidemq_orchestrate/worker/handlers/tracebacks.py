@@ -1,6 +1,6 @@
 """The traceback of a handler's exception, as text for the log of its job: bounded, without our own frames.
 
-It contains lines of code and the messages of exceptions, never values of variables.
+It contains lines of code and messages of exceptions, never values of variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGE: Final = f"{Path(__file__).parents[2]}/"
 _LIBRARY: Final = f"{sysconfig.get_paths()['stdlib']}/"
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _USERS: Final = (f"{_PACKAGE}spark/flights/", f"{_PACKAGE}demo/")
-"""Examples in this package, which count as code of users."""
+"""Examples in this package, which count as user code."""
 
 
 class ProcessTraceback(Exception):
@@ -34,9 +34,9 @@ class ProcessTraceback(Exception):
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an error from the user's first frame on, with its causes and the parts of a group.
+    """The traceback of an error from the first frame of user code on, with causes and parts of groups.
 
-    Empty if no code of a user is in it. Never raises.
+    Empty if it contains no user code. Never raises.
     """
     try:
         if isinstance(error.__cause__, ProcessTraceback):
@@ -48,7 +48,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _trim(whole: traceback.TracebackException) -> bool:
-    """Drop the frames above the user's first, also in causes and groups; returns whether there is one."""
+    """Drop the frames above the first of user code, also in causes; returns whether there is user code."""
     todo, seen, has_users = [whole], set[int](), False
     while todo:
         one = todo.pop()
@@ -58,7 +58,7 @@ def _trim(whole: traceback.TracebackException) -> bool:
         frames = list(one.stack)
         first = next((at for at, frame in enumerate(frames) if is_users(frame.filename)), None)
         has_users = has_users or first is not None
-        if first is None:  # drop ours at least
+        if first is None:  # drop our own frames at least
             theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE))
             kept = frames[next(theirs, len(frames)) :]
         else:
@@ -81,7 +81,7 @@ def is_users(filename: str) -> bool:
 
 
 def _bounded(parts: Iterator[str]) -> str:
-    """The text, cut in the middle if it is too long: its beginning and the message at its end are kept."""
+    """The text, cut in the middle if it is too long: the beginning and the message at its end stay."""
     lines = [line[:MAX_LINE] for part in parts for line in part[:MAX_MESSAGE].rstrip("\n").split("\n")]
     text = "\n".join(lines)
     if len(text) <= MAX_CHARACTERS:
@@ -91,12 +91,12 @@ def _bounded(parts: Iterator[str]) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, of a group with its first; '' if its ``__str__`` raises."""
+    """The text of an exception, for a group with its first; '' if its ``__str__`` raises."""
     try:
         if not isinstance(error, BaseExceptionGroup):
             return str(error)
         first: BaseException = error.exceptions[0]
-        return f"{error}, the first of them {type(first).__name__}: {text_of(first)}"
+        return f"{error}, the first is {type(first).__name__}: {text_of(first)}"
     except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""
 
@@ -120,7 +120,7 @@ def pack(error: BaseException) -> bytes:
 
 
 def unpack(body: bytes) -> Exception:
-    """The exception, in its own class if that can be restored; never one that would end a worker."""
+    """The exception, in its own class if that can be restored; never an exception that ends a worker."""
     fields = json.loads(body)
     error: Any = None
     with suppress(BaseException):  # user code
@@ -138,7 +138,7 @@ def _whole(error: Exception) -> str:
     for way in (error, _Remade(error)):
         with suppress(BaseException):  # user code
             packed = pickle.dumps(way)
-            made = pickle.loads(packed)  # noqa: S301  it was pickled on the line before
+            made = pickle.loads(packed)  # noqa: S301  pickled on the line above
             if type(made) is type(error) and str(made) == str(error) and len(packed) < MAX_PAYLOAD_BYTES:
                 return base64.b64encode(packed).decode()
     return ""

@@ -1,4 +1,4 @@
-"""BroadcastWorker: handles one subscription's messages of a queue, each at least once."""
+"""BroadcastWorker: handles the messages of a subscription, each at least once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from glidemq_orchestrate.worker.watchdog import RunningHandler
 __all__ = ["BroadcastWorker"]
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
-_jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
+_jitter: Final = random.Random()  # noqa: S311  separate: handlers may seed the shared generator
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
 CROWDED_SECONDS: Final = 0.1
@@ -68,14 +68,14 @@ class BroadcastWorker(HandlerService):
         handler: Called with a ``Context``; ``ctx.name`` is the subject.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         subscription: Its name; not blank.
-        start_from: Where a new subscription begins: ``$`` from now on, ``0-0`` all existing messages, or an
-            entry id.
-        subjects: Patterns, one of which must match: ``*`` is one segment, ``>`` at the end one or more.
+        start_from: Where a new subscription begins: ``$`` for new messages only, ``0-0`` for all existing
+            messages, or an entry id.
+        subjects: Patterns, of which at least one must match: ``*`` is one segment, a final ``>`` one or more.
         concurrency: The number of messages that are handled at the same time.
         lease: Another worker takes a message over after this long without a heartbeat; at least a
             second.
         max_stalled: The number of lost workers after which a message fails. Messages that a lost worker had
-            started run one at a time in each worker, until it is known which of them caused the loss.
+            started run one at a time in each worker, until the cause of the loss is known.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
             handlers are cancelled, and other workers take the messages over after ``lease``.
         prefix: First part of every key.
@@ -138,7 +138,7 @@ class BroadcastWorker(HandlerService):
             await asyncio.wait(tasks, timeout=self._shutdown_seconds)
 
     async def _finish(self) -> None:
-        """Abandon the runs that do not end: their messages stay pending until their leases expire."""
+        """Abandon runs that do not end: their messages stay pending until their leases expire."""
         for cancelled in self._cancelled.values():
             cancelled.set()
         tasks = [task for _, task in self._held.values()]
@@ -147,7 +147,7 @@ class BroadcastWorker(HandlerService):
         if tasks:
             await asyncio.wait(tasks)
             extra = {"action": "abandon", "worker": self.id}
-            logger.warning("%d messages were left to other workers", len(tasks), extra=extra)
+            logger.warning("%d messages still run: other workers take them over", len(tasks), extra=extra)
         await self._stop_guards()
         self._threads.close()
 
@@ -176,14 +176,14 @@ class BroadcastWorker(HandlerService):
             self._failures.clear(f"messages of queue {self._subscription.queue.queue}")
 
     async def _wait_for_room(self) -> None:
-        """Wait until a run ends, or a moment: abandoned handlers may occupy the threads."""
+        """Wait briefly, or until a run ends: abandoned handlers may occupy the threads."""
         if tasks := [task for _, task in self._held.values()]:
             await asyncio.wait(tasks, timeout=BLOCK_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(CROWDED_SECONDS)
 
     async def _beat(self) -> None:
-        """Renew the leases; signal a run to stop that has lost its lease, or whose message was revoked."""
+        """Renew the leases; stop each run that has lost its lease, or whose message was revoked."""
         held = [attempt for attempt, _ in self._held.values()]
         kept = await self._run(renew(self._subscription, self.id, held, self._clock))
         if not self._renewer.renewed():
@@ -201,7 +201,7 @@ class BroadcastWorker(HandlerService):
         return seconds_until(due_ms, self._clock)
 
     async def _take_over(self) -> None:
-        """Run messages of dead workers while there is room; the rest is left to other workers."""
+        """Run messages of dead workers while there is room; other workers run the rest."""
         async with self._taking:
             if (room := self._room()) > 0:
                 begun = await self._run(
@@ -253,7 +253,7 @@ class BroadcastWorker(HandlerService):
             self._cancelled.pop(attempt.entry_id, None)
             self._threads_of.pop(attempt.entry_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # It stays pending until it is taken over for lack of heartbeats.
+            # It stays pending until another worker takes it over for lack of heartbeats.
             logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
 
     # --- one message ---
@@ -329,7 +329,7 @@ class BroadcastWorker(HandlerService):
         queue, loop = self._subscription.queue, asyncio.get_running_loop()
 
         def send(call: Call[Any]) -> None:
-            if not loop.is_closed() and self._room_to_send.acquire(blocking=False):  # else it is dropped
+            if not loop.is_closed() and self._room_to_send.acquire(blocking=False):  # otherwise dropped
                 asyncio.run_coroutine_threadsafe(self._send(call), loop)
 
         cancelled = self._cancelled[attempt.entry_id] = Cancelled()
@@ -356,7 +356,7 @@ class BroadcastWorker(HandlerService):
 
 
 def _result(attempt: Attempt, outcome: Outcome) -> Result:
-    """The result to report for an outcome; an outcome that only jobs can have is a failure."""
+    """The result to report for an outcome; outcomes that only jobs can have become failures."""
     entry_id, job_id = attempt.entry_id, attempt.job_id
     match outcome.kind:
         case Kind.DONE | Kind.SKIP:

@@ -1,8 +1,8 @@
 """The base of worker, supervisor and broadcast worker: run, stop, signals, and tasks that restart on failure.
 
-Once started, a service ends only by a signal or by ``stop()``. Each of its activities is a separate task, one
-per queue and per chore. A task that fails logs that, pauses and starts again; the others are not affected. A
-repeated failure is logged once, then every minute with its count.
+Once started, a service ends only by a signal or by ``stop()``. It has a separate task for each chore of each
+queue. A failed task is logged, and restarts after a pause; the others are not affected. A repeated failure is
+logged once, then every minute with its count.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Service(AsyncFacade, ABC):
                 try:
                     loop.run_until_complete(task)
                 except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
-                    # The first two leave the loop even from a task that a handler started; the last is raised
-                    # when user code has stopped the loop. Ctrl-C is no exception once the signals are ours.
+                    # The first two leave the loop even from a task that a handler started. The last is raised
+                    # after user code has stopped the loop. Ctrl-C is no exception: we handle its signal.
                     if task.done() or not (self._owns_signals or self.ready.is_set()):
                         raise
                     self._failures.report("a task of user code", exc)
@@ -121,7 +121,7 @@ class Service(AsyncFacade, ABC):
             raise failure[0]
 
     def stop(self) -> None:
-        """Stop it, from any thread or signal handler, even before it has started. Repeatable."""
+        """Stop the service, from any thread or signal handler, even before its start. Repeatable."""
         self._asked_to_stop.set()
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # the loop has just ended
@@ -162,7 +162,7 @@ class Service(AsyncFacade, ABC):
                 logger.info("%s %s has stopped", self._kind, self.id, extra=stopped)
 
     def _whole(self, op: Op[T]) -> Op[T]:
-        """Without confirmation: chores are repeated, and ``Receipts`` confirm results."""
+        """The operation without confirmation: chores are repeated, and ``Receipts`` confirm results."""
         with_all = with_libraries(op)
         return unconfirmed(with_all) if self._confirmation else with_all
 
@@ -187,7 +187,7 @@ class Service(AsyncFacade, ABC):
     _kind = "service"
 
     def _introduction(self) -> str:
-        """The line that it logs once it has started."""
+        """The line to log after the start."""
         return f"{self._kind} {self.id} has started"
 
     @abstractmethod
@@ -198,12 +198,12 @@ class Service(AsyncFacade, ABC):
         """After a stop: wait for running work, within its time limit. Tasks still run."""
 
     async def _finish(self) -> None:
-        """Clean up, also after a failed start. Each step goes through ``_quietly``."""
+        """Clean up, also after a failed start. Run each step with ``_quietly``."""
 
     # --- tasks ---
 
     def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> OwnTask:
-        """Start a task; after a failure it starts again, with a pause. It ends when ``work`` returns."""
+        """Start a task; after a failure it restarts with a pause. It ends when ``work`` returns."""
         task = OwnTask(self._kept(what, work), loop=asyncio.get_running_loop(), name=what)
         self._tasks.append(task)
         return task
@@ -217,7 +217,7 @@ class Service(AsyncFacade, ABC):
         immediately: bool = True,
         woken: asyncio.Event | None = None,
     ) -> OwnTask:
-        """Repeat a chore at intervals, or sooner if it returns fewer seconds, or ``woken`` is set."""
+        """Repeat a chore at intervals, or sooner if it returns fewer seconds or ``woken`` is set."""
 
         async def again() -> None:
             if not immediately:
@@ -247,7 +247,7 @@ class Service(AsyncFacade, ABC):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                self._failures.report(what, RuntimeError("something that it awaited was cancelled"))
+                self._failures.report(what, RuntimeError("a task that it awaited was cancelled"))
             except GeneratorExit:
                 raise
             except BaseException as exc:  # noqa: BLE001  only a stop ends a service
@@ -317,8 +317,8 @@ class HandlerService(Service, ABC):
 
     Args:
         url: As ``Service``.
-        kind: The beginning of its id: what kind of worker it is.
-        unique: The part of its id that no other has.
+        kind: The kind of worker, with which its id begins.
+        unique: The part of its id that no other service has.
         queues: The queues that it serves.
         group: The consumer group of the workers, or a subscription.
         lease: How long its leases last.
@@ -327,7 +327,7 @@ class HandlerService(Service, ABC):
         clock: As ``Service``.
     """
 
-    def __init__(  # noqa: PLR0913  as Service, and what its leases need
+    def __init__(  # noqa: PLR0913  the arguments of Service, and of its leases
         self,
         url: Address,
         *,

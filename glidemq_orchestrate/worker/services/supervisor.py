@@ -1,6 +1,6 @@
-"""The supervisor: keeps flows moving in queues whose workers are not ours, or are dead.
+"""The supervisor: keeps flows moving in queues with foreign or dead workers.
 
-Beside it the chores of a queue, which workers and supervisors do.
+``QueueChores`` has the periodic chores of a worker in a queue.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ class Supervisor(Service):
     """Maintains queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
 
     Any number of supervisors may run for a queue: one leads, and another takes over some seconds after it
-    dies. Queues that share flows with these are supervised too, if nobody else does.
+    dies. Queues that share flows with these are supervised too, if they have no other leader.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
         prefix: First part of every key.
         interval: The time between two checks while nothing happens; 100 ms to 5 s.
-        lease: The jobs of a worker are taken back after this long without a heartbeat; at least a
-            second.
+        lease: The jobs of a worker are reclaimed after this long without a heartbeat; at least a second.
         max_stalled: How often a job may stall before it fails.
         clock: For tests.
 
@@ -95,7 +94,7 @@ class Supervisor(Service):
         return min(tending.rest_ms for tending in self._tendings) / 1000
 
     async def resign(self) -> None:
-        """Let another supervisor lead at once; ``tick`` takes the lead again if it is free."""
+        """Release the lead immediately; ``tick`` takes it again if it is free."""
         for tending in self._tendings:
             await self._run(client_supervision.resign(tending))
 
@@ -115,7 +114,7 @@ class Supervisor(Service):
 
     async def _finish(self) -> None:
         await self._end_tasks()
-        if self._own() is not None:  # else the lock expires by itself
+        if self._own() is not None:  # otherwise the lock expires
             await self._quietly("resigning", self.resign)
 
 
@@ -137,22 +136,22 @@ async def tend(run: Run, tending: Tending) -> float:
 
 
 def seconds_until(due_ms: int, clock: Clock) -> float | None:
-    """The seconds until a time, at least 20 ms; None for a negative one, which never comes."""
+    """The seconds until a time, at least 20 ms; None for a negative time, which means never."""
     return max(due_ms - clock.now_ms(), MIN_MS) / 1000 if due_ms >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class QueueChores:
-    """What a worker does in a queue at intervals; each returns in how many seconds to repeat it.
+    """The periodic chores of a worker in a queue; each returns the seconds until its next run.
 
     Attributes:
         run: Drives operations.
         worker_id: The worker.
         keys: The queue.
-        handlers: What it can run.
+        handlers: The handlers of the worker.
         slots: The jobs that it holds.
         heartbeats: Its heartbeats.
-        tending: What it supervises.
+        tending: Its supervision of the queue and the queues around it.
         clock: The current time.
     """
 
@@ -166,7 +165,7 @@ class QueueChores:
     clock: Clock
 
     async def announce(self) -> None:
-        """Register the worker, its place, and what it can run."""
+        """Register the worker, its host and process, and its handlers."""
         description = {
             "addr": socket.gethostname(),
             "pid": os.getpid(),
@@ -178,7 +177,7 @@ class QueueChores:
         await self.run(workers.announce([self.keys], self.worker_id, description, REGISTERED_MS, now_ms))
 
     async def maintain(self) -> float | None:
-        """Promote due jobs and expire old ones."""
+        """Do the upkeep of the queue: due work, unsettled flows and cleanup."""
         return seconds_until(await self.run(upkeep.upkeep([self.keys], self.clock)), self.clock)
 
     async def fire(self, feed: Feed) -> float | None:
@@ -188,7 +187,7 @@ class QueueChores:
         return seconds_until(due_ms, self.clock)
 
     async def reclaim(self) -> None:
-        """Take back the jobs of lost workers."""
+        """Reclaim the jobs of lost workers."""
         await self.heartbeats.catch_up(self.keys.queue)
         own = self.tending.own
         lost = await self.run(
@@ -200,6 +199,6 @@ class QueueChores:
         log_lost_workers(lost)
 
     async def supervise(self) -> float:
-        """Move the flows of the queue on."""
+        """Advance the flows of the queue."""
         await self.heartbeats.catch_up(self.keys.queue)
         return await tend(self.run, self.tending)

@@ -4,8 +4,8 @@ A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns 
 ``Executor`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the
 queues.
 
-After kill -9, jobs stay in state ``active`` until their ``lease`` ends; then any other
-worker of the queue takes them back. A broken connection is reopened, and the jobs of a lost reply are
+After kill -9, jobs stay in state ``active`` until their ``lease`` ends; then any other worker of the queue
+reclaims them. A broken connection is reopened, and the jobs of a lost reply are
 requested again.
 """
 
@@ -75,24 +75,24 @@ class Worker(HandlerService, RegistersHandlers):
         concurrency: The number of jobs that run at the same time, at least 1; plain functions run in as many
             threads.
         prefetch: How many jobs to hold beyond the running ones, so that the next one starts without a round
-            trip. Default: as many as start within 20 ms at the present duration of jobs, at most 128; a job
-            that waits for a second goes back to the queue. With a number, jobs stay until they run.
-        rate_limit: How often jobs start, over all workers of a queue; a limit that is set on
+            trip. Default: as many as start within 20 ms at the current duration of jobs, at most 128; a job
+            that waits for a second is given back to the queue. With a number, jobs stay until they run.
+        rate_limit: The max number of starts per time, over all workers of a queue; a limit that is set on
             the queue takes precedence.
-        token_limit: No job starts while more tokens are spent, as reported by the jobs themselves.
+        token_limit: No job starts while more tokens are spent; jobs report what they spend.
         handlers: Handlers defined elsewhere; the decorators of the worker add to them.
         prefix: First part of every key.
-        lease: Another worker takes the jobs over after this long without a heartbeat (a worker with a
-            longer duration waits for its own); at least a second.
+        lease: Another worker takes the jobs over after this long without a heartbeat, or after its own
+            lease if that is longer; at least a second.
         max_stalled: The number of lost workers after which a job fails. A loss counts only if the job may
             have caused it: its handler had started.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
         allow_import: The packages from which handlers may import what a job names (``python``,
             ``spark.python``): ``mypackage`` allows ``mypackage.steps``, but not ``mypackage2``. Default:
             none.
-        middleware: Wraps the call of each handler, the outermost first; see ``Middleware``.
-        only_known: Give back jobs that have no handler here, even while no other worker is alive, instead of
-            failing them. For a worker that runs only some of the jobs of a shared queue.
+        middleware: Wraps the call of each handler, outermost first; see ``Middleware``.
+        only_known: Give back jobs without a handler here instead of failing them, even if no other worker is
+            alive. For a worker that runs only some of the jobs of a shared queue.
         clock: For tests.
 
     Raises:
@@ -236,7 +236,7 @@ class Worker(HandlerService, RegistersHandlers):
         )
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
-        """The middleware around each call of a handler, the outermost first."""
+        """The middleware around each call of a handler, outermost first."""
         run, queues, limit = self._run, self._queues, self._token_limit
         return (
             *([Tokens(run, queues, limit, messenger, self._clock)] if limit else []),
@@ -265,7 +265,7 @@ class Worker(HandlerService, RegistersHandlers):
             feed.close()
         feeds = [task for task in self._tasks if task.get_name() in {f"queue {name}" for name in self._feeds}]
         if feeds:
-            # Do not wait for an unreachable server: the leases expire on their own.
+            # Do not wait for an unreachable server: the leases expire.
             await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
         await self._end_tasks()
         await self._stop_guards()
@@ -347,7 +347,7 @@ def load_handlers(name: str) -> Handlers:
         raise ConfigurationError(
             f"--app {name}: there is no module {exc.name}. Fix: install it, or start in its directory"
         ) from exc
-    named = [attribute] if attribute else [*vars(module), "handlers"]  # a module may create it on first use
+    named = [attribute] if attribute else [*vars(module), "handlers"]  # a module may create them on first use
     found = [getattr(module, name, None) for name in named]
     for thing in found:
         if isinstance(thing, Handlers):

@@ -42,13 +42,13 @@ def test_what_needs_a_reply_has_both_forms_with_the_same_parameters(subtests: py
 
 def test_the_rule_is_in_the_docstring() -> None:
     text = " ".join((Context.__doc__ or "").split())
-    assert "an async handler awaits what ends in ``_async``, and nothing else" in text
+    assert "An async handler awaits the methods that end in ``_async``, and no others" in text
     for name in (*REPORTS, "check_owner_async", "flow.add_nodes_async", "flow.map_over_async"):
         assert f"``{name}``" in text
 
 
 async def test_waiting_for_a_cancel_would_block_the_loop() -> None:
-    with pytest.raises(RuntimeError, match="an async handler is cancelled itself"):
+    with pytest.raises(RuntimeError, match="an async handler is cancelled instead"):
         Cancelled().wait(timedelta(seconds=1))
 
 

@@ -115,8 +115,8 @@ def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
     assert outcome_of_error(attempt(), KeyError(), 0.0).text == "KeyError"
     many = ExceptionGroup("many", [ExceptionGroup("some", [ValueError("x")]), KeyError("y")])
     assert outcome_of_error(attempt(), many, 0.0).text == (
-        "ExceptionGroup: many (2 sub-exceptions), the first of them ExceptionGroup: some (1 sub-exception), "
-        "the first of them ValueError: x"
+        "ExceptionGroup: many (2 sub-exceptions), the first is ExceptionGroup: some (1 sub-exception), "
+        "the first is ValueError: x"
     )
 
 

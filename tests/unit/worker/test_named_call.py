@@ -194,7 +194,7 @@ def test_what_a_function_logs_is_in_the_log_of_its_job(work: str, caplog: pytest
     assert len(speaker.lines) == 1_001
     assert speaker.lines[999:] == [
         "WARNING line 999",
-        "the rest of what it logs is in the log of the worker only",
+        "further lines are only in the log of the worker",
     ]
     assert "line 4999" in caplog.text, "the worker logs all of it"
 
