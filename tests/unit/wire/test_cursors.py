@@ -17,7 +17,14 @@ IN_FUNCTIONS = {
 READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
 # Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies,
 # schedules.
-BY_CLIENTS = {"pages.py", "node_table.py", "stalled.py", "gates.py", "table.py", "calls.py"}
+BY_CLIENTS = {
+    "entries.py",
+    "lost_jobs.py",
+    "node_jobs.py",
+    "node_table.py",
+    "pages.py",
+    "tables.py",
+}
 # The list of rights, and the table of commands that go to one server.
 NO_CALLS = {"findings.py", "slots.py"}
 
