@@ -1,4 +1,4 @@
-"""Where a dashboard of the user shows a flow, a queue or a job."""
+"""Links to a user's dashboard for a flow, a queue or a job."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ _KNOWN: Final = "it may contain {flow_id}, {queue} and {job_id}"
 
 
 def check_templates(text: str) -> str:
-    """Return the text if it holds URLs with no other places than ``{flow_id}``, ``{queue}`` and ``{job_id}``.
+    """Return the text if its URLs have no placeholders except ``{flow_id}``, ``{queue}`` and ``{job_id}``.
 
     Raises:
-        ValueError: It does not.
+        ValueError: A URL is not valid, or has another placeholder.
     """
     if not text.isprintable() and not _SPACES.issuperset(one for one in text if not one.isprintable()):
-        raise ValueError("the URLs of a dashboard may hold no control characters")
+        raise ValueError("the URLs of a dashboard must not contain control characters")
     for template in text.split():
-        _places_in(template)
+        _placeholders(template)
         if urlsplit(template).scheme not in ("http", "https") or not urlsplit(template).netloc:
             raise ValueError(f"each URL of a dashboard must begin with http:// or https://; {_KNOWN}")
     return text
 
 
 def link_to(templates: str, known: Mapping[str, str]) -> str:
-    """The first of the URLs whose places are all known, with the values in them; empty without one."""
+    """The first URL with a value for every placeholder, with the values filled in; empty without one."""
     for template in templates.split():
-        if all(known.get(place) for place in _places_in(template)):
+        if all(known.get(place) for place in _placeholders(template)):
             return template.format_map(
                 {place: quote(value, safe="") for place, value in known.items() if value}
             )
     return ""
 
 
-def _places_in(template: str) -> list[str]:
+def _placeholders(template: str) -> list[str]:
     found = list(Formatter().parse(template))
     if any(
         name is not None and (name not in PLACES or form or conversion) for _, name, form, conversion in found
     ):
-        raise ValueError(f"the URL of a dashboard has a place that is not known; {_KNOWN}")
+        raise ValueError(f"the URL of a dashboard has an unknown placeholder; {_KNOWN}")
     return [name for _, name, _, _ in found if name is not None]

@@ -1,4 +1,4 @@
-"""A real Valkey server on this machine, started and stopped by us: for tests, demos and small set-ups."""
+"""A real Valkey server on this machine, for tests, demos and small deployments."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class EmbeddedServer:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a server that ended unasked, or minus the number of the signal that killed it.
+        """The exit code of a server that ended unexpectedly, or minus the number of the fatal signal.
 
         None while it runs, after ``stop``, and where the system does not report it (macOS before Python
         3.13).
@@ -116,7 +116,7 @@ class EmbeddedServer:
             return None
         try:
             ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # somebody else has reaped it
+        except ChildProcessError:  # other code has reaped it
             return None
         if ended is None:
             return None

@@ -342,7 +342,7 @@ class ChildrenFailed(StateError):
     """Some children of a job ended without a result. Nothing was changed.
 
     Attributes:
-        failed: Why, by child (a ``JobRef``): the reason for its failure, or that it was removed.
+        failed: The reason by child (a ``JobRef``): why it failed, or that it was removed.
         values: The results of the other children.
     """
 
@@ -362,7 +362,7 @@ class ScheduleNotFound(StateError):
 
 
 class ScheduleBusy(StateError):
-    """Workers kept firing or changing the schedule. A repeat may succeed."""
+    """Workers repeatedly fired or changed the schedule. A repeat may succeed."""
 
     retryable = True
 
@@ -403,7 +403,7 @@ class HandlerNotFound(WorkersMissing):
 
 
 class JobFailed(GlideMQError):
-    """The awaited job has failed for good; ``reason`` is why, possibly ``revoked`` or ``expired``."""
+    """The awaited job has failed permanently; ``reason`` is why, possibly ``revoked`` or ``expired``."""
 
     def __init__(self, job_id: str, reason: str) -> None:
         self.job_id, self.reason = job_id, reason

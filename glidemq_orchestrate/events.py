@@ -230,7 +230,7 @@ def check_position(position: str) -> str:
 
 
 def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]:
-    wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait for ever
+    wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait forever
     return read_events(queue, position, READ_COUNT, wait)
 
 

@@ -83,7 +83,7 @@ class Broadcast(SyncFacade):
 
     Args:
         name: The queue.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         max_messages: Keep only the newest messages, at most this many. The next ``publish`` removes older
             ones, and slow subscriptions miss them. None: a message remains until it is cleaned, or until it
             has ended in all subscriptions and its retention removes it.
@@ -115,7 +115,7 @@ class AsyncBroadcast(AsyncFacade):
 
     Args:
         name: The queue.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         max_messages: Keep only the newest messages, at most this many. The next ``publish`` removes older
             ones, and slow subscriptions miss them. None: a message remains until it is cleaned, or until it
             has ended in all subscriptions and its retention removes it.

@@ -25,7 +25,7 @@ class Client(SyncFacade):
     a queue or reader leaves them open. After the client is closed, every call on any of them is an error.
 
     Args:
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         clock: For tests.
 
@@ -117,7 +117,7 @@ class AsyncClient(AsyncFacade):
     a queue or reader leaves them open. After the client is closed, every call on any of them is an error.
 
     Args:
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         clock: For tests.
 

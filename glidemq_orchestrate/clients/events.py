@@ -69,7 +69,7 @@ class EventReader(SyncFacade):
 
     Args:
         queue: The queue.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         position: Continue after this ``position`` of an earlier reader. None: only events from now on.
             ``0-0``: from the oldest event still stored.
         where: Which events to return; a gap is always returned.
@@ -143,7 +143,7 @@ class AsyncEventReader(AsyncFacade):
 
     Args:
         queue: The queue.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         position: Continue after this ``position`` of an earlier reader. None: only events from now on.
             ``0-0``: from the oldest event still stored.
         where: Which events to return; a gap is always returned.

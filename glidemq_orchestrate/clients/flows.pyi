@@ -896,7 +896,7 @@ class FlowProducer(SyncFacade):
     """Submits flows to one server and finds them by id.
 
     Args:
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -1034,7 +1034,7 @@ class AsyncFlowProducer(AsyncFacade):
     """Submits flows to one server and finds them by id, with awaitable calls, for one event loop.
 
     Args:
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         clock: For tests.
     """

@@ -50,7 +50,7 @@ class Queue(SyncFacade):
 
     Args:
         name: 1 to 256 characters, none of ``{ } :``.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
@@ -140,7 +140,7 @@ class AsyncQueue(AsyncFacade):
 
     Args:
         name: 1 to 256 characters, none of ``{ } :``.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.

@@ -56,7 +56,7 @@ class Queue(SyncFacade):
 
     Args:
         name: 1 to 256 characters, none of ``{ } :``.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
@@ -109,7 +109,7 @@ class Queue(SyncFacade):
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not atomic: calls of up to 100 jobs follow one another, and workers may start early jobs meanwhile.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
             The id of each job, in order; None for a job that was not added because its custom id is in use or
@@ -601,7 +601,7 @@ class AsyncQueue(AsyncFacade):
 
     Args:
         name: 1 to 256 characters, none of ``{ } :``.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         compression: ``gzip`` compresses the data of added jobs; every reader decompresses it.
         clock: For tests.
@@ -654,7 +654,7 @@ class AsyncQueue(AsyncFacade):
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not atomic: calls of up to 100 jobs follow one another, and workers may start early jobs meanwhile.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
             The id of each job, in order; None for a job that was not added because its custom id is in use or

@@ -64,7 +64,7 @@ class Schedules(SyncFacade):
 
     Args:
         queue: The queue.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -114,7 +114,7 @@ class AsyncSchedules(AsyncFacade):
 
     Args:
         queue: The queue.
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key.
         clock: For tests.
     """

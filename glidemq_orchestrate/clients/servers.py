@@ -36,7 +36,7 @@ class Libraries(SyncFacade):
     """The function libraries of one server, or of every primary of the cluster that the server belongs to.
 
     Args:
-        url: The server, or any node of a cluster; from ``GLIDEMQ_URL`` when left out.
+        url: The server, or any node of a cluster; by default from ``GLIDEMQ_URL``.
     """
 
     def status(self) -> dict[str, list[LibraryStatus]]:
@@ -96,7 +96,7 @@ def examine(
     and the supervision of running flows.
 
     Args:
-        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.
         prefix: First part of every key; the permissions for such keys are checked.
         clock: For tests.
         look_only: Write nothing at all, not even a temporary key. A few permissions then remain untested. If

@@ -3,8 +3,8 @@
 A call of a server function may access only one slot. If all keys of a flow are in one slot, it takes the
 ``staged`` path: the server does everything. If its queues are in several slots of a cluster, or the server
 lacks our functions, ``portable`` does the same in many small steps. A flow keeps its path in all its
-generations. Nothing else depends on the number of paths: ``FlowBackend`` has all operations that differ, and
-below it are those of workers and supervisors, who know a job rather than its flow.
+generations. Nothing else depends on the number of paths: ``FlowBackend`` has all operations that differ; the
+functions below it are for workers and supervisors, which start from a job instead of its flow.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FlowBackend(Protocol):
         """Do everything that is due for the flow now. Idempotent."""
 
     def sweep(self, home: QueueKeys, clock: Clock) -> Op[None]:
-        """Advance the flows of a home that nobody else advances, and remove those past their retention."""
+        """Advance flows of a home that no other client advances, and remove those past their retention."""
 
     def read_record(self, fields: Mapping[str, str]) -> Mapping[str, str]:
         """The fields of a stored record in the form that ``status_of_record`` reads."""

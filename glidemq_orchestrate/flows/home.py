@@ -83,7 +83,7 @@ def add_links(queue: QueueKeys, others: Sequence[str]) -> Call[None]:
 
 
 def remove_link(queue: QueueKeys, other: str) -> Call[None]:
-    """Record that a queue no longer shares a flow with another one. Idempotent."""
+    """Remove the record that a queue shares a flow with another one. Idempotent."""
     return command("SREM", queue.beside(), other, decode=replies.anything, repeatable=True)
 
 

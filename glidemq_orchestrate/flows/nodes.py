@@ -3,7 +3,7 @@
 Each read also checks the record, in the same trip. If another generation has begun, it raises ``Superseded``
 rather than return an old result or report a missing node.
 
-A change reruns nodes or ends them by hand, while the flow runs or after its end. It is first noted in the
+A change reruns nodes or ends them manually, while the flow runs or after its end. It is first noted in the
 record, up to ``FlowBackend.max_changes`` nodes per call, each call all or nothing. If the client dies after a
 call, every supervisor of the home queue carries out the noted changes. A repeat of the request changes the
 nodes of later calls and skips those already changed.
@@ -198,10 +198,10 @@ def selection(
     state: str = "",
     error: str = "",
 ) -> Selection:
-    """The selection that the arguments of a public method make.
+    """The selection described by the arguments of a public method.
 
     Raises:
-        ConfigurationError: They make none or two, or one of them has the wrong type.
+        ConfigurationError: They describe none or two, or one of them has the wrong type.
     """
     if node is not None:
         _check_text("node", node)
@@ -215,7 +215,7 @@ def starts(nodes: Iterable[str] | None) -> tuple[str, ...] | None:
     """The names of the nodes from which a flow reruns; None for the whole flow.
 
     Raises:
-        ConfigurationError: There are none, or they are not names.
+        ConfigurationError: The list is empty, or an element is not a name.
     """
     if nodes is None:
         return None

@@ -1,4 +1,4 @@
-"""The owner of a flow, and the lease that it renews while it lives.
+"""The owner of a flow, and the lease that it renews.
 
 ``lua/glidemq_orchestrate/parts/owners.lua`` describes how leases are stored.
 """

@@ -1,4 +1,4 @@
-"""How flows and nodes are doing, as users read it: their states, outcomes, waits and critical path. Pure."""
+"""The status of flows and nodes as users read it: states, outcomes, waits and critical path. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FlowStatus:
         broken: Parts of the stored record cannot be read; here they are empty, 0 or ``UNKNOWN``.
         superseded_by: The generation that replaced it, or None.
         idempotency_key: The key of the ``submit`` or ``restart`` that began the generation, or ''.
-        times_reopened: How often this generation went on after its end, by a retry or a rerun of nodes.
+        times_reopened: How often this generation continued after its end, by a retry or a rerun of nodes.
         note: The last text of ``Flow.note``, or ''.
     """
 
@@ -85,7 +85,7 @@ class NodeStatus:
     Attributes:
         attempts: The number of attempts started since it last started over.
         broken: Its row in the flow or its state cannot be read; such fields are empty or ``UNKNOWN``.
-        reruns: How often the node has started over: by a retry, a rerun, or another end set by hand.
+        reruns: How often the node has started over: by a retry, a rerun, or another end set manually.
         worker: The worker of this package that runs it or ran it last, as in ``Queue.workers``; or None.
         renewed_at: When that worker last renewed its lease; None while the node is not active.
         lost_attempts: The number of attempts lost with their workers since the last one that ended. They do

@@ -73,8 +73,8 @@ def submit_flow(  # noqa: PLR0913  the flow, its id, its path and its owner
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        Superseded: Other callers kept beginning generations, or superseded a restart before it was owned.
-        FlowNotFound: The server kept losing the flow.
+        Superseded: Other callers repeatedly began generations, or superseded a restart before it was owned.
+        FlowNotFound: The server repeatedly lost the flow.
     """
     check_on_existing(on_existing)
     for _ in range(MAX_GENERATIONS):
@@ -155,13 +155,13 @@ def begin_next(
 ) -> Op[FlowRef]:
     """Begin the next generation of a flow, unless it was begun before.
 
-    A restart was begun before if a generation has the same request; a ``retry_failed`` if the current
-    generation has the same specification. ``force``: begin one even so, since the current generation cannot
-    be retried.
+    A restart was begun before if a generation has the same request; a ``retry_failed``, if the current
+    generation has the same specification. ``force``: begin a generation in any case, since the current one
+    cannot be retried.
 
     Raises:
         FlowConflict: The request has begun a generation with another specification.
-        GenerationTaken: Other callers kept beginning generations.
+        GenerationTaken: Other callers repeatedly began generations.
     """
     first = place.ref
     for _ in range(MAX_TRIES):
@@ -213,7 +213,7 @@ def restart_flow(  # noqa: PLR0913  as the public method
         FlowConflict: The request has begun a generation with other nodes.
         Superseded: Another generation has begun.
         FlowNotFound, FlowExpired: The flow, or some of its jobs, no longer exist.
-        GenerationTaken: Other callers kept extending it.
+        GenerationTaken: Other callers repeatedly extended it.
     """
     check_generation(generation)
     stored_request = request_for(request, again)
@@ -258,7 +258,7 @@ def _begin_after(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) 
 
 
 def _taken(ref: FlowRef) -> GenerationTaken:
-    return GenerationTaken(f"other callers kept changing flow {ref.public_id}")
+    return GenerationTaken(f"other callers repeatedly changed flow {ref.public_id}")
 
 
 def _next(ref: FlowRef, flow: CheckedFlow, before: Before) -> FlowRef:

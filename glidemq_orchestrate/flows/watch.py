@@ -144,7 +144,7 @@ def next_changes(watch: Watch) -> Op[list[Change]]:
 def _keep_deadlines(watch: Watch) -> Op[None]:
     """Enforce the deadlines of a flow even if no worker or supervisor serves its home queue.
 
-    Readers without the right to write leave it to others.
+    Readers without the right to write skip this.
     """
     now_ms = watch.clock.monotonic_ms()
     if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:

@@ -1,4 +1,4 @@
-"""Names with their rules, functions found by name, and texts made fit for messages and logs.
+"""Rules for names, functions looked up by name, and texts escaped for messages and logs.
 
 Queue names, job ids and ordering keys have glide-mq's limit. It does not limit the names of jobs and
 schedules; our limit leaves room to join several names of an orchestrator.
@@ -191,8 +191,8 @@ def named_function(name: str, what: str) -> LocatedFunction:
     """Find ``module:function`` or ``module:Class.method``.
 
     Raises:
-        ConfigurationError: There is none, or its module cannot be imported. The message begins with ``what``,
-            the purpose of the function.
+        ConfigurationError: It does not exist, or its module cannot be imported. The message begins with
+            ``what``, the purpose of the function.
     """
     check_named(name, what)
     module, _, path = name.partition(":")

@@ -1,4 +1,4 @@
-"""The known word that somebody meant who wrote an unknown one."""
+"""Suggests the known word nearest to an unknown one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SYNONYMS: Final = {
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """The known word nearest to another one, also by its meaning in other tools; None if none is near."""
+    """The known word nearest in spelling, or in meaning in other tools; None if none is near."""
     names = [str(name) for name in known]
     if not isinstance(word, str):
         return None

@@ -42,10 +42,10 @@ T = TypeVar("T")
 
 
 class ReplacementCheck:
-    """Checks now and then, while a reply is overdue, whether its server has been replaced.
+    """Checks periodically, while a reply is overdue, whether its server has been replaced.
 
     Args:
-        check: Ends the wait if so.
+        check: The check, which also ends the wait if needed.
         longer: Seconds for which the server may block on purpose.
     """
 

@@ -1,4 +1,4 @@
-"""An attempt, which is one run of a job in a worker; its token and worker id; the calls that write for it.
+"""An attempt (one run of a job in a worker): its token, its worker id, and the calls that write for it.
 
 The id of a worker contains the length of its leases. The search for lost workers needs it, and a killed
 worker can no longer report it. So it is part of the name under which the server stores the holder of a job
@@ -29,11 +29,11 @@ class Attempt:
 
     ``inputs``: the stored results of the dependencies by node name; None if they must be read in pages.
     ``flow_id``, ``generation``: its flow as users see it; ``stored_flow``: the id under which it is stored.
-    ``unreadable``: why no handler can run it; it fails for good with that reason.
+    ``unreadable``: why no handler can run it; it fails permanently with that reason.
     ``is_mute``: messages that its handler still sends are dropped.
-    ``epoch``: the number of this activation, larger than that of every earlier one of the job; 0 if unknown.
+    ``epoch``: the number of this activation, larger than every earlier number of the job; 0 if unknown.
     ``is_ahead``: it was prefetched; the start of its handler is reported to the server later.
-    ``suspect``: the number of worker losses that it may have caused; None if it was in none.
+    ``suspect``: the number of worker losses that it may have caused; None if it was involved in none.
     """
 
     queue: str

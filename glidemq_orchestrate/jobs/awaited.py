@@ -21,7 +21,7 @@ REREAD_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A job to wait for: until when, and the position where its events begin."""
+    """A job to wait for, its deadline (monotonic ms), and the position before its events."""
 
     job_id: JobId
     timeout_ms: int

@@ -63,10 +63,10 @@ Retention: TypeAlias = "bool | int | Keep"
 class Keep:
     """How many ended jobs are kept, and for how long: one of the two or both.
 
-    It applies only to the job that has it. ``count``: the newest so many of those that have ended in the
-    same state and have the same count. ``age``: it is removed that long after its end, within some
-    seconds, by any worker of the queue. A job that was added with a parent stays at least until that has
-    ended; a node of a flow is kept as long as its flow.
+    It applies only to the job that has it. ``count``: the max number of jobs with the same end state and the
+    same count; the newest remain. ``age``: the time after its end; any worker of the queue then removes the
+    job within some seconds. A job with a parent remains at least until the parent has ended; a node of a flow
+    remains as long as its flow.
     """
 
     count: int | None = None
@@ -93,7 +93,7 @@ def check_retention(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:
-    """When to add a job although one with the same deduplication id was added earlier.
+    """When to add a job despite an earlier job with the same deduplication id.
 
     Attributes:
         id: 1 to 256 characters; jobs with the same id are the same job.

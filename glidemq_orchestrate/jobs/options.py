@@ -55,7 +55,7 @@ class JobOptions:
         lifo: Whether it runs before jobs added earlier; not together with ``ordering``.
         ttl: Time after which it is no longer started: it fails with reason ``expired``.
         ordering: A key whose jobs run in order, and its limits.
-        cost: Tokens that a start takes from the ``token_bucket`` of the ordering key; 1 when left out.
+        cost: Tokens that a start takes from the ``token_bucket`` of the ordering key; by default 1.
         deduplication: When to skip adding the job because it was added earlier.
         lease: How long a worker keeps the job without a heartbeat before another takes it over; 1
             second to 1 day.
@@ -64,9 +64,9 @@ class JobOptions:
         fallbacks: What the attempts after the first use instead.
         must_pass: The job is a check: it fails, without a further attempt, when its handler returns
             ``False``, ``{"passed": false}``, or ``{"checks": [...]}`` with such a part that does not have
-            ``"severity": "WARN"``. What it returned is its ``progress`` then. Workers of Node.js do not know
+            ``"severity": "WARN"``. The returned value is then stored as its ``progress``. Node workers ignore
             this option.
-        parent: A job that waits for this one, and that exists; in a cluster its queue is in the same slot. A
+        parent: An existing job that waits for this one; in a cluster its queue must be in the same slot. A
             flow sets it for its nodes.
         traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
             OpenTelemetry is set up.
@@ -110,7 +110,7 @@ class JobOptions:
         self._check_cost()
 
     def to_wire(self) -> str:
-        """The ``opts`` JSON that workers read back; absent options are left out, never null."""
+        """The ``opts`` JSON that workers read back; absent options are omitted, never null."""
         if self == DEFAULT_OPTIONS:
             return "{}"
         wire = self._run_wire() | self._place_wire() | self._retention_wire()

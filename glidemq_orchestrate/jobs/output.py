@@ -1,4 +1,4 @@
-"""What a job writes while it runs: log lines, output, messages. And how clients read them."""
+"""The log lines, output and messages that a job writes while it runs, and how clients read them."""
 
 from __future__ import annotations
 

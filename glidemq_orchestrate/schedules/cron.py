@@ -1,4 +1,4 @@
-"""When a cron pattern matches, as glide-mq reads it: both day fields must match, and local time decides.
+"""Cron patterns as glide-mq interprets them: both day fields must match, and times are local.
 
 A local time that does not exist (spring forward) is skipped; one that exists twice (fall back) counts once,
 at its first instant.

@@ -1,4 +1,4 @@
-"""Schedules as they are stored: their JSON, read leniently, and the calls for their hashes. Pure."""
+"""Stored schedules: their JSON, read leniently, and the calls for their hashes. Pure."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class StoredSchedule:
 
     @property
     def slot(self) -> int | None:
-        """When it is due, if its time alone decides; else None."""
+        """When it is due, if that depends only on the time; otherwise None."""
         return None if self.follows_its_end else self.number("nextRun") or None
 
     @property
@@ -110,7 +110,7 @@ class StoredSchedule:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has no further run, so that it is kept among the finished ones."""
+        """Whether it has no further run, and so is stored with the finished entries."""
         return self.wire.get("nextRun") is None
 
     def with_values(self, **values: Any) -> StoredSchedule:

@@ -44,7 +44,7 @@ _IDENTITY: Final = ("pattern", "every", "repeatAfterComplete", "tz", "startDate"
 def upsert(
     queue: QueueKeys, name: str, schedule: Schedule, template: JobTemplate, now_ms: int
 ) -> Op[ScheduleEntry]:
-    """Write a schedule; with an unchanged schedule it keeps its next time, or stays finished.
+    """Write a schedule; an unchanged schedule keeps its next time, or stays finished.
 
     Raises:
         ConfigurationError: The schedule has no slot, or the template does not fit it.
@@ -147,8 +147,8 @@ def _put(  # noqa: PLR0913, PLR0917  an entry
 def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     """Fire due schedules and repair stuck ones. Returns when the next slot is due (ms), or -1. Idempotent.
 
-    Reads only due entries, by an index. Now and then one caller walks over all entries, to find those that
-    Node clients have written. An entry that cannot be fired is logged once, and does not delay others.
+    Reads only due entries, by an index. Periodically, one caller walks over all entries to find those written
+    by Node clients. An entry that cannot be fired is logged once, and does not delay others.
     """
     began, looked = clock.now_ms(), list[entries.Checked]()
     while True:

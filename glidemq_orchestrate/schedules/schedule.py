@@ -1,4 +1,4 @@
-"""Repeating jobs: when they run, what is added, and how glide-mq stores them. Pure."""
+"""Repeating jobs: their times, the template of their jobs, and the stored form of both. Pure."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Schedule:
     Six-field patterns, ``catch_up`` other than ``SKIP``, ``overlap=False`` and ``logical_time`` are unknown
     to glide-mq: such schedules are stored apart from its own, and only Python workers fire them.
 
-    Where clocks change, ``cron`` follows local time. A time that the change leaves out is skipped that day:
-    ``30 2 * * *`` in Berlin does not run on the last Sunday of March. One that comes twice runs once, at its
-    first pass; so an hourly pattern leaves out the repeated hour in autumn. Use UTC, or ``every``, where each
-    interval counts.
+    ``cron`` follows local time. When clocks go forward, a skipped time does not run on that day: ``30 2 * *
+    *`` in Berlin does not run on the last Sunday of March. When clocks go back, a repeated time runs once, at
+    its first occurrence, so an hourly pattern omits the repeated hour. If every interval matters, use UTC or
+    ``every``.
 
     Attributes:
         every: A fixed interval, at least a millisecond.
         cron: Minute, hour, day of month, month, day of week; with six fields, seconds come first. Both day
             fields must match. ``*``, ``n``, ``a-b``, ``*/s``, ``a-b/s``, lists; names of months and days.
         repeat_after_complete: The interval between the end of a run and the next one.
-        time_zone: IANA name of the time zone of ``cron``; UTC when left out.
+        time_zone: IANA name of the time zone of ``cron``; by default UTC.
         start, end: Bounds of the slots; aware datetimes.
-        limit: The total number of runs, also over restarts of the program that upserts it.
+        limit: The total number of runs, including those before a restart of the program that upserts it.
         catch_up: What happens to missed slots; not for ``repeat_after_complete``.
         catch_up_limit: For ``CatchUp.ALL``, 1 to 100.
         overlap: False: a slot waits until the job of the previous one has ended.
@@ -112,7 +112,7 @@ class Schedule:
             raise ConfigurationError("overlap=False and catch_up=all cannot be combined")
 
     def to_wire(self) -> dict[str, Any]:
-        """The time fields of glide-mq's entry, then ours; absent ones are left out, never null."""
+        """The time fields of glide-mq's entry, then ours; absent ones are omitted, never null."""
         cron = Cron.parse(self.cron, self.time_zone) if self.cron is not None else None
         wire = {
             "pattern": cron and cron.pattern,
@@ -141,8 +141,8 @@ class JobTemplate:
     """The job that a schedule adds.
 
     Attributes:
-        name: The handler's name; the name of the schedule when left out.
-        data: JSON, at most 1 MiB encoded; an object with ``logical_time``. When left out, jobs get ``{}``.
+        name: The handler's name; by default the name of the schedule.
+        data: JSON, at most 1 MiB encoded; an object if ``logical_time`` is set. By default ``{}``.
         options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here. Each may
             also be given as a keyword: ``JobTemplate("clean", attempts=3)``.
     """
@@ -182,21 +182,21 @@ class JobTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEntry:
-    """A schedule as it is stored.
+    """A stored schedule.
 
     Attributes:
         name: Its name, unique in the queue.
-        schedule: When it fires; None when the stored schedule is not valid.
-        job: The handler that its jobs are for.
-        data, options: Those of its jobs, as stored.
+        schedule: When it fires; None if the stored schedule is not valid.
+        job: The name of the handler of its jobs.
+        data, options: Data and options of its jobs, as stored.
         iterations: Runs so far.
-        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run has not ended, and
-            when no run follows.
-        finished: Whether its limit is reached or its end has passed. It stays for a year after it was last
-            upserted (of more than 10,000 the newest), and upserting the same schedule starts nothing.
-            ``Schedules.remove`` forgets it; a higher limit continues it, another schedule starts over.
+        last_run, next_run: UTC. ``next_run`` is None during a ``repeat_after_complete`` run, and if no run
+            follows.
+        finished: Whether its limit is reached or its end has passed. It is stored for a year after its last
+            upsert, up to the newest 10,000. Upserting the same schedule starts nothing, a higher limit
+            continues it, and a different schedule starts over. ``Schedules.remove`` deletes it.
         python_only: Whether only Python workers fire it.
-        broken: Why no worker can fire it; empty when one can. Upserting it again repairs it.
+        broken: Why no worker can fire it; empty if workers can. Another upsert repairs it.
     """
 
     name: str

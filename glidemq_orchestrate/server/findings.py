@@ -69,7 +69,7 @@ _LOST_WITH_POWER: Final = {
 def examine_durability(
     facts: Facts, settings: ConnectionSettings, *, look_only: bool = False
 ) -> Op[list[Finding]]:
-    """What is lost with its machine, by a failover, or by a partition; and whether ``confirm`` holds.
+    """Find what a machine failure, a failover or a partition loses, and whether ``confirm`` holds.
 
     With ``look_only`` nothing is written: only the ability to confirm is checked.
     """

@@ -151,7 +151,7 @@ def _load_again() -> Op[None]:
             for a moment.
     """
     try:
-        with suppress(LibraryMissing):  # lost during the check: the repeat of the call will notice
+        with suppress(LibraryMissing):  # lost during the check: the repeated call detects that
             yield from ensure_libraries()
     except ConfigurationError:
         if (yield from ask(server_facts())).get("role") == "slave":

@@ -1,4 +1,4 @@
-"""Calls and operations: what use cases hand to drivers.
+"""Calls, and the operations that drivers run.
 
 An operation is a generator. It yields a ``Call`` or a ``Batch``, and a driver (``io``) sends it. The driver
 resumes the generator with the raw reply, or throws the translated error into it. Nothing here does I/O.
@@ -293,4 +293,4 @@ def report(what: str, why: object) -> None:
 
 @lru_cache(maxsize=1_000)  # once per reason, not every two seconds
 def _report_once(what: str, why: str) -> None:
-    logger.error("%s is left alone: %s", what, why, extra={"action": "left_alone"})
+    logger.error("%s is skipped: %s", what, why, extra={"action": "skipped"})

@@ -1,7 +1,7 @@
 """Payloads on the wire: compact JSON, at most 1 MiB, and glide-mq's optional gzip form when reading.
 
-msgspec does the work. Where it could differ from Python's ``json``, that decides: output and errors are those
-of ``json``.
+msgspec encodes and decodes. Where it could differ from Python's ``json``, ``json`` is used instead, so output
+and errors are those of ``json``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def decode(text: str | None, *, where: str) -> Json:
 
 
 def _encoded_fast(value: JsonLike) -> bytes | None:
-    """The value encoded by msgspec; None where ``json`` must encode or refuse it."""
+    """The value encoded by msgspec; None if ``json`` must encode or refuse it."""
     write, read = _msgspec()
     try:
         data: bytes = write(value)

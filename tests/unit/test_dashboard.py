@@ -7,8 +7,8 @@ import pytest
 from glidemq_orchestrate.dashboard import check_templates, link_to
 
 WRONG_URLS: list[tuple[str, str]] = [
-    ("https://x/{flowid}", "a place that is not known; it may contain {flow_id}, {queue} and {job_id}"),
-    ("https://x/{queue!r}", "a place that is not known"),
+    ("https://x/{flowid}", "an unknown placeholder; it may contain {flow_id}, {queue} and {job_id}"),
+    ("https://x/{queue!r}", "an unknown placeholder"),
     ("ftp://x/{queue}", "must begin with http:// or https://"),
     ("https://", "must begin with http:// or https://"),
 ]

@@ -251,7 +251,7 @@ class JobOperations(QueueOperationsBase):
     def add_many(self, jobs: Iterable[NewJob]) -> Op[list[JobId | None]]:
         """Add many jobs in order, in few round trips. All are checked before the first is sent.
 
-        Not atomic: calls of up to 100 jobs follow one another, and workers may start early jobs meanwhile.
+        Not atomic: calls of up to 100 jobs follow one another, and workers may start with the first.
 
         Returns:
             The id of each job, in order; None for a job that was not added because its custom id is in use or

@@ -111,7 +111,7 @@ def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
 
 
 def _end_for(ref: FlowRef, number: int, clock: Clock) -> Op[Record | None]:
-    """End a superseded generation for good; returns its record, or None while it has not ended."""
+    """End a superseded generation permanently; returns its record, or None while it has not ended."""
     yield from ask(records.write_once(ref.home, ref.flow_id, "superseded", number))
     while True:
         record = yield from ask(records.record(ref.home, ref.flow_id))

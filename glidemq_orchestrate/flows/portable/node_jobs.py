@@ -123,7 +123,7 @@ def give(queue: QueueKeys, job_id: str, result: str, now_ms: int) -> list[Call[N
 
 
 def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
-    """Fail a job for good that no worker runs. Idempotent. An ended job is not changed."""
+    """Permanently fail a job that no worker runs. Idempotent. An ended job is not changed."""
     keys = queue.keys("stream", "failed", "scheduled", "events")
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, NO_ENTRY, reason, now_ms, 0, 0, GROUP, "0", 0, 0, 0)

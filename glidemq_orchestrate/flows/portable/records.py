@@ -7,9 +7,9 @@ write counts. Fields of an older round do not affect the current one. After the 
 generation has begun, the next round is begun with -1 instead of 0, so that it can never run; ``expired_at``
 is the time when the jobs were removed.
 
-Before round *n* begins, ``note:n`` contains the nodes that it reruns or ends by hand: see ``rounds``. A round
-may be noted while the previous one runs. Then it continues that round, with the same cancellation and the
-same owners.
+Before round *n* begins, ``note:n`` contains the nodes that it reruns or ends manually: see ``rounds``. A
+round may be noted while the previous one runs. Then it continues that round, with the same cancellation and
+the same owners.
 
 Each generation has its own record. ``after`` is the id of the previous generation, until that has ended;
 ``how`` is the reason why it began; ``superseded`` is the number of the next one.
@@ -212,7 +212,7 @@ def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
 
 
 def lose(home: QueueKeys, flow_id: str, token: str) -> Call[None]:
-    """Abort a generation that has begun but lost to another one for good. Idempotent."""
+    """Abort a generation that has begun but has permanently lost to another one. Idempotent."""
     return write(home, flow_id, {"begin:0": f"{_DROP} {token}"})
 
 

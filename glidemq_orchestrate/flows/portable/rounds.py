@@ -1,8 +1,8 @@
-"""Reruns nodes of a portable flow and ends them by hand. Each time is a round.
+"""Reruns nodes of a portable flow, and ends them manually. Each such change is a round.
 
-A round is first noted, by a write of which only the first counts; then its nodes are put behind its gate, and
-it begins. Any client that advances the flow carries out the note, so a kill after the note loses nothing. A
-kill before it leaves unused nodes in the table of notes, about 50 bytes each, until the flow is removed.
+A round is first noted, by a write that only the first client wins. Then its nodes are put behind its gate,
+and it begins. Any client that advances the flow carries out the note, so a kill after the note loses nothing.
+A kill before it leaves unused nodes in the table of notes, about 50 bytes each, until the flow is removed.
 
 Slow clients are harmless. A round puts a job behind its gate only once, and no older round ends it. The
 followers of a node are put there before the node itself: so once the node has lost its old end, none of them

@@ -50,7 +50,7 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None =
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        FlowIncomplete: Other clients kept aborting the submission. Safe to repeat.
+        FlowIncomplete: Other clients repeatedly aborted the submission. Safe to repeat.
         Superseded, GenerationTaken: Another generation has begun. Nothing is left behind.
     """
     for _ in range(MAX_STAGINGS):

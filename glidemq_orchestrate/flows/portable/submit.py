@@ -26,7 +26,7 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     Raises:
         InvalidFlow: A node has an ordering key. Nothing is left behind.
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        FlowIncomplete: Other clients kept aborting the submission.
+        FlowIncomplete: Other clients repeatedly aborted the submission.
     """
     _refuse_ordering(flow)
     yield from stage(ref, flow, clock)

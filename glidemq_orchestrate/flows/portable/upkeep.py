@@ -1,4 +1,4 @@
-"""What workers and supervisors do for portable flows.
+"""The upkeep of portable flows by workers and supervisors.
 
 A supervisor sweeps a home queue: it advances its flows, and removes abandoned and expired ones. A worker
 reads the inputs of a node and notifies its dependents in other queues; the server notifies those in the same

@@ -1,4 +1,4 @@
-"""Changes a flow within one slot: cancels it, adds owners, reruns nodes, ends them by hand."""
+"""Changes a flow within one slot: cancels it, adds owners, reruns nodes, ends them manually."""
 
 from __future__ import annotations
 

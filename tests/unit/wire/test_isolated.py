@@ -39,7 +39,7 @@ def test_a_failure_stands_alone_and_is_logged_once(
         for _ in range(3):
             assert scripted(each(3), ["a", answer, "c"]).value == ["a", None, "c"]
     (line,) = caplog.messages
-    assert line.startswith("thing 1 is left alone: ")
+    assert line.startswith("thing 1 is skipped: ")
 
 
 def test_an_operation_that_raises_something_raw_stands_alone_too(
@@ -56,7 +56,7 @@ def test_an_operation_that_raises_something_raw_stands_alone_too(
 
     with caplog.at_level(logging.ERROR):
         assert scripted(both(), ["x", "1"]).value == [None, 1]
-    assert "the odd one \ufffd is left alone: ValueError" in caplog.messages[0]
+    assert "the odd one \ufffd is skipped: ValueError" in caplog.messages[0]
 
 
 def no_right() -> GlideMQError:
