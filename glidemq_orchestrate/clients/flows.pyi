@@ -132,7 +132,8 @@ class Flow:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time.
+            WaitTimeout: The flow has not ended in time. After a second or more, the message says why one of
+                its nodes does not run, unless it only waits for its turn.
         """
 
     def supervise(self) -> None:
@@ -567,7 +568,8 @@ class AsyncFlow:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time.
+            WaitTimeout: The flow has not ended in time. After a second or more, the message says why one of
+                its nodes does not run, unless it only waits for its turn.
         """
 
     async def supervise(self) -> None:

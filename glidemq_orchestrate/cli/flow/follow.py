@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Final, NoReturn
@@ -36,7 +36,7 @@ FAILED: Final = 1
 TIMED_OUT: Final = 3
 INTERRUPTED: Final = 130
 REFRESH_SECONDS: Final = 0.4
-STEP_SECONDS: Final = 3600
+STEP_SECONDS: Final = 5
 OUTAGE_SECONDS: Final = 60
 REFRESH_SHARE: Final = 5  # at most one part in five of the time goes into reading all nodes
 HEAD_LINES: Final = 8
@@ -119,6 +119,7 @@ def end_with(flow: Flow) -> NoReturn:
 
 def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
     outage = OutagePatience()
+    waiting = _WaitLines(flow, None, as_json=False, write=_print_error)
     while True:
         pause: float = STEP_SECONDS
         try:
@@ -127,11 +128,17 @@ def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
             flow.wait(timeout=timedelta(seconds=max(min(pause, deadline - time.monotonic()), 0)))
         except WaitTimeout as exc:
             if time.monotonic() >= deadline:
-                raise WaitTimeout(f"the flow continues. To watch it: glidemq flow watch {flow.id}") from exc
+                raise WaitTimeout(f"{exc}. To watch it: glidemq flow watch {flow.id}") from exc
+            if screen is None:
+                waiting.update(())
         except TransportError as exc:
             outage.tolerate(exc)
         else:
             return
+
+
+def _print_error(line: str) -> None:
+    errors.print(line, markup=False, highlight=False)
 
 
 def _draw(flow: Flow, screen: Live) -> float:
@@ -183,8 +190,10 @@ class _WaitLines:
     Nodes that wait for their turn are printed only after some time without a change.
     """
 
-    def __init__(self, flow: Flow, position: str | None, *, as_json: bool) -> None:
-        self._flow, self._position, self._as_json = flow, position, as_json
+    def __init__(
+        self, flow: Flow, position: str | None, *, as_json: bool, write: Callable[[str], None] = print_text
+    ) -> None:
+        self._flow, self._position, self._as_json, self._write = flow, position, as_json, write
         self._printed, self._next, self._quiet_since = dict[str, str](), 0.0, time.monotonic()
 
     def update(self, changes: Sequence[NodeChange | FlowChange]) -> None:
@@ -220,7 +229,7 @@ class _WaitLines:
             return
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         about = ", ".join(names[:MAX_NAMED]) + more
-        print_text("  ".join([now.astimezone().strftime("%H:%M:%S"), about, f"waits: {wait}"]))
+        self._write("  ".join([now.astimezone().strftime("%H:%M:%S"), about, f"waits: {wait}"]))
 
 
 def _kind(wait: Wait) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from glidemq_orchestrate.attempts import client_supervision as tendings
+from glidemq_orchestrate.errors import GlideMQError, WaitTimeout
 from glidemq_orchestrate.flows.backend import backend_of
 from glidemq_orchestrate.flows.generation import FlowRef
 from glidemq_orchestrate.flows.index import flow_history
@@ -26,6 +27,9 @@ from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.stored import as_time
 
 Change: TypeAlias = "NodeChange | FlowChange"
+# Why a flow stands still takes some calls: not for those who wait in short steps, nor for large flows.
+EXPLAINED_MS: Final = 1_000
+EXPLAINED_NODES: Final = 10_000
 
 
 class ReadingOperations:
@@ -156,10 +160,28 @@ class ReadingOperations:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time.
+            WaitTimeout: The flow has not ended in time. After a second or more, the message says why one of
+                its nodes does not run, unless it only waits for its turn.
         """
         limit = _limit(timeout)
-        return tendings.wait(self._tending, self._waiting, limit)
+        try:
+            return (yield from tendings.wait(self._tending, self._waiting, limit))
+        except WaitTimeout as exc:
+            if limit is None or limit < EXPLAINED_MS:
+                raise
+            why = yield from self._why_it_stands_still()
+            raise WaitTimeout(f"{exc}{why}") from exc.__cause__
+
+    def _why_it_stands_still(self) -> Op[str]:
+        """``; node NODE waits: REASON``, or '' if its nodes only wait for their turn or cannot be read."""
+        try:
+            if (yield from self.status()).total > EXPLAINED_NODES:
+                return ""
+            waits = yield from self.waits()
+        except GlideMQError:
+            return ""
+        found = next(((name, wait) for name, wait in waits.items() if not wait.is_turn), None)
+        return f"; node {found[0]} waits: {found[1]}" if found else ""
 
     def _waiting(self, limit: int | None) -> Op[FlowOutcome]:
         if self.owned is not None:

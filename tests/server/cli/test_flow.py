@@ -311,6 +311,11 @@ class TestEnded:
 
 
 class TestRunning:
+    def test_waiting_for_a_queue_without_workers_says_so(self, glidemq: Glidemq, file: str) -> None:
+        options = ("--no-require-workers", "--timeout", "1.5")
+        done = glidemq("flow", "submit", file, "--id", "n1", *options)
+        assert (done.exit_code, "no live worker serves queue etl" in done.stderr) == (3, True), done.output
+
     def test_patience_is_bounded_with_its_own_code(self, glidemq: Glidemq, file: str) -> None:
         assert (
             glidemq("flow", "submit", file, "--id", "n1", "--no-wait", "--no-require-workers").exit_code == 0

@@ -236,6 +236,11 @@ class TestFlows:
             twins.do(found.wait(timeout=timedelta(0)))
         assert twins.do(found.status()).state is FlowState.RUNNING
 
+    def test_waiting_too_long_names_what_a_node_waits_for(self, clients: Clients) -> None:
+        found = clients.flows().submit(flow(), flow_id="f")
+        with pytest.raises(WaitTimeout, match="after 1000 ms; node a waits: no live worker serves queue etl"):
+            found.result(timeout=1)
+
     def test_labels_come_back(self, clients: Clients) -> None:
         spec = FlowSpec("n", [FlowNode("a", queue="etl", job="work")], labels={"dag": "täglich", "try": "1"})
         found = clients.flows().submit(spec)
