@@ -1,8 +1,8 @@
-"""Dagster Pipes for handlers: reports of a job travel to the Dagster step that waits for it.
+"""Dagster Pipes for handlers: sends the reports of a job to the Dagster step that waits for it.
 
-The worker needs ``dagster-pipes`` (extra ``pipes``), a package without dependencies, and not Dagster. What is
-reported travels as messages of the attempt (``ctx.write_message``): Dagster shows log lines as they are made,
-and takes materializations and checks from the attempt whose result was accepted, from no other.
+The worker needs ``dagster-pipes`` (extra ``pipes``), a package without dependencies, but not Dagster. Reports
+are messages of the attempt (``ctx.write_message``). Dagster shows log lines immediately, and accepts
+materializations and checks only from the attempt whose result was accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from glidemq_orchestrate.worker.handlers.named_call import PIPES
 __all__ = ["MAX_MESSAGE_BYTES", "PIPES", "is_pipes_job", "open_pipes", "shortened"]
 
 MAX_MESSAGE_BYTES: Final = 900_000
-"""The largest message; Dagster's event log is no place for larger ones."""
+"""The max size of a message: Dagster's event log is not made for larger messages."""
 _SHORTENED: Final = {"log": "message", "log_external_stream": "text"}
 _CUT: Final = " ... (shortened)"
 
@@ -39,9 +39,9 @@ _CUT: Final = " ... (shortened)"
 def open_pipes(ctx: Context) -> PipesContext:
     """The ``PipesContext`` of a job that a ``PipesGlideMQClient`` has submitted. Use it in a ``with`` block.
 
-    Each job has its own, so a worker may run many of them at the same time; ``PipesContext.get()`` and
-    ``open_dagster_pipes`` know nothing of it. Works in plain and async handlers, in those with
-    ``process=True``, in ``python`` and in Spark steps. Any thread may use it.
+    Each job has its own context, so a worker may run many such jobs at the same time; ``PipesContext.get()``
+    and ``open_dagster_pipes`` do not return it. It works in plain and async handlers, in handlers with
+    ``process=True``, in ``python`` jobs and in Spark steps. Any thread may use it.
 
     All messages are on the server before the job completes. A log line longer than 900,000 bytes is
     shortened.
@@ -50,12 +50,12 @@ def open_pipes(ctx: Context) -> PipesContext:
         ctx: The argument of the handler.
 
     Raises:
-        ConfigurationError: Dagster Pipes has not submitted the job: its data has no object
+        ConfigurationError: The job was not submitted by Dagster Pipes: its data has no object
             ``dagster_pipes``. See ``is_pipes_job``.
 
     The methods of the returned object raise:
         DagsterPipesError: The report is not valid.
-        PayloadTooLarge: It is larger than 900,000 bytes. Store the data elsewhere and report where.
+        PayloadTooLarge: It is larger than 900,000 bytes. Store the data elsewhere and report its location.
         LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
 
     Example:
@@ -69,7 +69,7 @@ def open_pipes(ctx: Context) -> PipesContext:
     if params is None:
         raise ConfigurationError(
             f"job {ctx.job_id} was not submitted by PipesGlideMQClient: its data has no object {PIPES}. "
-            "Ask is_pipes_job(ctx) first if the handler has other callers"
+            "Fix: check is_pipes_job(ctx) first if the handler has other callers"
         )
     return PipesContext(_Given(params), PipesDefaultContextLoader(), _Writer(ctx))
 
@@ -103,7 +103,7 @@ def shortened(message: Mapping[str, Any]) -> str:
     else:
         raise PayloadTooLarge(
             f"a {method} message has {len(text):,} bytes; the limit is {MAX_MESSAGE_BYTES:,}. Store the data "
-            "elsewhere and report where it is",
+            "elsewhere and report its location",
             where=method,
         )
     return json.dumps({**message, "params": params})
@@ -117,12 +117,12 @@ def _params_of(ctx: Context) -> Mapping[str, Any] | None:
 
 
 def _start_of(text: str) -> str:
-    """So much of a text that it is short enough however it is escaped."""
+    """The beginning of a text, short enough even if every character is escaped."""
     return text[: MAX_MESSAGE_BYTES // 13] + _CUT
 
 
 class _Given(PipesParamsLoader):
-    """What the job carries."""
+    """Loads the parameters of the job."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._params = params

@@ -1,1 +1,1 @@
-"""Running jobs: how workers fetch, renew and finish them, and how lost ones are reclaimed."""
+"""Attempts of jobs: how workers fetch, renew and finish jobs, and how jobs of lost workers are reclaimed."""

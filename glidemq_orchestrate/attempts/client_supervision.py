@@ -1,9 +1,9 @@
-"""Supervises the queues around a queue that have no supervisor, from any process involved in their flows.
+"""Supervises queues without a supervisor, from any process that takes part in their flows.
 
 A worker serves its own queue; a client waits for a flow. The flow may have its home, or nodes, in queues that
-only Node workers serve, and those never report the end of a job to its flow. So workers, clients and triggers
-check the locks of these queues every few seconds and lead each queue without a leader. The lock ensures one
-leader per queue; all others only read the locks.
+only Node workers serve. These never report the end of a job to its flow. So workers, clients and triggers
+check the locks of these queues every few seconds, and lead each queue without a leader. The lock ensures one
+leader per queue; all other processes only read the locks.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class Led:
 
 @dataclass(slots=True)
 class Tending:
-    """The supervision by one process of a queue and of those around it.
+    """The supervision of a queue and the queues around it by one process.
 
     Attributes:
         own: How its own queue is supervised.
         clock: The clock.
         every_ms: The time between two checks for queues without a leader.
-        tick_ms: The longest time between two ticks of a led queue.
+        tick_ms: The max time between two ticks of a led queue.
         elsewhere: Queues that this process also supervises.
-        min_ms: The shortest part of a wait. Waiting for a portable flow advances it anyway.
+        min_ms: The min duration of a part of a wait. Waiting for a portable flow also advances it.
         led: The queues that are led.
-        refused: Until when (monotonic ms) a queue is skipped, since the server refused a call there.
-        check_ms: Monotonic ms; when to search for queues next.
-        unsupervised: The queues without a leader that this process lacks the right to lead.
+        refused: The monotonic ms until which a queue is skipped, since the server refused a call there.
+        check_ms: The monotonic ms of the next search for queues.
+        unsupervised: The queues without a leader that this process has no permission to lead.
     """
 
     own: Supervision
@@ -168,7 +168,7 @@ def _tick(tending: Tending, led: Led) -> Op[None]:
     except ConfigurationError as exc:
         if not led.watch.may_reclaim or exc.code != "NOPERM" or not (yield from supervision.lead(led.watch)):
             raise
-        led.watch = replace(led.watch, may_reclaim=False)  # producers lack the right; the rest is done
+        led.watch = replace(led.watch, may_reclaim=False)  # producers have no permission; the other steps run
         tick = yield from supervision.tick(led.watch, clock)
     if not tick.leading:
         tending.led.pop(queue, None)
@@ -207,14 +207,14 @@ def _leave(tending: Tending, queue: QueueKeys) -> Op[None]:
 
 
 def resign(tending: Tending) -> Op[None]:
-    """Release all leads at once; ``tend`` takes those that are free again."""
+    """Release all leads immediately; ``tend`` takes the free ones again."""
     for queue in list(tending.led):
         yield from _leave(tending, queue)
     tending.check_ms = 0
 
 
 def help_along(tending: Tending) -> Op[None]:
-    """``tend`` for a client: errors of the server are left to its own calls."""
+    """``tend`` for a client: its own calls raise the errors of the server."""
     queue = tending.own.queue
     try:
         yield from unconfirmed(tend(tending))
@@ -235,7 +235,7 @@ def wait(
     """Wait for a flow in parts, and supervise its queues in between.
 
     Raises:
-        WaitTimeout: It has not ended in time.
+        WaitTimeout: The flow has not ended in time.
     """
     clock = tending.clock
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
@@ -284,9 +284,9 @@ def unsupervised_text(queues: tuple[str, ...]) -> str:
 
 
 def once(tending: Tending) -> Op[list[str]]:
-    """Supervise the queues while Node workers end jobs there, for a moment at most, and resign.
+    """Supervise the queues briefly while Node workers end jobs there, and resign.
 
-    Returns the queues without a leader that this client lacks the right to lead.
+    Returns the queues without a leader that this client has no permission to lead.
     """
     until = tending.clock.monotonic_ms() + MAX_ONCE_MS
     tending.check_ms = 0
@@ -305,7 +305,7 @@ def unsupervised_homes(prefix: str) -> Op[list[str]]:
     """The homes of running flows that have no supervisor."""
     homes = [QueueKeys(prefix, name) for name in sorted((yield from ask(home_queues(prefix))))]
     running = yield from ask_each([running_flows(home, 0, 1) for home in homes])
-    # An error (a queue without rights) is not a list with a flow.
+    # An error (a queue without permissions) is not a list with a flow.
     busy = [home for home, flows in zip(homes, running, strict=True) if isinstance(flows, list) and flows]
     leaders = yield from ask_each([supervision.leader(home) for home in busy])
     return [home.queue for home, leader in zip(busy, leaders, strict=True) if leader is None]

@@ -32,7 +32,7 @@ _CUSTOM_ID: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class FailureNote:
-    """The server's note of a job that has failed for good; with its data if the job may be removed.
+    """The server's note of a failed job without retries left; with its data if the job may be removed.
 
     ``job_id`` is the field of the note: for a message ``<its id>||<the subscription in which it failed>``.
     """
@@ -67,7 +67,7 @@ def noted(queue: QueueKeys) -> Call[list[str]]:
 
 
 def read_note(queue: QueueKeys, job_id: str) -> Call[FailureNote | None]:
-    """The note of a job; None without one."""
+    """The note of a job; None if there is none."""
 
     def decode(reply: Any) -> FailureNote | None:
         if not reply:
@@ -115,9 +115,9 @@ def queue_of(queue: QueueKeys) -> Op[str | None]:
 def write_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
     """Write the letters of all noted jobs.
 
-    Idempotent. May be interrupted anywhere or run twice at the same time: the id of a letter identifies the
-    failure. A letter that cannot be written remains noted and delays no other; its error is raised at the
-    end.
+    Idempotent. It may be interrupted anywhere, or run twice at the same time: the id of a letter identifies
+    the failure. A letter that cannot be written remains noted and delays no other letter; its error is raised
+    at the end.
     """
     written: list[JobId] = []
     refused: GlideMQError | None = None
@@ -184,7 +184,7 @@ def _letter_of(queue: QueueKeys, note: FailureNote) -> Op[FailureNote | None]:
 
 
 def _envelope(queue: QueueKeys, letter: FailureNote) -> str:
-    """The data of the letter. Data too large for it is omitted; the failed job may still have it."""
+    """The data of the letter. Data that is too large is omitted; the failed job may still have it."""
     try:
         data = decode(letter.data, where="data")
     except DecodeError:

@@ -1,4 +1,4 @@
-"""What a worker exchanges with the server: outcomes for new jobs, and renewals of leases."""
+"""The exchange of a worker with the server: outcomes, new jobs, and renewals of leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glidemq_orchestrate.wire.keys import GROUP, QueueKeys
 # The server accepts 100 of each, but a call must take less than 5 ms there, and shorter calls overlap better
 # with the worker's own work.
 MAX_OUTCOMES: Final = 50
-MAX_NODES: Final = 16  # the end of a node releases others
+MAX_NODES: Final = 16  # the end of a node releases other nodes
 MAX_WANTED: Final = 64
 UNBEGUN: Final = 1
 """The second number of ``LATER``: no handler was called, so the queue timeout of a node continues."""
@@ -39,7 +39,7 @@ class Kind(StrEnum):
     SUSPEND = "suspend"
     BACK = "back"
     BEGUN = "begun"
-    """Not an outcome: the handler of a prefetched job begins."""
+    """Not an outcome: the handler of a prefetched job starts."""
 
 
 _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are encoded faster
@@ -69,8 +69,8 @@ class Held(StrEnum):
 class Request:
     """One exchange. ``limit``: max starts per window, and the window in ms; (0, 0) for none.
 
-    ``starts``: how many of the jobs begin at once; the others are prefetched.
-    ``begun``: prefetched jobs whose handlers have begun; the server's verdict on these is not awaited.
+    ``starts``: how many of the jobs start immediately; the others are prefetched.
+    ``begun``: prefetched jobs whose handlers have started; the server's verdict on these is not awaited.
     """
 
     outcomes: Sequence[Outcome]
@@ -86,10 +86,10 @@ class Request:
 class Answer:
     """The reply to an exchange.
 
-    ``positions`` in stream and events: a client that continues there misses nothing that makes a job ready.
-    None if the queue may have more jobs now.
+    ``positions``: where to continue in the stream and the events without missing an entry that makes a job
+    ready. None if the queue may have more jobs now.
     ``history``: the replication id of the server, if requested.
-    ``schedules_ms``: when to check the first schedule; -1 for unknown.
+    ``schedules_ms``: when to check the first schedule; -1 if unknown.
     """
 
     verdicts: list[str]
@@ -154,7 +154,7 @@ def heartbeats(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[l
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
-    """Entries of the stream and the events after these positions; waits for the first.
+    """Entries of the stream and the events after these positions; waits for the first entry.
 
     If ``events`` is '', only the stream is read.
     """
@@ -193,7 +193,7 @@ class News:
     """The new entries of the stream and the events of a queue.
 
     The newest entry of each, and the newest relevant event; '' for none. The absence of any entry is relevant
-    too: a producer may have switched events off.
+    too: a producer may write no events.
     """
 
     stream: str
@@ -289,7 +289,7 @@ def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: He
 
 
 def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
-    """Let events accumulate while other workers are busy. Returns True as soon as the stream gets a job."""
+    """Let events accumulate while other workers are busy. Returns True as soon as the stream has a job."""
     found = yield from ask(wake(queue, position, "", block_ms))
     return bool(found)
 
@@ -300,11 +300,11 @@ _BEATS: Final = 500
 def stands(queue: QueueKeys, outcome: Outcome, verdict: str) -> Op[bool]:
     """Whether a verdict still holds on a server that has just taken over and refuses to repeat it.
 
-    It does not if the job did not end by this attempt: then the verdict was lost and another attempt ran.
+    It does not if another attempt ended the job: then the verdict was lost.
     """
     ends = {"ok": "completed", "failed": "failed"}
     if outcome.kind not in (Kind.DONE, Kind.SKIP, Kind.FAIL) or verdict not in ends:
-        return True  # the job continues in either case
+        return True  # the job continues in both cases
     names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn")
     attempt = outcome.attempt
     state, token, started = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
@@ -346,7 +346,7 @@ def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[
 
 
 def begin(queue: QueueKeys, consumer: str, attempt: Attempt, clock: Clock) -> Op[bool]:
-    """Report that the handler of an attempt begins. Returns whether the attempt still owns its job."""
+    """Report that the handler of an attempt starts. Returns whether the attempt still owns its job."""
     request = Request([Outcome(attempt, Kind.BEGUN)], 0, "")
     answer = yield from ask(finish_and_fetch(queue, consumer, request, clock.now_ms()))
     return answer.verdicts == ["ok"]

@@ -1,8 +1,8 @@
-"""Keeps the flows of a queue moving, no matter which workers run their nodes.
+"""Keeps the flows of a queue moving, whichever workers run their nodes.
 
 Our workers report the end of a node to its flow in the call that ends the node. Node workers do not, and no
 worker does when a job is revoked, expires or is removed. A supervisor finds such ends in the sets of ended
-jobs and, more slowly, in the open nodes of every running flow; events only wake it. One supervisor leads a
+jobs and, more slowly, among the open nodes of every running flow; events only wake it. One supervisor leads a
 queue to save work, not for safety: every step may be repeated, interrupted anywhere, and run by two
 supervisors at the same time.
 """
@@ -71,7 +71,7 @@ def unlock(queue: QueueKeys, token: str) -> Call[int]:
 
 
 def leader(queue: QueueKeys) -> Call[str | None]:
-    """The token of the supervisor that leads a queue; None without one."""
+    """The token of the supervisor that leads a queue; None if there is none."""
     return command("GET", queue.supervisor(), decode=lambda reply: reply)
 
 
@@ -104,7 +104,7 @@ CONSUMER: Final = f"{OURS}supervisor"
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How one supervisor serves one queue.
+    """The supervision of a queue by one supervisor.
 
     Attributes:
         queue: The home of some flows; other flows may have nodes in it.
@@ -112,7 +112,7 @@ class Supervision:
         lock_ms: After this long without a heartbeat, the jobs of a worker are reclaimed.
         max_stalled: How often a job may stall before it fails.
         lost: The newest lost workers whose jobs it reclaimed, for the log.
-        may_reclaim: Whether the user has the right to reclaim jobs.
+        may_reclaim: Whether the user has permission to reclaim jobs.
     """
 
     queue: QueueKeys
@@ -146,7 +146,7 @@ class Tick:
 def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
     """Do what is due in the queue, unless another supervisor leads it. Idempotent.
 
-    A step that is refused does not stop the others.
+    A refused step does not stop the other steps.
     """
     if not (yield from lead(watch)):
         return Tick(leading=False)
@@ -180,7 +180,7 @@ def lead(watch: Supervision) -> Op[bool]:
 
 
 def resign(watch: Supervision) -> Op[None]:
-    """Release the lead, so that another supervisor can take it at once."""
+    """Release the lead, so that another supervisor can take it immediately."""
     yield from ask(unlock(watch.queue, watch.token))
 
 
@@ -214,7 +214,7 @@ def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
 def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
     """Settle the jobs of one set of ended jobs, from the stored position on; returns the new position."""
     now_ms = clock.now_ms()
-    # Clocks differ and calls overtake each other: a job that ended before the newest may appear later.
+    # Clocks differ and calls overtake each other: a job may appear after jobs that ended later.
     start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
     place = SweepPosition(str(start))
     for _ in range(SLICES):
@@ -288,7 +288,7 @@ def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -
 
 
 def sweep(watch: Supervision, clock: Clock) -> Op[None]:
-    """Do what server functions cannot do for the flows of this home, such as reporting ends across slots."""
+    """Do for the flows of this home what server functions cannot, such as reporting ends across slots."""
     yield from sweep_all(watch.queue, clock)
 
 

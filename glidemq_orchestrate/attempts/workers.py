@@ -27,7 +27,7 @@ LOST_MS: Final = 15_000
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
-    """Check that every queue has a live worker that can run its jobs.
+    """Check that every queue has live workers that can run its jobs.
 
     Our workers register their handlers. A Node worker registers none and is assumed to have all.
 
@@ -104,7 +104,7 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
 def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
     """The lost Python workers that still hold jobs of the stream by their leases.
 
-    Broadcast workers do not register: they are seen alive only while they hold messages.
+    Broadcast workers do not register: they are visible only while they hold messages.
     """
     until = yield from ask(registry.registered_until(queue, now_ms))
     alive = {name for name, at in until.items() if now_ms - (at - REGISTERED_MS) < LOST_MS}
@@ -143,8 +143,8 @@ def _handlers_of(text: str) -> list[str]:
 def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock) -> Op[bool]:
     """Whether a job without a handler in this worker is handed back instead of failed.
 
-    It is if another live worker of the queue has or may have a handler, or if the job is a node with a
-    ``queue_timeout``: that then ends it, with ``why`` as its reason.
+    It is handed back if another live worker of the queue has or may have a handler. So is a node with a
+    ``queue_timeout``: the timeout then ends the node, with ``why`` as its reason.
     """
     handlers = yield from known_handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
@@ -164,7 +164,7 @@ def known_handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[se
         consumers = yield from ask(registry.consumers(queue))
     except ProtocolError:
         return names  # the queue has no group: it never had a worker
-    # By its name, a worker of ours that has just died is not foreign.
+    # The name shows that a worker of ours that has just died is not foreign.
     foreign = [consumer for consumer in consumers if not str(consumer["name"]).startswith(OURS)]
     return None if any(int(consumer["idle"]) < FOREIGN_IDLE_MS for consumer in foreign) else names
 
@@ -191,8 +191,8 @@ def announce(
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
     """Unregister the worker, which no longer holds a job, from every queue.
 
-    Its consumer stays if entries are pending. Reclaiming makes it the owner of entries whose jobs other
-    workers run; if such an entry were deleted with it, the job could never be reclaimed from a dead worker.
+    Its consumer stays if entries are pending. Reclaiming makes the consumer the owner of entries whose
+    jobs other workers run. If such an entry were deleted with it, its job could not be reclaimed.
     """
     calls: list[Call[Any]] = []
     for queue in queues:

@@ -1,4 +1,4 @@
-"""Publishes messages to all subscriptions, and handles those of one.
+"""Publishes messages to all subscriptions, and handles the messages of a subscription.
 
 Each subscription is a consumer group of the queue's stream. Subjects are segments between dots; in the
 pattern of a subscription ``*`` matches one segment, and a final ``>`` one or more.
@@ -43,7 +43,7 @@ class Member:
 
 
 class Begun(NamedTuple):
-    """A begun message: its entry, its job, how often it has failed, and the fields of the job.
+    """A begun message: its entry, its job, its number of failures, and the fields of the job.
 
     ``unreadable``: why its job cannot be read, if so.
     """
@@ -60,7 +60,7 @@ class Result(NamedTuple):
 
     ``done``: with a result.
     ``fail``: with a reason, the max attempts and the backoff in ms.
-    ``pass``: it is not for this subscription; ``first`` is 1 for the retry of another one.
+    ``pass``: it is not for this subscription; ``first`` is 1 for the retry of another subscription.
     """
 
     entry_id: str
@@ -81,7 +81,7 @@ class SubscriptionState(NamedTuple):
 
 
 def trim(queue: QueueKeys, count: int, now_ms: int) -> Call[int]:
-    """Remove a slice of the messages beyond the newest ``count``; returns the rest. Idempotent."""
+    """Remove a slice of the messages beyond the newest ``count``; returns how many remain. Idempotent."""
     return function("gmo_trim_messages", [queue.key("stream")], (now_ms, count), replies.integer)
 
 
@@ -96,9 +96,9 @@ def unsubscribe_call(queue: QueueKeys, group: str) -> Call[int]:
 
 
 def settle(queue: QueueKeys, after: str, removed: str, now_ms: int) -> Call[str]:
-    """End messages in a page of the stream that all have handled; returns the next position, '' at the end.
+    """End the fully handled messages in a page of the stream; returns the next position, '' at the end.
 
-    Also deletes all traces of a ``removed`` subscription there.
+    Also deletes all data of a ``removed`` subscription there.
     """
     start = f"({after}" if after else "-"
     return function(
@@ -107,7 +107,7 @@ def settle(queue: QueueKeys, after: str, removed: str, now_ms: int) -> Call[str]
 
 
 def read(member: Member, *, count: int, block_ms: int, start: str) -> Call[Any]:
-    """Entries of a subscription: new ones (``>``), or those after ``start`` that this consumer holds."""
+    """Entries of a subscription: new entries (``>``), or held entries of this consumer after ``start``."""
     words = ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, "BLOCK", block_ms)
     return command(
         *words,
@@ -125,19 +125,19 @@ def begin(member: Member, entries: Sequence[tuple[str, str, bool]], now_ms: int)
     return _of(member, "gmo_begin_messages", now_ms, words, _begun)
 
 
-def take_over_call(  # noqa: PLR0913  what to take
+def take_over_call(  # noqa: PLR0913  the limits of the call
     member: Member, *, lock_ms: int, max_stalled: int, wanted: int, suspects: bool, now_ms: int
 ) -> Call[list[Begun]]:
     """Begin up to ``wanted`` messages of silent workers; an error without a group.
 
-    ``suspects``: whether one of them may be a message that may have ended its worker.
+    ``suspects``: whether one of them may be a suspect, which may have ended its worker.
     """
     words = (lock_ms, max_stalled, wanted, int(suspects))
     return _of(member, "gmo_take_over_messages", now_ms, words, _begun)
 
 
 def end(member: Member, results: Sequence[Result], now_ms: int) -> Call[list[str]]:
-    """Report outcomes; returns a word for each. A repeat is refused as stale."""
+    """Report outcomes; returns a verdict for each. A repeat is refused as stale."""
     return _of(
         member, "gmo_end_messages", now_ms, chain.from_iterable(results), replies.texts_of(len(results))
     )
@@ -229,7 +229,7 @@ def open_subscription(subscription: Subscription) -> Op[None]:
 
 
 def unsubscribe(queue: QueueKeys, group: str, clock: Clock) -> Op[bool]:
-    """Remove a subscription; messages that only it had not handled end. False if there is none."""
+    """Remove a subscription; messages that only it had not handled end. False if it does not exist."""
     try:
         was_there = yield from ask(unsubscribe_call(queue, group))
     except ProtocolError as exc:
@@ -242,7 +242,7 @@ def unsubscribe(queue: QueueKeys, group: str, clock: Clock) -> Op[bool]:
     return bool(was_there)
 
 
-def take(  # noqa: PLR0913  what to take
+def take(  # noqa: PLR0913  the limits of the call
     subscription: Subscription,
     consumer: str,
     *,
@@ -252,9 +252,9 @@ def take(  # noqa: PLR0913  what to take
     held: set[str],
     clock: Clock,
 ) -> Op[list[Attempt]]:
-    """Begin up to ``room`` messages; acknowledge those that are not for this subscription.
+    """Begin up to ``room`` messages; acknowledge messages for other subscriptions.
 
-    With ``again``: those that this worker has read but does not run, since the reply was lost.
+    With ``again``, begin the messages that this worker has read but does not run: a reply was lost.
     """
     member = subscription.member(consumer)
     try:

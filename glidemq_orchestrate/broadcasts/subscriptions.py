@@ -21,7 +21,7 @@ PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """The progress of a subscription: messages not yet delivered to it, and those that its workers hold."""
+    """The progress of a subscription: messages not yet delivered, and messages that its workers hold."""
 
     name: str
     waiting: int
@@ -35,7 +35,7 @@ class MessageState:
     Attributes:
         state: ``waiting``, ``active``, ``delayed`` (until its next attempt), ``completed`` or ``failed``.
             ``completed`` if the subscription is newer than the message, unless it began with the history.
-        failed_reason: Why it has failed for good; empty unless it has.
+        failed_reason: The reason in state ``failed``; otherwise empty.
         attempts_failed: The number of failed attempts; only until it ends.
     """
 
@@ -45,11 +45,11 @@ class MessageState:
 
 
 def groups(queue: QueueKeys) -> Op[list[ConsumerGroup]]:
-    """All consumer groups of the stream; none without a stream."""
+    """All consumer groups of the stream; empty without a stream."""
     try:
         return (yield from ask(registry.group_details(queue)))
     except ProtocolError:
-        return []  # nothing was ever added or read
+        return []  # no message was ever added or read
 
 
 def of(found: Sequence[ConsumerGroup]) -> list[ConsumerGroup]:

@@ -5,7 +5,7 @@ stopped. If the owner is killed, the system releases the lock. The owner's guard
 may still write for some seconds. So the next owner of the lock waits for the server that the pid file names.
 
 The lock of a socket is a file beside it, removed with the lock. It is needed because a starting server
-silently removes the socket of another one.
+silently removes the socket of another server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Lock:
 
     Args:
         descriptor: The locked file.
-        passing: Its path, if the file is removed with the lock.
+        passing: The path of the file, if it is removed with the lock.
     """
 
     def __init__(self, descriptor: int, passing: Path | None = None) -> None:
@@ -44,7 +44,7 @@ class Lock:
         _held.add(self)
 
     def write_holder(self, who: str) -> None:
-        """Write who holds the lock, for the error message of the next process that tries."""
+        """Write the holder of the lock, for the error message of the next process that tries."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, who.encode(), 0)
@@ -86,7 +86,7 @@ def lock_socket(socket: Path) -> Lock:
             raise
         if _is_at(path, descriptor):
             return lock
-        lock.close()  # its previous owner has just removed the file
+        lock.close()  # the previous owner has just removed the file
 
 
 def lock_directory(directory: Path, pid_file: str, patience: float) -> Lock:
@@ -105,7 +105,7 @@ def lock_directory(directory: Path, pid_file: str, patience: float) -> Lock:
     lock = Lock(descriptor)
     try:
         _take(descriptor, what)
-        lock.write_holder(f"process {os.getpid()} is starting it")  # replaces what the last owner left
+        lock.write_holder(f"process {os.getpid()} is starting it")  # replaces the text of the last owner
         _await_end(directory, pid_file, patience)
     except BaseException:
         lock.close()

@@ -1,10 +1,10 @@
 """The guard of a process: a program, started by ``lifeline``, that ends the processes of a dead owner.
 
-It reads from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it; it will have
-this long to end after SIGTERM), ``- PID`` (forget it), ``.`` (the owner exits normally). End of input means
-that the owner has ended. The guard then ends each watched process, its group and session, their descendants,
-and every process with the mark in its environment. It never ends an ancestor of the owner. It imports nothing
-of this package, to start fast.
+It reads commands from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it, and
+allow this long between SIGTERM and SIGKILL), ``- PID`` (forget it), ``.`` (the owner exits normally). End of
+input means that the owner has ended. The guard then ends each watched process, its group and session, their
+descendants, and every process with the mark in its environment. It never ends an ancestor of the owner. It
+imports nothing of this package, to start fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROC: Final = Path("/proc")
 
 
 class Entry(NamedTuple):
-    """One process of this machine."""
+    """A process of this machine."""
 
     parent: int
     group: int
@@ -38,19 +38,19 @@ class Entry(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """A process to end; ``started`` distinguishes it from a later one with the same id."""
+    """A process to end; ``started`` distinguishes it from a later process with the same id."""
 
     started: str
     grace: float
 
 
 def main(mark: str, owner: int) -> None:
-    """Wait until the owner has ended, then end the processes that it left."""
-    if MARK.fullmatch(mark) is None:  # a shorter one could match unrelated processes
+    """Wait until the owner has ended, then end its remaining processes."""
+    if MARK.fullmatch(mark) is None:  # a shorter mark could match unrelated processes
         sys.exit(f"{mark!r} is not a mark")
     spared = {0, 1, os.getpid(), *_above(owner)}
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # it is for the owner, which then sends what to forget
+        signal.signal(each, signal.SIG_IGN)  # the owner handles it, and then sends the processes to forget
     watched: dict[int, Watched] = {}
     quiet = QUIET_SECONDS
     for line in sys.stdin.buffer:
@@ -68,7 +68,7 @@ def main(mark: str, owner: int) -> None:
 
 
 def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], quiet: float) -> None:
-    """End all of them; returns when none has appeared for ``quiet`` seconds, or after ``GIVE_UP_SECONDS``.
+    """End the processes; returns after ``quiet`` seconds without new ones, or after ``GIVE_UP_SECONDS``.
 
     A process that a killed owner was about to start, between fork and exec, has no mark yet.
     """
@@ -120,7 +120,7 @@ def _above(owner: int) -> set[int]:
 
 
 def processes() -> dict[int, Entry]:
-    """All processes that have not ended, by number."""
+    """All processes that have not ended, by process id."""
     return _from_proc() if (_PROC / "self" / "stat").exists() else _from_ps()
 
 

@@ -1,7 +1,8 @@
-"""Ends the child processes of a process when it ends, even if it is killed, by a guard process.
+"""Ends the child processes of a process when it ends, even if it is killed, with a guard process.
 
-A parent-death signal would not suffice: it is tied to the thread that started the child, exists on Linux
-only, and does not reach grandchildren. The guard starts with the first watched process and ends by itself.
+A parent-death signal would not suffice: it depends on the thread that started the child, exists only on
+Linux, and does not reach grandchildren. The guard starts with the first watched process, and ends after this
+process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PROGRAM: Final = Path(__file__).with_name("guard.py")
 
 
 class Lifeline:
-    """The processes that must not outlive this one. Thread-safe; a forked child starts with none.
+    """The processes that must not outlive this process. Thread-safe; a forked child starts with none.
 
     Attributes:
         mark: An environment variable for started processes. It identifies their descendants even when they
@@ -63,7 +64,7 @@ class Lifeline:
             return {self._name: "1"}
 
     def watch(self, pid: int, *, grace: float = 0.0) -> None:
-        """Have a process, its group and their descendants ended when this process has ended.
+        """End a process, its group and their descendants after the end of this process.
 
         Args:
             pid: A child of this process.
@@ -80,7 +81,7 @@ class Lifeline:
                 self._send(f"- {pid}\n")
 
     def close(self) -> None:
-        """Report a normal exit: the guard then need not wait for processes that were being started."""
+        """Report a normal exit: the guard then does not wait for processes that are just starting."""
         with suppress(OSError):
             if self._guard is not None:
                 self._guard.send(".\n")
@@ -91,7 +92,7 @@ class Lifeline:
             return
         try:
             guard.send(line)
-        except OSError:  # the guard was killed: the next one gets all watched processes
+        except OSError:  # the guard was killed: the next guard receives all watched processes
             self._guard = None
             self._started()
 
@@ -121,7 +122,7 @@ class _Guard:
             raise OSError("no Python interpreter found to run it")
         theirs, self._pipe = os.pipe()
         try:
-            self._process = subprocess.Popen(  # noqa: S603  the guard beside this file
+            self._process = subprocess.Popen(  # noqa: S603  our own guard
                 [sys.executable, "-I", "-S", str(_PROGRAM), name, str(os.getpid())],
                 cwd="/",
                 stdin=theirs,
@@ -143,7 +144,7 @@ class _Guard:
         os.write(self._pipe, line.encode())
 
     def detach(self) -> None:
-        """Close the pipe in a forked child: with a copy open, the guard would not notice the parent's end."""
+        """Close the pipe in a forked child: an open copy would hide the parent's end from the guard."""
         os.close(self._pipe)
         self._process.returncode = 0  # it is not a child of this process
 
@@ -161,7 +162,7 @@ os.register_at_fork(
 def patched(variables: Mapping[str, str]) -> Iterator[None]:
     """Set these variables in the block and restore the old ones after it.
 
-    A process that another thread starts during the block gets them too.
+    A process that another thread starts during the block inherits them too.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

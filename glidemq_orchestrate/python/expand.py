@@ -6,7 +6,8 @@ The payload of such a node is::
      "inputs": [{"node": "list", "path": [...], "to": ["over", "month"]}], "before": ["report"]}
 
 ``inputs`` are as in ``worker.handlers.named_call``. The nodes are ``name[0]``, ``name[1]``, ... of the
-template; those in ``before`` wait for them too, and get their results. Without items the node is skipped.
+template; the nodes in ``before`` wait for them too, and receive their results. Without items the node is
+skipped.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ handlers = Handlers()
 
 @handlers.handler(JOB_NAME)
 def run_expansion(ctx: Context) -> dict[str, int]:
-    """Add the nodes; returns how many. Another attempt adds the same.
+    """Add the nodes; returns how many. Another attempt adds the same nodes.
 
     Raises:
-        InvalidCall: The payload is not as above, what should be a list is none, or there are too many.
+        InvalidCall: The payload is invalid, a value in ``over`` is no list, or there are too many items.
         Skip: There are no items.
     """
     title, data = f"expansion {ctx.node}", ctx.data
@@ -49,14 +50,14 @@ def run_expansion(ctx: Context) -> dict[str, int]:
     except (GlideMQError, KeyError, TypeError) as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     if not nodes:
-        raise Skip("the list that it is expanded over is empty")
+        raise Skip("the list to expand over is empty")
     before: Any = data.get("before") or ()
     ctx.flow.add_nodes(nodes, before=[str(name) for name in before])
     return {"nodes": len(nodes)}
 
 
 def _needed(ctx: Context, template: FlowNode, data: dict[str, Any]) -> list[str]:
-    """The nodes whose results the new ones get: those that a call names, or all that a handler may read."""
+    """The nodes whose results the new nodes receive: named by a call, or all that a handler may read."""
     if data["into"] != ARGUMENTS or not isinstance(template.data, dict):
         return list(ctx.inputs)
     inputs: Any = template.data.get("inputs") or ()

@@ -1,12 +1,12 @@
 """The handler of ``python`` jobs: runs ``module:function`` of an allowed package in a thread of the worker.
 
-The function is called by the names of its arguments; one that has a parameter ``ctx`` also gets the
-``Context`` of the job. An ``async def`` runs on a separate event loop. Its return value is the result
-of the job. Log records from INFO on also go to the log of the job, if the worker logs that level.
+The function is called with keyword arguments; if it has a parameter ``ctx``, it also receives the ``Context``
+of the job. An ``async def`` runs on a separate event loop. The return value is the result of the job. Log
+records from INFO on also go to the log of the job, if the worker logs that level.
 
-The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
-or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported. A worker
-keeps imported modules: restart it when the module has changed.
+The module must be in a package that the worker allows: ``glidemq worker --allow-import package`` or
+``Worker(allow_import=["package"])``. Any other module fails the job without retries, and is not imported. A
+worker caches imported modules: restart it after a change of the module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from glidemq_orchestrate.worker.handlers.signals import HandlerSignal, Skip, Unr
 
 JOB_NAME: Final = "python"
 CONTEXT: Final = "ctx"
-_REMEDY: Final = "Write data to a file or a table and return where it is"
+_REMEDY: Final = "Write data to a file or a table and return its location"
 # Exceptions of Airflow, by name: the core does not import Airflow.
 _OF_AIRFLOW: Final[Mapping[str, type[HandlerSignal]]] = {
     "AirflowSkipException": Skip,
@@ -40,7 +40,7 @@ def run_function(ctx: Context) -> Json:
     """Call the function that the payload names, and return its result.
 
     Raises:
-        InvalidCall: The payload names no function that may be called so, or the result is not JSON.
+        InvalidCall: The payload names no function that can be called in this way, or the result is not JSON.
     """
     call = NamedCall.of(ctx, "function")
     supplied = {CONTEXT: ctx} if _takes_context(call) else {}
@@ -61,6 +61,6 @@ def run_function(ctx: Context) -> Json:
 def _takes_context(call: NamedCall) -> bool:
     try:
         parameters: Mapping[str, Any] = inspect.signature(call.function).parameters
-    except ValueError:  # of a built-in function
+    except ValueError:  # a built-in function without a signature
         return False
     return CONTEXT in parameters

@@ -1,14 +1,18 @@
-"""A run of a flow for an orchestrator. Public for integrators: both providers stand on it.
+"""A run of a flow for an orchestrator. Public for integrators: both providers use it.
 
-An orchestrator retries tasks, clears them, loses their processes and kills them. ``OrchestratedRun`` keeps a
-flow in step with all of that: an attempt submits it, continues it, repairs it or begins a generation,
-follows it over outages, and cancels only what its task has begun. Writing flows needs none of this.
+An orchestrator retries, clears and kills tasks, and may lose their processes. ``OrchestratedRun`` keeps the
+flow of a task consistent with that. An attempt submits the flow, continues it, repairs it or begins a
+generation. It follows the flow across outages, and cancels only a flow that its task owns. Users who write
+flows need none of this.
 
-``attempt`` decides what an attempt does, without a server; ``course`` has the calls; ``following``,
-``ownership``, ``unserved``, ``results`` and ``patience`` are its parts, also for use on their own; ``steps``
-is how one copy of the code serves blocking clients and those on an event loop. ``in_text``, ``in_line`` and
-``in_block`` make text of workers safe for a log; ``Json`` and ``JsonLike`` are the types of data and results.
-Names are resolved on first use, so a file that is parsed often pays for few modules.
+- ``attempt`` decides what an attempt does, without a server.
+- ``course`` makes the calls of an attempt.
+- ``following`` follows a flow, checks its workers, and has its owners.
+- ``run`` has the two classes for orchestrators, and reads results.
+- ``steps`` lets the same code serve blocking clients and clients on an event loop, and waits out outages.
+
+``in_text``, ``in_line`` and ``in_block`` make text of workers safe for a log; ``Json`` and ``JsonLike`` are
+the types of data and results. Names are resolved on first use, so parsing a DAG file imports few modules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an attempt of a task does with the flow that is there. Pure: no server, no orchestrator.
+"""Decides what an attempt of a task does with an existing flow. Pure: no server, no orchestrator.
 
-Orchestrators run a task several times: they retry it, a user clears it or runs all of it again, and a process
-that was given up may still be running. All these attempts find the same flow id. ``decide`` and ``beginning``
-choose what one of them does, from the status of each generation of that id.
+Orchestrators run a task several times: after a retry, a clear or a rerun, and an abandoned process may still
+be running. All these attempts use the same flow id. ``decide`` and ``beginning`` choose the action of an
+attempt from the status of each generation of that id.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ OnExisting = Literal["attach", "retry_failed", "restart"]
 
 
 class Overtaken(Superseded):
-    """A later run of the task has begun ``flow_id``. This attempt ends, and leaves the flow alone."""
+    """A later run of the task has restarted ``flow_id``. This attempt ends without changing the flow."""
 
     def __init__(self, flow_id: str) -> None:
         self.flow_id = flow_id
-        super().__init__(f"a later run has begun flow {flow_id} again, so this one no longer waits for it")
+        super().__init__(f"a later run has restarted flow {flow_id}, so this run no longer waits for it")
 
 
 class Decision(Enum):
     """What an attempt of a task does with the flow of its id."""
 
-    SUBMIT = auto()  # there is none
-    REPAIR = auto()  # an attempt that this one continues has begun it: run what did not complete
-    RESTART = auto()  # another run of the task has begun it: run all of it
-    SHARE = auto()  # another task of the same orchestrator has begun it: wait for it, as an owner too
-    JOIN = auto()  # somebody else has begun it: wait for it, and leave it alone
-    YIELD = auto()  # a later run of the task has begun it: leave it alone, and end
+    SUBMIT = auto()  # no flow exists
+    REPAIR = auto()  # begun by an attempt that this attempt continues: rerun the nodes that did not complete
+    RESTART = auto()  # begun by another run of the task: rerun all nodes
+    SHARE = auto()  # begun by another task of the same orchestrator: wait for it, as a further owner
+    JOIN = auto()  # begun by another client: wait for it without owning it
+    YIELD = auto()  # begun by a later run of the task: end without changing it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Origin:
 
     Attributes:
         task: Its task, as ``Attempt.task``.
-        detail: What the orchestrator needs to compare it with other attempts.
+        detail: A value of the orchestrator for comparison with other attempts.
     """
 
     task: str
@@ -52,9 +52,9 @@ class Origin:
 
 
 class Attempt(Protocol):
-    """An attempt of a task: the facts that an orchestrator has about it. ``CountedAttempt`` is a simple one.
+    """The facts that an orchestrator has about an attempt of a task. ``CountedAttempt`` is a simple version.
 
-    The last three methods have defaults for classes that name this one as their base.
+    The last three methods have defaults, for subclasses of this protocol.
     """
 
     @property
@@ -63,7 +63,7 @@ class Attempt(Protocol):
 
     @property
     def request(self) -> str:
-        """The idempotency token of this run of the task: the same for a retry, another for a clear."""
+        """The idempotency token of this run of the task: a retry keeps it, a clear changes it."""
 
     @property
     def own_request(self) -> str:
@@ -74,35 +74,35 @@ class Attempt(Protocol):
         """Whether it is not the first attempt of the task."""
 
     def origin(self, status: FlowStatus) -> Origin | None:
-        """Who began a generation; None: nobody from this orchestrator."""
+        """The attempt that began a generation; None if it was not of this orchestrator."""
 
     def is_overtaken_by(self, origin: Origin) -> bool:
         """Whether another attempt of the same task belongs to a later run of the task."""
 
     def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:
-        """Whether this attempt continues what an earlier one of the same task did.
+        """Whether this attempt continues the work of an earlier attempt of the same task.
 
         Args:
             origin: The earlier attempt.
             begun: The generation that it began.
-            current: The last generation: another one, if a person has begun it since.
+            current: The last generation, which a user may have begun since.
         """
 
     def with_others(self, origin: Origin, current: FlowStatus) -> Decision:  # noqa: ARG002
-        """What to do with a flow that another task of this orchestrator has begun; by default, join it."""
+        """What to do with a flow of another task of this orchestrator; by default, join it."""
         return Decision.JOIN
 
     def note(self, status: FlowStatus, *, is_shown: bool) -> str | None:  # noqa: ARG002
-        """What to store with a generation that this attempt continues or has shown; None: nothing.
+        """The note to store with a generation that this attempt continues or has shown; None: no note.
 
         Args:
             status: The generation.
-            is_shown: The task has succeeded with it.
+            is_shown: Whether the task has succeeded with it.
         """
         return None
 
     def is_replaced_in(self, status: FlowStatus) -> bool:  # noqa: ARG002
-        """Whether a later attempt waits for a generation by now, so this one was given up."""
+        """Whether a later attempt waits for a generation, so the orchestrator has abandoned this attempt."""
         return False
 
 
@@ -111,13 +111,13 @@ class Beginning:
     """How an attempt begins.
 
     Attributes:
-        decision: What it does.
+        decision: What the attempt does.
         on_existing: The argument of ``submit``.
         request: The idempotency key of ``submit``.
         is_own: Whether the attempt may own the flow, and end it.
-        needs_workers: Whether anything has to run.
+        needs_workers: Whether any node must run.
         repairs: Whether to run again afterwards what did not complete.
-        last: The generation that was found; None: there was no flow.
+        last: The existing generation; None: no flow existed.
     """
 
     decision: Decision
@@ -130,12 +130,12 @@ class Beginning:
 
     @property
     def former(self) -> FlowState | None:
-        """The state in which the flow was found; None: there was none."""
+        """The state of the existing flow; None: no flow existed."""
         return None if self.last is None else self.last.state
 
     @property
     def is_new(self) -> bool:
-        """Whether a generation begins: there is no flow, or all of it runs again."""
+        """Whether a generation begins: no flow exists, or all nodes run again."""
         return self.former is None or self.on_existing == "restart"
 
 
@@ -168,7 +168,7 @@ def is_overtaken(attempt: Attempt, origins: Iterable[Origin | None]) -> bool:
 def beginning(
     attempt: Attempt, history: Sequence[FlowStatus], on_existing: OnExisting | None = None
 ) -> Beginning:
-    """How an attempt begins; ``on_existing``: what the user has chosen to do with any flow that is there."""
+    """How an attempt begins; ``on_existing``: what to do with an existing flow, if the user has chosen."""
     decision = decide(attempt, history)
     last = history[-1] if history else None
     former = None if last is None else last.state
@@ -193,22 +193,23 @@ def beginning(
 def derived_id(prefix: str, *parts: str) -> str:
     """The flow id of a task: ``prefix`` and 33 characters, the same for the same parts.
 
-    Leave numbers of attempts out: each attempt has to find the flow of the one before.
+    Do not pass numbers of attempts: each attempt must find the flow of the previous attempt.
     """
     return f"{prefix}-{hashlib.sha256(chr(0x1F).join(parts).encode()).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True)
 class CountedAttempt:
-    """An attempt in an orchestrator that counts the runs of a task, and the tries in each of them.
+    """An attempt in an orchestrator that counts the runs of a task, and the tries of each run.
 
-    A retry is another try of the same run, and repairs. A clear is another run, and begins a generation.
+    A retry is another try of the same run, and repairs the flow. A clear is another run, and begins a
+    generation.
 
     Attributes:
         orchestrator: Its name, without ``:``.
         task: The task, without ``/``: the same for all runs and tries, such as a ``derived_id``.
-        run: Grows when the task is cleared.
-        number: The try; it never falls.
+        run: The number of the run; each clear increases it.
+        number: The number of the try; it never decreases.
     """
 
     orchestrator: str
@@ -232,14 +233,14 @@ class CountedAttempt:
         return self.number > 1
 
     def origin(self, status: FlowStatus) -> Origin | None:
-        """Who began a generation; its detail is the number of the run."""
+        """The attempt that began a generation; its detail is the number of the run."""
         name, _, rest = status.idempotency_key.partition(":")
         task, _, run = rest.partition("/")
         run = run.partition("/")[0]
         return Origin(task, int(run)) if name == self.orchestrator and run.isdecimal() else None
 
     def is_overtaken_by(self, origin: Origin) -> bool:
-        """Whether the other one belongs to a later run."""
+        """Whether the other attempt belongs to a later run."""
         return bool(origin.detail > self.run)
 
     def continues(self, origin: Origin, begun: FlowStatus, current: FlowStatus) -> bool:  # noqa: ARG002
@@ -247,7 +248,7 @@ class CountedAttempt:
         return bool(origin.detail == self.run)
 
     def with_others(self, origin: Origin, current: FlowStatus) -> Decision:  # noqa: ARG002
-        """Wait for it, and leave it alone."""
+        """Join the flow of another task."""
         return Decision.JOIN
 
     def note(self, status: FlowStatus, *, is_shown: bool) -> str | None:  # noqa: ARG002

@@ -1,8 +1,7 @@
-"""The course of one attempt that runs a flow, as steps: begin, follow, end. No orchestrator, no driver.
+"""The course of an attempt that runs a flow, as steps: begin, follow, end. No orchestrator, no driver.
 
-What a kill between two calls leaves behind: before the submission, nothing; after it, a flow that the next
-attempt finds by its id and continues. If none comes, the lease of its owner expires, and the flow is
-cancelled.
+A kill before the submission leaves nothing behind. After a later kill, the next attempt finds the flow by its
+id and continues it. Without a further attempt, the lease of its owner expires, and the flow is cancelled.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ def _reason(exc: BaseException) -> str:
 
 
 def history_of(producer: Any, flow_id: str, patience: Patience = NO_PATIENCE) -> Steps[Sequence[FlowStatus]]:
-    """The status of each generation, oldest first; nothing if there is no such flow."""
+    """The status of each generation, oldest first; empty if there is no such flow."""
     try:
         flow = yield from patience.steps(lambda: producer.get(flow_id))
     except FlowNotFound:
         return ()
     try:
         found: Sequence[FlowStatus] = yield from patience.steps(flow.history)
-    except FlowNotFound:  # the record of an old one was removed at this moment
+    except FlowNotFound:  # the record of an old generation has just been removed
         return ((yield from patience.steps(flow.status)),)
     return found
 
@@ -76,21 +75,21 @@ def cancel_owned(  # noqa: PLR0913  what is cancelled, for whom, and why
     attempt: Attempt | None = None,
     patience: Patience = NO_PATIENCE,
 ) -> Steps[FlowStatus]:
-    """Cancel a generation that runs for this owner alone; returns its status before.
+    """Cancel a generation that runs only for this owner; returns its earlier status.
 
     Args:
         producer: A client.
         flow_id: The flow.
-        generation: None: the current one.
-        reason: Why.
+        generation: The generation; None: the current one.
+        reason: The reason to store with the flow.
         owner: The name of the owner.
-        counts: Whether the flow still has another owner.
-        attempt: Of the task; one that was given up cancels nothing.
-        patience: How long the server may be away.
+        counts: Whether another owner with this name still counts.
+        attempt: The attempt of the task; an abandoned attempt cancels nothing.
+        patience: How long the server may be unreachable.
 
     Raises:
-        NotOwned: A person, another client, or another owner has it; or a later attempt of the task.
-        Superseded: It is not the current generation any more.
+        NotOwned: It belongs to a user, another client, another owner, or a later attempt of the task.
+        Superseded: It is no longer the current generation.
         FlowNotFound: There is no such flow.
     """
     flow = yield from patience.steps(lambda: producer.get(flow_id))
@@ -106,7 +105,7 @@ def cancel_owned(  # noqa: PLR0913  what is cancelled, for whom, and why
 
 @dataclass(slots=True, kw_only=True)
 class RunSteps:
-    """What ``OrchestratedRun`` and ``AsyncOrchestratedRun`` have in common; see there."""
+    """The common part of ``OrchestratedRun`` and ``AsyncOrchestratedRun``; see there."""
 
     attempt: Attempt
     flow_id: str
@@ -124,11 +123,11 @@ class RunSteps:
 
     @property
     def is_owned(self) -> bool:
-        """Whether the task owns what it has begun: such a flow does not outlive it."""
+        """Whether the task owns its flow, so that the flow does not outlive the task."""
         return self.owner is not None and (self.begun is None or self.begun.is_own)
 
     def _owner_in(self, status: FlowStatus | None) -> Owner | None:
-        """The task as the owner of a generation; None: it owns nothing."""
+        """The task as the owner of a generation; None: it does not own the generation."""
         if self.owner is None or not self.is_owned:
             return None
         is_begun_here = status is None or self.attempt.origin(status) is not None
@@ -160,13 +159,13 @@ class RunSteps:
         return flow
 
     def note_steps(self, flow: Any, status: FlowStatus, *, is_shown: bool) -> Steps[None]:
-        """Store with a generation that this attempt continues it, or has shown it."""
+        """Store a note with a generation: this attempt continues it, or has shown it."""
         text = self.attempt.note(status, is_shown=is_shown)
         if text is not None:
             yield from self.patience.steps(lambda: flow.note(text))
 
     def current_steps(self, producer: Any) -> Steps[Any]:
-        """Find the current generation, unless a later run of the task has begun it."""
+        """Find the current generation; raise ``Overtaken`` if it belongs to a later run of the task."""
         history = yield from history_of(producer, self.flow_id, self.patience)
         if is_overtaken(self.attempt, map(self.attempt.origin, history)):
             raise Overtaken(self.flow_id)
@@ -176,9 +175,9 @@ class RunSteps:
         return flow
 
     def cancel_steps(self, producer: Any, reason: str) -> Steps[FlowStatus | None]:
-        """Cancel the generation of this attempt, if it is its own."""
+        """Cancel the generation of this attempt, if the attempt owns it."""
         flow_id, generation = self.flow_id, self.generation
-        if generation is None:  # it may have begun while it was being submitted
+        if generation is None:  # a submission without a reply may have begun one
             if self.begun is None:
                 return None
             flow = yield from self.last_patience.steps(lambda: producer.get(flow_id))
@@ -218,13 +217,13 @@ class RunSteps:
 
 @dataclass(slots=True)
 class Course:
-    """What follows from the beginning of a run, over all generations.
+    """The course of a run after its beginning, over all generations.
 
     Attributes:
         run: The run.
         producer: A client.
         spec: The flow.
-        timeout: How long it may take; None: without limit.
+        timeout: The max duration; None: no limit.
         on_begin: Called with the flow when it has begun.
         look: Called at least once a second.
         read: Reads results of nodes of a flow.
@@ -267,7 +266,7 @@ class Course:
         return None
 
     def close(self) -> Steps[None]:
-        """End the following."""
+        """Stop following the flow."""
         if self._parts is not None:
             yield self._parts[0].close
 

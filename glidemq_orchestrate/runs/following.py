@@ -1,10 +1,10 @@
-"""Follows a flow until it has ended, with the nodes that have ended since the last time; keeps it owned.
+"""Follows a flow to its end, batch by batch; checks its workers, and renews the lease of its owner.
 
-The position of the last change is kept, so an outage that is waited out hides nothing, and a change costs the
-nodes that have changed, not the flow.
+The follower stores the position of the last change. So no change is lost in an outage, and the cost of a read
+depends on the number of changed nodes, not on the size of the flow.
 
-Queues that no worker serves are noticed here for flows without a queue timeout; those who watch a flow
-enforce its own.
+``Unserved`` finds queues without workers, for flows without a queue timeout. The queue timeout of a flow is
+enforced by the clients that watch it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ REST: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has changed in a flow since the last time.
+    """What has changed in a flow since the previous changes.
 
     Attributes:
-        status: The record of the flow.
-        ended: The nodes that have ended since, dependencies first; one that has run again comes again.
+        status: The status of the flow.
+        ended: The nodes that have ended since, dependencies first; a node that has run again is repeated.
     """
 
     status: FlowStatus
@@ -54,30 +54,30 @@ class Changes:
     read: Callable[[Sequence[str]], Any] = field(repr=False, compare=False)
 
     def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
-        """The results of nodes that have completed, read now. With an asyncio client, await it.
+        """Read the results of completed nodes. With an asyncio client, await the call.
 
         Args:
-            names: Of these nodes, by default of those that have ended since the last time.
+            names: The nodes; default: those in ``ended``.
 
         Raises:
-            Superseded, FlowNotFound, FlowExpired: They no longer exist.
-            TransportError: The server was away for too long.
+            Superseded, FlowNotFound, FlowExpired: The results no longer exist.
+            TransportError: The server was unreachable for too long.
         """
         chosen = [node.name for node in self.ended] if names is None else list(names)
         return self.read(chosen)  # type: ignore[no-any-return]
 
 
 class Follower:
-    """Reads the changes of one generation, one batch after the other.
+    """Reads the changes of a generation in batches.
 
     Args:
-        flow: The flow; its owner is renewed while it is followed, if it has one.
+        flow: The flow. The lease of its owner, if any, is renewed while the flow is followed.
         patience: How long the server may be unreachable.
-        timeout: Longest time in total; None: without limit.
+        timeout: The max time in total; None: no limit.
         read: Reads the results of nodes.
 
     Attributes:
-        is_over: Whether all has been read: the last status is the one with which the flow has ended.
+        is_over: Whether all changes have been read: the last status is the final status of the flow.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Follower:
         self._batches: Iterator[Batch] | AsyncIterator[Batch] | None = None
 
     def batch(self) -> Steps[Batch]:
-        """The next changes, read together; none after a second without any.
+        """The next changes, read together; empty after a second without changes.
 
         Raises:
             TransportError: The server was unreachable for too long. The flow keeps running.
@@ -106,7 +106,7 @@ class Follower:
         return batch
 
     def changes(self, batch: Batch) -> Steps[Changes | None]:
-        """What a batch is to those who wait for nodes to end; None: nothing.
+        """The ended nodes in a batch, with the status; None if nothing has ended.
 
         Raises:
             WaitTimeout: The flow has not ended in time. It keeps running.
@@ -130,7 +130,7 @@ class Follower:
         return None
 
     def close(self) -> Any:
-        """End early, and let others supervise the flow at once. With an asyncio client, await it."""
+        """Stop early, and release the supervision of the flow. With an asyncio client, await the call."""
         batches, self._batches = self._batches, None
         if isinstance(batches, AsyncGenerator):
             return batches.aclose()
@@ -158,18 +158,18 @@ class Follower:
 EVERY_SECONDS: Final = 5.0
 WARN_AFTER_SECONDS: Final = 10.0
 MAX_NODES: Final = 1_000
-# A delayed node waits on purpose.
+# A delayed node is not among these: it waits on purpose.
 WAITING: Final = frozenset({JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING, JobState.ACTIVE})
 
 
 class Unserved:
-    """Checks now and then whether live workers serve what is to run in a flow.
+    """Checks every few seconds whether live workers serve the runnable nodes of a flow.
 
     Args:
         producer: A client.
         flow: The flow.
-        limit: How long nobody may serve it; None: without limit.
-        log: Warned once for each thing that is missing.
+        limit: How long workers may be missing; None: no limit.
+        log: Receives one warning for each missing queue or handler.
         patience: How long the server may be unreachable.
     """
 
@@ -178,15 +178,15 @@ class Unserved:
     ) -> None:
         self._producer, self._flow, self._limit = producer, flow, limit
         self._log, self._patience = log, patience
-        self._open: dict[str, tuple[str, str] | None] = {}  # its queue and job, once they are known
+        self._open: dict[str, tuple[str, str] | None] = {}  # the queue and job of each node, once known
         self._checked = self._served = time.monotonic()
         self._warned = ""
 
     def check(self, batch: Sequence[NodeChange | FlowChange]) -> Steps[None]:
-        """Take changes of the flow in; check the workers, if it is time.
+        """Apply the changes of a batch, and check the workers if a check is due.
 
         Raises:
-            WorkersMissing: Nobody has served it for too long.
+            WorkersMissing: Workers have been missing for too long.
         """
         for change in batch:
             if isinstance(change, NodeChange):
@@ -207,7 +207,7 @@ class Unserved:
             raise missing
         if away >= WARN_AFTER_SECONDS and str(missing) != self._warned:
             self._warned = str(missing)
-            limit = "" if self._limit is None else f"; the task fails when that lasts for {self._limit}"
+            limit = "" if self._limit is None else f"; the task fails if this lasts for {self._limit}"
             self._log.warning("flow %s waits: %s%s", self._flow.id, missing, limit)
 
     def _missing(self) -> Steps[WorkersMissing | None]:
@@ -228,23 +228,23 @@ class Unserved:
 
 MAX_NAME: Final = 256
 MAX_LEASE: Final = MAX
-"""The longest time for which a lease may last."""
+"""The max duration of a lease."""
 RENEWALS: Final = 3
-"""How often an owner renews its lease in the time for which it lasts."""
+"""How often an owner renews its lease within the duration of the lease."""
 
 
 class NotOwned(Exception):
-    """A flow does not run for the task that would end it, or not for that task alone."""
+    """A flow runs not, or not only, for the task that tries to end it."""
 
 
 def owner_of(name: str, lease: Duration | None, *, joins: bool = True) -> Owner:
-    """The owner of this name.
+    """An owner with this name.
 
     Args:
-        name: Who.
-        lease: How long its lease lasts; the flow is cancelled afterwards. None: the longest time, and the
-            flow runs on.
-        joins: As of ``Owner``.
+        name: The name.
+        lease: The duration of its lease, after which the flow is cancelled. None: the max duration, and the
+            flow continues afterwards.
+        joins: See ``Owner``.
 
     Raises:
         ConfigurationError: ``lease`` is not between 15 seconds and 7 days.
@@ -255,7 +255,7 @@ def owner_of(name: str, lease: Duration | None, *, joins: bool = True) -> Owner:
 
 
 def short_name(name: str) -> str:
-    """A name that may be an owner's: itself, or the beginning of it with a digest where it is too long."""
+    """A valid name of an owner: the name, or its beginning and a digest if it is too long."""
     if len(name) <= MAX_NAME and name.isprintable():
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -265,23 +265,23 @@ def short_name(name: str) -> str:
 def check_owned(
     flow_id: str, name: str, found: Collection[str], counts: Callable[[str], bool] = lambda _: True
 ) -> None:
-    """Refuse to end what does not run for this owner, or for others too. An ended flow has no owners.
+    """Refuse to end a flow that runs not, or not only, for this owner. An ended flow has no owners.
 
     Args:
         flow_id: The flow.
-        name: Who would end it.
+        name: The owner that tries to end it.
         found: Its owners.
-        counts: Whether it still has one of the other owners.
+        counts: Whether another owner with this name still counts.
 
     Raises:
-        NotOwned: That is so.
+        NotOwned: The flow has other owners, or not this owner.
     """
     if name not in found:
-        raise NotOwned(f"somebody else has begun flow {flow_id} or set it running again")
+        raise NotOwned(f"another client has begun flow {flow_id} or restarted it")
     if others := [one for one in found if one != name and counts(one)]:
         raise NotOwned(f"flow {flow_id} continues for {', '.join(others)}")
 
 
 def joining(owner: Owner, *, is_begun_here: bool) -> Owner:
-    """The owner, as it owns the current generation: one that a person has begun stays that person's."""
+    """The owner for the current generation; it does not join a generation that a user has begun."""
     return owner if is_begun_here else replace(owner, joins=False)

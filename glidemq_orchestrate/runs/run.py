@@ -24,27 +24,26 @@ if TYPE_CHECKING:
 class OrchestratedRun(RunSteps):
     """One attempt of a task of an orchestrator that runs a flow. For integrators: both providers use it.
 
-    Make one for each attempt, and one more in each process that continues it. ``changes`` does all; the
-    other methods are for orchestrators that wait in another process than the one that submits.
+    Create one for each attempt, and another in each process that continues the attempt. ``changes`` does all
+    of the work. The other methods are for orchestrators that submit in one process and wait in another.
 
-    An attempt submits the flow, repairs what an earlier one began, begins a generation, waits for what others
-    have begun, or yields to a later attempt: see ``Decision``. It is cancelled with its task only if the task
-    owns it, and nobody else does: see ``cancel``.
+    An attempt submits the flow, repairs the flow of an earlier attempt, begins a generation, waits for a flow
+    of others, or yields to a later attempt: see ``Decision``. The flow is cancelled with its task only if the
+    task is its only owner: see ``cancel``.
 
     Args:
-        attempt: The attempt, as the orchestrator knows it; see ``CountedAttempt``.
+        attempt: The orchestrator's facts about the attempt; see ``CountedAttempt``.
         flow_id: The flow: the same for all attempts of the task. See ``derived_id``.
-        owner: The owner of the flow; None: the task ends nothing, and its end leaves the flow running. See
-            ``owner_of``.
+        owner: The owner of the flow; None: the flow continues after the end of the task. See ``owner_of``.
         on_existing: What to do with an existing flow of this id; None: as the attempt decides.
         require_workers: Whether live workers must serve all queues and have all handlers at the beginning.
-        worker_timeout: How long no live worker may serve what is to run; then the flow is cancelled. None:
-            without limit, but with a warning.
-        patience: How long the server may be away.
-        last_patience: How long it may be when the flow is cancelled.
+        worker_timeout: How long runnable nodes may lack a live worker; then the flow is cancelled. None: no
+            limit, but a warning.
+        patience: How long the server may be unreachable.
+        last_patience: The same while the flow is being cancelled.
         log: The log of the task.
-        counts: Whether the flow still has another owner, so that it is not cancelled.
-        reason: Why a flow is cancelled whose task ends with this exception.
+        counts: Whether another owner with this name still counts; then the flow is not cancelled.
+        reason: The reason of a cancel, from the exception with which the task ends.
 
     Example:
         .. code-block:: python
@@ -68,22 +67,22 @@ class OrchestratedRun(RunSteps):
         on_begin: Callable[[Flow], object] = lambda _: None,
         look: Callable[[], object] = lambda: None,
     ) -> Iterator[Changes]:
-        """Begin, and yield as nodes end. A flow that did not complete is raised after the last yield.
+        """Begin, and yield whenever nodes end. If the flow did not complete, raise after the last yield.
 
-        Generations that others begin are followed. Ending the iteration early cancels the flow.
+        Generations that others begin are followed too. Ending the iteration early cancels the flow.
 
         Args:
             producer: A client.
             spec: The flow.
             timeout: Time after which the flow is cancelled; None: no limit.
-            on_begin: Called with the flow when it has begun.
-            look: Called at least once a second; what it raises ends the iteration and cancels the flow.
+            on_begin: Called with the flow once it has begun.
+            look: Called at least once a second; an exception ends the iteration and cancels the flow.
 
         Raises:
-            FlowFailed, FlowCancelled: It ended so.
-            WaitTimeout, WorkersMissing: It did not end in time, or nobody ran it; it was cancelled.
-            Overtaken: A later run of the task has begun it.
-            GlideMQError: Anything else; a running flow continues, and the next attempt finds it.
+            FlowFailed, FlowCancelled: The flow has failed or was cancelled.
+            WaitTimeout, WorkersMissing: It did not end in time, or lacked workers; it was cancelled.
+            Overtaken: A later run of the task has restarted the flow.
+            GlideMQError: Any other error; a running flow continues, and the next attempt finds it.
         """
 
         def read(flow: Flow, names: Sequence[str]) -> Mapping[str, Json]:
@@ -97,7 +96,7 @@ class OrchestratedRun(RunSteps):
             self.end(producer, self.reason(exc))
             raise
         except GlideMQError:
-            raise  # if it still runs, the next attempt continues it
+            raise  # the next attempt continues a flow that still runs
         except BaseException as exc:
             self.end(producer, self.reason(exc))
             raise
@@ -108,38 +107,38 @@ class OrchestratedRun(RunSteps):
         """Submit the flow, continue it, or begin a generation. Safe to repeat.
 
         Raises:
-            Overtaken: A later run of the task has begun it.
+            Overtaken: A later run of the task has restarted the flow.
             GlideMQError: As ``FlowProducer.submit``.
         """
         return drive(self.begin_steps(producer, spec))  # type: ignore[no-any-return]
 
     def current(self, producer: FlowProducer) -> Flow:
-        """The current generation, by any client.
+        """The current generation, whichever client began it.
 
         Raises:
-            Overtaken: A later run of the task has begun it.
+            Overtaken: A later run of the task has restarted the flow.
             FlowNotFound: The flow no longer exists.
         """
         return drive(self.current_steps(producer))  # type: ignore[no-any-return]
 
     def cancel(self, producer: FlowProducer, reason: str) -> FlowStatus | None:
-        """Cancel the generation that this attempt has begun or found; returns the status before.
+        """Cancel the generation of this attempt; returns the earlier status, or None if it was not submitted.
 
-        None: it was not submitted yet. For several processes of one attempt, set ``generation``.
+        If the attempt has several processes, set ``generation`` first.
 
         Raises:
-            NotOwned: A person, another client, or another owner has it; or a later attempt waits for it.
-            Superseded: It is not the current generation any more.
+            NotOwned: It belongs to a user, another client or another owner, or a later attempt waits for it.
+            Superseded: It is no longer the current generation.
             FlowNotFound: There is no such flow.
         """
         return drive(self.cancel_steps(producer, reason))
 
     def end(self, producer: FlowProducer, reason: str) -> None:
-        """``cancel`` for a task that ends anyway: what goes wrong is logged."""
+        """``cancel`` for a task that ends anyway: errors are logged, not raised."""
         drive(self.end_steps(producer, reason))
 
     def shown(self, flow: Flow, status: FlowStatus) -> None:
-        """Note that the task has succeeded with a generation, as it was then."""
+        """Record that the task has succeeded with a generation in this status."""
         drive(self.note_steps(flow, status, is_shown=True))
 
 
@@ -157,10 +156,10 @@ class AsyncOrchestratedRun(RunSteps):
         on_begin: Callable[[AsyncFlow], object] = lambda _: None,
         look: Callable[[], object] = lambda: None,
     ) -> AsyncIterator[Changes]:
-        """Begin, and yield as nodes end. A flow that did not complete is raised after the last yield.
+        """Begin, and yield whenever nodes end. If the flow did not complete, raise after the last yield.
 
         As ``OrchestratedRun.changes``; ``on_begin`` and ``look`` may be coroutine functions. Await the
-        ``results`` of a change. Close the iterator to end early: a loop that is left does not.
+        ``results`` of a change. To end early, close the iterator: leaving the loop does not close it.
         """
 
         async def read(flow: AsyncFlow, names: Sequence[str]) -> Mapping[str, Json]:
@@ -186,33 +185,33 @@ class AsyncOrchestratedRun(RunSteps):
         return await adrive(self.begin_steps(producer, spec))
 
     async def current(self, producer: AsyncFlowProducer) -> AsyncFlow:
-        """The current generation, by any client. As in ``OrchestratedRun``."""
+        """The current generation, whichever client began it. As in ``OrchestratedRun``."""
         return await adrive(self.current_steps(producer))
 
     async def cancel(self, producer: AsyncFlowProducer, reason: str) -> FlowStatus | None:
-        """Cancel the generation that this attempt has begun or found. As in ``OrchestratedRun``."""
+        """Cancel the generation of this attempt. As in ``OrchestratedRun``."""
         return await adrive(self.cancel_steps(producer, reason))
 
     async def end(self, producer: AsyncFlowProducer, reason: str) -> None:
-        """``cancel`` for a task that ends anyway: what goes wrong is logged."""
+        """``cancel`` for a task that ends anyway: errors are logged, not raised."""
         await adrive(self.end_steps(producer, reason))
 
     async def shown(self, flow: AsyncFlow, status: FlowStatus) -> None:
-        """Note that the task has succeeded with a generation, as it was then."""
+        """Record that the task has succeeded with a generation in this status."""
         await adrive(self.note_steps(flow, status, is_shown=True))
 
 
 ResultMode = Literal["none", "leaves", "all"]
 Result: TypeAlias = ResultMode | Sequence[str]
 UPSTREAM: Final = "upstream failed: "
-"""How the reason of a node begins that could not run because another one had failed."""
+"""The beginning of the reason of a node that could not run because another node had failed."""
 MAX_NODES: Final = 3
 MAX_LINES: Final = 20
 MAX_CHARACTERS: Final = 10_000  # of a line; a traceback has at most 8,000
 
 
 class ResultsTooLarge(Exception):
-    """The results are larger than the database of an orchestrator should hold.
+    """The results are too large for the database of an orchestrator.
 
     ``size`` and ``limit`` are bytes of JSON; ``sizes`` maps each node to the bytes of its result.
     """
@@ -223,15 +222,15 @@ class ResultsTooLarge(Exception):
 
 
 def json_size(value: object) -> int:
-    """How many bytes a value has as JSON."""
+    """The number of bytes of a value as JSON."""
     return len(json.dumps(value).encode())
 
 
 def check_size(results: Mapping[str, Any], limit: int) -> None:
-    """Refuse what is too large for the database of an orchestrator.
+    """Refuse results that are too large for the database of an orchestrator.
 
     Raises:
-        ResultsTooLarge: It has more than ``limit`` bytes of JSON.
+        ResultsTooLarge: They have more than ``limit`` bytes of JSON.
     """
     if (size := json_size(results)) > limit:
         sizes = {name: json_size(value) for name, value in results.items()}
@@ -239,18 +238,18 @@ def check_size(results: Mapping[str, Any], limit: int) -> None:
 
 
 def leaves_of(spec: FlowSpec) -> list[str]:
-    """The nodes of a specification that no other waits for."""
+    """The nodes of a specification without dependents."""
     inner = {str(name) for node in spec.nodes for name in node.after}
     return [node.name for node in spec.nodes if node.name not in inner]
 
 
 def collect(flow: Flow, result: Result, leaves: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Read results as ``{node: result}``, and no others; None for the mode ``none``.
+    """Read the chosen results as ``{node: result}``; None for the mode ``none``.
 
     Args:
         flow: A flow that has ended.
-        result: Which: those of the leaves, of all nodes, of the nodes with these names, or none.
-        leaves: Its leaves, where they are known.
+        result: Which results: of the leaves, of all nodes, of the nodes with these names, or none.
+        leaves: Its leaves, if known.
     """
     if result == "none":
         return None
@@ -262,20 +261,20 @@ def collect(flow: Flow, result: Result, leaves: Sequence[str] | None = None) -> 
 
 
 def is_cause(node: FailedNode) -> bool:
-    """Whether a node failed by itself, and not because of another one."""
+    """Whether a node failed itself, not because of another node."""
     return not node.reason.startswith(UPSTREAM)
 
 
 def log_failures(
     flow: Flow, failed: Sequence[FailedNode], log: TaskLog, block: Callable[[Iterable[str]], str] = in_block
 ) -> None:
-    """Log the last lines that the first nodes to fail by themselves have logged; never fails.
+    """Log the last log lines of the first nodes that are causes of the failure; never fails.
 
     Args:
         flow: The flow.
         failed: Its nodes that did not complete.
         log: The log of the task.
-        block: Makes one text of the lines.
+        block: Joins the lines to one text.
     """
     causes = [node.name for node in failed if is_cause(node)]
     try:

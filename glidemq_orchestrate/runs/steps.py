@@ -1,9 +1,8 @@
-"""Code that runs with a blocking client and with one on an event loop: generators of the calls to be made.
+"""Code for blocking clients and for clients on an event loop: generators that yield the calls to make.
 
-A generator yields each call as a function without arguments and is resumed with what the call has returned,
-or with the error that it has raised. ``drive`` makes the calls of a blocking client, ``adrive`` awaits those
-of a client on an event loop. Nothing else differs between the two. ``Patience`` waits out an outage of the
-server.
+A generator yields each call as a function without arguments, and resumes with its result or its error.
+``drive`` makes the calls of a blocking client, ``adrive`` awaits those of a client on an event loop. All
+other code is shared. ``Patience`` waits out an outage of the server.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def drive(steps: Steps[T]) -> T:
 async def adrive(steps: Steps[T]) -> T:
     """Run steps to their end with a client on an event loop."""
     with importing():
-        import asyncio  # noqa: PLC0415  slow, and a blocking client does without
+        import asyncio  # noqa: PLC0415  slow, and not needed by a blocking client
 
     try:
         step = next(steps)
@@ -80,7 +79,7 @@ def _rest(seconds: float) -> Any:
     time.sleep(seconds)
 
 
-CALM_SECONDS: Final = 60.0  # a failure after so long without one is the first of another outage
+CALM_SECONDS: Final = 60.0  # a failure after this long without failures begins another outage
 FIRST_PAUSE: Final = 0.2
 MAX_PAUSE: Final = 15.0
 _PASSING: Final = (TransportError, ConfigurationError, LibraryError, ProtocolError)
@@ -94,28 +93,28 @@ class Warns(Protocol):
 
 
 class TaskLog(Warns, Protocol):
-    """The log of a task: a logger of the standard library, or one that is like it."""
+    """The log of a task: a logger of the standard library, or a similar object."""
 
     def info(self, text: str, /, *args: object) -> object:
-        """Log what happens."""
+        """Log an event."""
 
     def error(self, text: str, /, *args: object) -> object:
         """Log a failure."""
 
 
 class Patience:
-    """Repeats calls that fail for reasons that may pass. A call must be safe to repeat.
+    """Repeats calls that fail temporarily. A call must be safe to repeat.
 
-    Answers, such as that a flow does not exist, are raised at once.
+    Errors that are answers of the server, such as ``FlowNotFound``, are raised immediately.
 
     Args:
-        limit: How long the server may be away at a time; None: without limit.
-        other: How long anything else may last that is no answer: a refused password, a missing right, a
-            function library that does not fit.
-        first: How long the server may be away before it has replied for the first time, since there may be
-            none at all; None: as ``limit``.
-        what: What fails, for the log.
-        log: Gets a warning before each repetition; default: a logger of this package.
+        limit: How long an outage of the server may last; None: no limit.
+        other: How long another error that is no answer may last: a wrong password, a missing permission, or
+            a function library that does not fit.
+        first: How long the server may be unreachable before its first reply, since the address may be wrong;
+            None: as ``limit``.
+        what: The failure, for the log.
+        log: Receives a warning before each repetition; default: a logger of this package.
 
     Raises:
         ConfigurationError: A duration is not valid.
@@ -139,15 +138,15 @@ class Patience:
         self._outage: _Outage | None = None
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """What the call returns; each call has the full time for itself.
+        """Return the result of the call. Each call has the full time.
 
         Raises:
-            GlideMQError: It is an answer, or the failure has lasted for too long.
+            GlideMQError: The error is an answer, or the failure has lasted for too long.
         """
         return drive(self.steps(call))
 
     def steps(self, call: Step[T]) -> Steps[T]:
-        """``__call__`` for code that runs blocking and on an event loop: see ``steps``."""
+        """``__call__`` as steps, for blocking clients and for clients on an event loop."""
         outage = _Outage()
         while True:
             try:
@@ -159,7 +158,7 @@ class Patience:
                 return found
 
     def pause(self, error: GlideMQError) -> float:
-        """Seconds to wait before the next try, for code that repeats by itself.
+        """Seconds to wait before the next try, for code with its own loop of repeats.
 
         All failures count as one outage until there has been none for a minute.
 
@@ -191,7 +190,7 @@ NO_PATIENCE: Final = Patience(0)
 
 
 class _Outage:
-    """Failures, one after the other."""
+    """A series of failures."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
@@ -199,14 +198,14 @@ class _Outage:
         self._pauses = reconnect_pauses()
 
     def lasts(self) -> float:
-        """For how many seconds there have been failures, with the one of this moment."""
+        """The seconds since the first failure; the call counts as a further failure."""
         self.last = time.monotonic()
         if self._since is None:
             self._since = self.last
         return self.last - self._since
 
     def pause(self, limit: float | None) -> float:
-        """Seconds to the next try. At least ten tries fit into ``limit``, and the last is made at its end."""
+        """Seconds to the next try. At least ten tries fit into ``limit``, the last at its end."""
         pause = next(self._pauses)
         if limit is None:
             return pause

@@ -42,11 +42,11 @@ __all__ = [
 T = TypeVar("T")
 
 END_SECONDS = 20.0
-# Less than the lease of a job: so the effect of an expired lease is not taken for the expected one.
+# Less than the lease of a job, so that an expired lease does not cause the expected effect.
 EVENT_SECONDS = 20.0
 DATABASES = 10_000
 
-# Each test gets the next database of its server, in all modules that make such fixtures.
+# Each test uses the next database of its server, in all modules with such fixtures.
 _next_database: Final[dict[str, Iterator[int]]] = {}
 
 

@@ -61,12 +61,12 @@ def run_chaos(  # noqa: PLR0913  options
     progress: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ChaosReport:
-    """Run a flow many times while its workers and the server are killed, and report steps that are not safe.
+    """Run a flow many times while its workers and the server are killed, and report unsafe steps.
 
     Starts a separate server (extra ``embedded``) and worker processes with the handlers of ``app``. The
-    handlers run for real, so use systems that are made for tests. The flow runs once without strikes; the
-    other runs are compared with its results and durations. Then each node is struck at each moment in turn.
-    Nothing is left running, even if this process is killed.
+    handlers run for real, so use systems for tests only. The flow runs once without strikes; the other runs
+    are compared with the results and durations of that run. Then each node is struck at each moment in turn.
+    No process is left running, even if this process is killed.
 
     Args:
         flow: The flow, or the path of its file.
@@ -85,14 +85,14 @@ def run_chaos(  # noqa: PLR0913  options
         allow_import: Packages from which ``spark.python`` jobs may import, as for ``Worker``; those of
             ``app`` by default.
         lease: The lease of jobs, shorter than in production, so that jobs of a killed worker run again soon.
-        timeout: The maximum duration of a run, without the time that strikes take.
+        timeout: The maximum duration of a run, not counting the time of strikes.
         may_fail: Accept nodes that fail in the run without strikes; otherwise that is an error.
         may_differ: Paths in results that may differ between attempts, such as ``$.path`` for a folder that
             each attempt writes; for all steps, with everything below the path.
         keep: An empty or new folder for the ledger, the logs and the data; otherwise they are deleted.
         progress: Called with a line about the progress.
-        stopped: Called often. Once it returns true, the current runs are abandoned. The report covers those
-            that have ended, and has a note about that.
+        stopped: Called often. Once it returns true, the current runs are abandoned. The report covers the
+            runs that have ended, and notes that it was stopped.
 
     Raises:
         InvalidFlow, ConfigurationError: The flow, the app or an option is invalid, the flow does not complete
@@ -141,7 +141,7 @@ def run_chaos(  # noqa: PLR0913  options
 class Campaign:
     """Plays runs of a flow on a stage."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  what run_chaos was given
+    def __init__(  # noqa: PLR0913, PLR0917  arguments of run_chaos
         self,
         spec: FlowSpec,
         stage: Stage,
@@ -156,7 +156,7 @@ class Campaign:
         self._strikes: Mapping[str, int] = {}
 
     def play_calm(self, setup: Setup, flow_id: str, *, may_fail: bool) -> LedgerEntry:
-        """Run the flow without strikes; returns how it ended.
+        """Run the flow without strikes; returns its ledger entry.
 
         Raises:
             ConfigurationError: The workers do not start, or the flow does not end or complete.
@@ -193,7 +193,7 @@ class Campaign:
     def _play_all(
         self, ids: dict[int, str], at_once: int, watch: Callable[[], None] = lambda: None
     ) -> list[LedgerEntry]:
-        """Run the flow under these ids; returns the runs that have ended, all unless stopped."""
+        """Run the flow under these ids; returns the ended runs, which are all unless stopped."""
         with ThreadPoolExecutor(at_once) as pool:
             played = [pool.submit(self._play, number, flow_id) for number, flow_id in ids.items()]
             try:
@@ -212,7 +212,7 @@ class Campaign:
     def _tend(
         self, played: Sequence[Future[LedgerEntry]], watch: Callable[[], None]
     ) -> list[Future[LedgerEntry]]:
-        """Tend the stage until the runs have ended; returns those that have not, once stopped."""
+        """Tend the stage until the runs have ended; once stopped, return the unfinished runs."""
         while left := [each for each in played if not each.done()]:
             if self._is_stopped():
                 return left
@@ -226,7 +226,7 @@ class Campaign:
         return []
 
     def _play(self, number: int, flow_id: str) -> LedgerEntry:
-        """Run the flow once, in a thread; returns how it ended."""
+        """Run the flow once, in a thread; returns its ledger entry."""
         begun = time.monotonic()
         until = begun + self._timeout + self._strikes.get(flow_id, 0) * self._stage.pause_seconds
         with FlowProducer(self._stage.url) as flows:
@@ -298,7 +298,7 @@ def _at_work(book: Book, flow_id: str) -> str:
 
 def _suspended(nodes: Sequence[str]) -> str:
     named = ", ".join(nodes[:3])
-    return f"; suspended: {named}, and nobody sends a signal here" if nodes else ""
+    return f"; suspended: {named}, and no signal is sent here" if nodes else ""
 
 
 def _failed(book: Book, calm: LedgerEntry) -> str:

@@ -1,4 +1,4 @@
-"""Reads the ledger of a campaign: what each attempt did, and which problems that shows."""
+"""Reads the ledger of a campaign: the actions of each attempt, and the resulting problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Book:
 
     Attributes:
         played: The flows that have ended, by number.
-        ended_workers: The exit code of each worker that was not killed, and the runs under way in it.
+        ended_workers: The exit code of each worker that ended by itself, and the runs under way in it.
     """
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
@@ -72,9 +72,9 @@ class Book:
             self.ended_workers.append((entry["code"], [run for run in open_runs if run.end is None]))
 
     def suspects(self) -> list[tuple[int, HandlerRun | None]]:
-        """The exit code of each worker that was not killed, and the run that may have ended it.
+        """The exit code of each worker that ended by itself, and the run that may have ended it.
 
-        Of several runs, this is one of the step whose runs were most often under way when a worker ended.
+        Of several runs, the suspect is of the step whose runs were most often under way when a worker ended.
         """
         amid = Counter(_step(run) for _, runs in self.ended_workers for run in runs)
         all_runs = Counter(_step(run) for run in self._by_token.values())
@@ -90,7 +90,7 @@ def _step(run: HandlerRun) -> str:
 
 
 def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
-    """What the nodes did in the run without strikes, by their last attempt."""
+    """The behaviour of each node in the run without strikes, by its last attempt."""
     return {
         node: Calm(
             ((runs[-1].end or runs[-1].begin)["at"] - runs[-1].begin["at"]) / 1e9,
@@ -129,7 +129,7 @@ def findings(book: Book, calm: LedgerEntry, may_differ: Sequence[str] = ()) -> l
 
 
 def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
-    """What was tried on each step."""
+    """The strikes and problems of each step."""
     numbers = {played["flow"] for played in book.played}
     nodes: dict[str, set[str]] = defaultdict(set)
     runs, repeats, effects = Counter[str](), Counter[str](), Counter[str]()
@@ -182,7 +182,7 @@ def _of_run(
 
 
 def _effects(runs: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
-    """Effects of two attempts, and effects that the older of two attempts had last."""
+    """Effects of two attempts, and effects that the older of two attempts repeated last."""
     marks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for attempt, run in enumerate(runs):
         for effect in run.effects:
@@ -195,7 +195,7 @@ def _effects(runs: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
 
 
 def _keys(runs: Sequence[HandlerRun], undisturbed: Sequence[HandlerRun]) -> Iterator[tuple[FindingKind, str]]:
-    """Effects with more keys than without strikes, by more than one attempt."""
+    """Effects of several attempts with more keys than without strikes."""
     known = marks(undisturbed)
     for name, keys in marks(runs).items():
         attempts = sum(any(effect["name"] == name for effect in run.effects) for run in runs)
@@ -255,7 +255,7 @@ def _missing(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Fin
 
 
 def _ends(book: Book, played: LedgerEntry, calm: LedgerEntry) -> Iterator[Finding]:
-    """Nodes that ended differently than without strikes, while their dependencies did not."""
+    """Nodes that ended differently than without strikes, although their dependencies ended alike."""
     if not played["ended"]:
         strikes = sum(strike["flow"] == played["flow"] for strike in book.strikes)
         detail = f"{played['state']} after {played['seconds']:.0f} s and {strikes} strikes"

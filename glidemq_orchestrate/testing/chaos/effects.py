@@ -1,6 +1,6 @@
-"""Effects: what a handler does to other systems, marked by the user so that a repeat is found.
+"""Effects: changes that a handler makes in other systems, marked by the user so that repeats are found.
 
-A mark is written only in the workers of ``run_chaos``; elsewhere it costs a comparison.
+A mark is written only in the workers of ``run_chaos``; elsewhere it only costs a comparison.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Marker:
 
 @dataclass(slots=True)
 class RunningStep:
-    """The running handler: its job, the worker's process, and its effects and calls so far."""
+    """A running handler: its job, the process of its worker, and its effects and calls so far."""
 
     context: Context
     owner: int
@@ -59,8 +59,8 @@ _marker: Marker | None = None
 def effect(name: str, key: object = "", *, ctx: Context | None = None) -> None:
     """Mark an effect of the running handler: call this right after the effect.
 
-    ``run_chaos`` reports a mark if two attempts of a node made it with the same name and key, and whether the
-    older attempt made it last. Elsewhere this does nothing.
+    ``run_chaos`` reports a mark if two attempts of a node make it with the same name and key, and whether the
+    older attempt makes it last. Elsewhere this does nothing.
 
     Args:
         name: The kind of effect, such as ``charge``.
@@ -77,12 +77,12 @@ def effect(name: str, key: object = "", *, ctx: Context | None = None) -> None:
 def install(marker: Marker, functions: Sequence[str] = ()) -> None:
     """Make marks count in this process, and mark every call of these functions, ``module:function``.
 
-    Modules that are imported later get the wrapped functions.
+    Modules that are imported later see the wrapped functions.
 
     Raises:
         ConfigurationError: There is no such function.
     """
-    global _marker  # noqa: PLW0603  one for the process
+    global _marker  # noqa: PLW0603  one marker per process
     _marker = marker
     inherit()
     for name in functions:
@@ -91,7 +91,7 @@ def install(marker: Marker, functions: Sequence[str] = ()) -> None:
 
 @contextmanager
 def running(context: Context, owner: int) -> Iterator[None]:
-    """Run the handler of a job in this block: in this thread or task, and those that it starts."""
+    """Mark this block as the handler of a job, with the threads and tasks that it starts."""
     token = _RUNNING.set(RunningStep(context, owner))
     try:
         yield
@@ -183,7 +183,7 @@ _BY_REPR: Final = (
 
 
 def digest(value: Any, salt: str) -> str:
-    """The digest of a value. Of other objects than plain values only the type counts."""
+    """The digest of a value. For objects that are no plain values, only the type counts."""
     return hashlib.blake2b(
         _text(value).encode(errors="replace"), key=salt.encode(), digest_size=6
     ).hexdigest()
@@ -221,7 +221,7 @@ def _text(value: Any) -> str:
 
 
 def inherit() -> None:
-    """Let new threads inherit. A repeat does nothing."""
+    """Pass context variables on to new threads. Repeatable."""
     if not isinstance(threading.Thread.start, _Inheriting):
         threading.Thread.start = _Inheriting(threading.Thread.start)  # type: ignore[method-assign,assignment]
         ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The ledger: an append-only file outside the server, in which every process records what it does.
+"""The ledger: an append-only file outside the server, in which every process records its actions.
 
 A line is written by one call with O_APPEND, so lines never mix. If a process is killed in that call, the
 beginning of a line may remain, since Linux ends such a write at a page of the file. Therefore every line

@@ -1,4 +1,4 @@
-"""The report of a campaign: what was tried on each step, and what is not safe to repeat."""
+"""The report of a campaign: the strikes on each step, and the steps that are not safe to repeat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FindingKind(StrEnum):
     EFFECT_REPEATED = "effect repeated"
     """Two attempts of a node had the same effect."""
     STALE_EFFECT = "effect of a stale attempt"
-    """An attempt that had lost its lease repeated an effect after the attempt that replaced it."""
+    """A stale attempt repeated an effect after the attempt that replaced it."""
     KEY_CHANGES = "key of effect changes"
     """An effect was repeated, with another key in each attempt."""
     EFFECT_MISSING = "effect missing"
@@ -28,7 +28,7 @@ class FindingKind(StrEnum):
     CHECK_FAILED = "check failed"
     """The function ``check`` raised, or returned False."""
     WORKER_ENDED = "worker ended"
-    """A worker process ended although it was not killed."""
+    """A worker process ended by itself, although no strike killed it."""
     NOT_ENDED = "flow not ended"
     """A run of the flow did not end in time."""
     PROMISE_BROKEN = "promise broken"
@@ -62,9 +62,9 @@ class Finding:
     """A problem.
 
     Attributes:
-        step: The job name; empty if it concerns the flow.
-        node: The node where it was found first.
-        detail: What was found, without payloads and results.
+        step: The job name; empty for a problem of the flow.
+        node: The first node with this problem.
+        detail: The problem, without payloads and results.
         run: The run of the flow in which it was found first.
         count: The number of runs in which it was found.
     """
@@ -84,7 +84,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What was tried on one step: all nodes with the same job name.
+    """The strikes and problems of a step: all nodes with the same job name.
 
     Attributes:
         runs: How often its handler started.
@@ -104,7 +104,7 @@ class StepReport:
 
     @property
     def verdict(self) -> str:
-        """``not safe``, ``not repeated`` (nothing was tried), or ``safe``: no problem was found."""
+        """``not safe``, ``not repeated`` (no strike repeated it), or ``safe``: repeated without a problem."""
         if self.findings:
             return "not safe"
         return "safe" if self.repeats else "not repeated"
@@ -120,7 +120,7 @@ class ChaosReport:
         runs: How many of the ``planned`` runs ended, without the run without strikes.
         strikes: How many strikes there were, by act.
         seconds: The duration of the campaign.
-        steps: What was tried on each step, in the order of the flow.
+        steps: The report of each step, in the order of the flow.
         findings: The problems, by kind and step.
         notes: Limits of the report, such as a function that was never called.
     """
@@ -137,14 +137,14 @@ class ChaosReport:
 
     @property
     def is_safe(self) -> bool:
-        """Whether no problem was found. Steps may not have been tried: see ``StepReport.verdict``."""
+        """Whether no problem was found. Some steps may not have been repeated: see ``StepReport.verdict``."""
         return not self.findings
 
     def assert_safe(self) -> None:
         """Do nothing if no problem was found.
 
         Raises:
-            AssertionError: With a line for each problem, and how to repeat it.
+            AssertionError: There are problems. The message has a line for each, and how to repeat it.
         """
         if self.findings:
             lines = [_line(finding) for finding in self.findings[:MAX_SHOWN]]

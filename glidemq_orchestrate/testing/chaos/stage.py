@@ -28,12 +28,12 @@ REST_SECONDS: Final = 0.5
 
 
 class Stage:
-    """Use it in a with statement; nothing is left running afterwards, even if this process is killed.
+    """The server and the workers, as a context manager. None of them outlives the block or this process.
 
     Attributes:
-        surprises: Exit codes of workers that were not killed.
+        surprises: The exit codes of workers that ended by themselves.
         entries: The entries of the ledger.
-        strikes: How many of them are strikes.
+        strikes: How many of the entries are strikes.
         calm_at: When all paused workers will have finished the work in which they were paused.
         pause_seconds: The duration of a pause.
     """
@@ -115,7 +115,7 @@ class Stage:
         """Refuse workers that end without strikes.
 
         Raises:
-            ConfigurationError: A worker has ended; with the last line of its log.
+            ConfigurationError: A worker has ended; the message has the last line of its log.
         """
         if self.surprises:
             log = (self.folder / "workers.log").read_text(errors="replace").strip().splitlines()

@@ -1,7 +1,7 @@
-"""Strikes: a strike is a fault that hits a node in a run of the flow, at a moment of its handler.
+"""Strikes: faults that hit a node in a run of the flow, at a certain moment of its handler.
 
-The strikes of all runs follow from the seed and from the run without strikes. They rotate, so that every node
-is hit at every moment before a node is hit there again.
+The strikes of all runs follow from the seed and from the run without strikes. They rotate: every node is hit
+at every moment before a node is hit at the same moment again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from glidemq_orchestrate.worker.handlers.context import Context
 
 
 class Act(StrEnum):
-    """What a strike does."""
+    """The action of a strike."""
 
     KILL = "kill"
     """SIGKILL the worker."""
     PAUSE = "pause"
-    """Stop the worker for longer than its lease, so that another one runs its jobs; then let it continue."""
+    """Stop the worker for longer than its lease, so that another worker runs its jobs; then resume it."""
     KILL_SERVER = "kill-server"
     """SIGKILL the server; it is restarted with its data."""
     DISCONNECT = "disconnect"
@@ -37,7 +37,7 @@ class Act(StrEnum):
 
 
 class Moment(StrEnum):
-    """When a strike hits the run of a handler."""
+    """The moment in the run of a handler at which a strike hits."""
 
     START = "start"
     MIDWAY = "midway"
@@ -60,12 +60,12 @@ OF_SERVER: Final = frozenset({Act.KILL_SERVER, Act.DISCONNECT})
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """What a node did in the run without strikes.
+    """The behaviour of a node in the run without strikes.
 
     Attributes:
         seconds: How long its handler ran.
         effects: How many effects it had.
-        calls: How many calls of functions in ``effects`` it began.
+        calls: How many calls of functions in ``effects`` it started.
     """
 
     seconds: float
@@ -90,7 +90,7 @@ class Strike:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Strike:
-        """From the fields of ``asdict``, after JSON."""
+        """Create it from the fields of ``asdict``, read from JSON."""
         return cls(**{**fields, "moment": Moment(fields["moment"]), "act": Act(fields["act"])})
 
 
@@ -100,7 +100,7 @@ def plan(
     """The strikes of each run.
 
     Each run has one strike, or as many as are needed to hit every node once in every way. A node is hit at
-    most once in a run, so that takes at least as many runs as there are ways.
+    most once per run, so full coverage takes at least as many runs as there are ways.
     """
     chance = random.Random(f"strikes {seed}")  # noqa: S311  not for secrets
     ways = {name: found for name in sorted(calm) if (found := _ways(calm[name], acts))}
@@ -223,7 +223,7 @@ class Setup:
     strikes: Mapping[str, Sequence[Strike]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the file; readers get the old or the new one."""
+        """Write the file atomically: readers see the old or the new file."""
         scratch = folder / "setup.tmp"
         scratch.write_text(json.dumps(asdict(self)))
         scratch.replace(folder / "setup.json")

@@ -93,7 +93,7 @@ class Recorder(Middleware):
         self._batches = {name for name, one in handlers.registered.items() if one.batch_size}
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
-        """Record the start, strike, run the handler, record its end, strike."""
+        """Record the start and the end of the handler, and trigger strikes before and after it."""
         jobs = list(zip(execution.attempts, execution.contexts, strict=True))
         is_batch = jobs[0][1].name in self._batches
         for attempt, context in jobs:
@@ -137,7 +137,7 @@ class Recorder(Middleware):
 
 
 def _step(context: Context) -> str:
-    """The name of the job, or the import path if it calls a function by that, as Spark steps do."""
+    """The name of the job, or the import path of its function, as for Spark steps."""
     function = context.data.get("callable") if isinstance(context.data, dict) else None
     if not isinstance(function, str) or not is_named(function):
         return context.name

@@ -256,7 +256,7 @@ def test_a_run_ends_when_a_later_one_begins_its_flow_anew(work: Work, stored: dg
     new = Waiting(work, stored, dg.ReexecutionOptions(first))
     assert old.joined() == (first, False)
     failures = stored.all_logs(first, of_type=dg.DagsterEventType.STEP_FAILURE)
-    assert "a later run has begun flow" in str(failures[0].dagster_event)
+    assert "a later run has restarted flow" in str(failures[0].dagster_event)
     assert history(work) == ["cancelled", "running"]
     work.open.set()
     assert new.joined()[1]

@@ -368,7 +368,7 @@ def test_a_generation_of_a_person_is_followed_and_not_cancelled(
         lines = run_interrupted(GlideMQResource(url=url), instance)
         thread.join(30)
         assert any("which this task waits for now" in line for line in lines)
-        assert any("somebody else has begun flow mine" in line for line in lines)
+        assert any("another client has begun flow mine" in line for line in lines)
         assert [one.state for one in producer.get("mine").history()] == ["cancelled", "running"]
         assert not gate.is_set()
         producer.get("mine").cancel()

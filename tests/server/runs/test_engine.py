@@ -138,7 +138,7 @@ def test_a_cancel_reaches_the_generation_of_its_time_only(
     then = engine.read("r1", "nightly")
     engine.clear("r1", "nightly")
     new = executing(nightly("wait"))
-    with pytest.raises(Overtaken, match="a later run has begun flow"):
+    with pytest.raises(Overtaken, match="a later run has restarted flow"):
         old.result(20)
     with pytest.raises(Superseded):
         engine.cancel("r1", "nightly", then)
@@ -157,7 +157,7 @@ def test_what_a_person_begins_is_followed_and_never_cancelled(
     eventually(lambda: len(work.ran) == 2)
     record = engine.read("r1", "nightly")
     record.generation = 1
-    with pytest.raises(NotOwned, match="somebody else has begun flow"):
+    with pytest.raises(NotOwned, match="another client has begun flow"):
         engine.cancel("r1", "nightly", record)
     work.gate.set()
     assert waiting.result(20) == {"load": "done"}
