@@ -37,7 +37,7 @@ F = TypeVar("F", bound="_Facade[Any]")
 
 # Keeps alive the drivers that a forked child inherited: closing one, even by the garbage collector, would
 # affect the parent's event loop.
-_OF_PARENTS: list[object] = []
+_INHERITED: list[object] = []
 
 
 class Connections(Generic[D]):
@@ -60,7 +60,7 @@ class Connections(Generic[D]):
     def _of_this_process(self) -> D | None:
         pid = os.getpid()
         if (driver := self._drivers.get(pid)) is None:
-            _OF_PARENTS.extend(self._drivers.pop(other) for other in list(self._drivers) if other != pid)
+            _INHERITED.extend(self._drivers.pop(other) for other in list(self._drivers) if other != pid)
         return driver
 
     def hold(self, driver: D) -> D:
@@ -99,12 +99,12 @@ class _Facade(Generic[D]):
         made._connections, made._is_shared = self._connections, True  # noqa: SLF001  of the same base
         return made
 
-    def _prepared(self) -> Op[None]:
+    def _checks(self) -> Op[None]:
         """The checks before the first call: the libraries, then what ``confirm`` requires."""
         yield from ensure_libraries()
         yield from check_confirmation(self._confirmation)
 
-    def _whole(self, op: Op[T]) -> Op[T]:
+    def _guarded(self, op: Op[T]) -> Op[T]:
         """The operation as run: reloads missing libraries, and confirms writes if required."""
         with_all = with_libraries(op)
         return standing(with_all) if self._confirmation else with_all
@@ -136,7 +136,7 @@ class SyncFacade(_Facade["SyncDriver"]):
         if self._clock_is_due():
             driver.run(learn_time(self._clock))
         try:
-            return driver.run(self._whole(op))
+            return driver.run(self._guarded(op))
         except TransportError:
             self._doubt_clock()
             raise
@@ -155,7 +155,7 @@ class SyncFacade(_Facade["SyncDriver"]):
 
             driver = SyncDriver(self._settings)
             try:
-                driver.run_on_each(lambda _: self._prepared())
+                driver.run_on_each(lambda _: self._checks())
                 driver.run(learn_time_well(self._clock))
             except BaseException:
                 driver.close()
@@ -196,7 +196,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         if self._clock_is_due():
             await driver.run(learn_time(self._clock))
         try:
-            return await driver.run(self._whole(op))
+            return await driver.run(self._guarded(op))
         except TransportError:
             self._doubt_clock()
             raise
@@ -215,7 +215,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
 
             driver = AsyncDriver(self._settings)
             try:
-                await driver.run_on_each(lambda _: self._prepared())
+                await driver.run_on_each(lambda _: self._checks())
                 await driver.run(learn_time_well(self._clock))
             except BaseException:
                 await driver.aclose()

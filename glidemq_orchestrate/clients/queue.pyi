@@ -317,6 +317,9 @@ class Queue(SyncFacade):
         """Read the output of a job after an entry (None: from the start).
 
         Waits at most ``timeout`` for the first entry, to the millisecond; 0: does not wait.
+
+        Raises:
+            ConfigurationError: ``limit`` is less than 1, or ``timeout`` is not valid; nothing was sent.
         """
 
     def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
@@ -359,6 +362,9 @@ class Queue(SyncFacade):
             limit: The max number of jobs to return.
             newest_first: Reverse the order; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            ConfigurationError: An argument is not valid, or ``newest_first`` is set for another state.
         """
 
     def search(
@@ -385,6 +391,9 @@ class Queue(SyncFacade):
 
         Returns:
             The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
+
+        Raises:
+            ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
         """
 
     def scan_jobs(
@@ -399,6 +408,9 @@ class Queue(SyncFacade):
 
         Start with cursor ``"0"`` and continue with the cursor of each page until it is ``"0"`` again. A page
         may be empty. A job that exists during the whole scan is returned at least once.
+
+        Raises:
+            ConfigurationError: The state is unknown, or ``cursor`` is not valid; nothing was sent.
         """
 
     def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
@@ -427,7 +439,7 @@ class Queue(SyncFacade):
         """
 
     def resume(self) -> None:
-        """Let workers start jobs again. Repeatable."""
+        """End the pause: workers start jobs again. Repeatable."""
 
     def is_paused(self) -> bool:
         """Whether the queue is paused."""
@@ -470,6 +482,9 @@ class Queue(SyncFacade):
 
         "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
         So do nodes of flows: retry the flow.
+
+        Raises:
+            InvalidJob: ``count`` is less than 1; nothing was sent.
         """
 
     def set_global_concurrency(self, limit: int | None) -> None:
@@ -862,6 +877,9 @@ class AsyncQueue(AsyncFacade):
         """Read the output of a job after an entry (None: from the start).
 
         Waits at most ``timeout`` for the first entry, to the millisecond; 0: does not wait.
+
+        Raises:
+            ConfigurationError: ``limit`` is less than 1, or ``timeout`` is not valid; nothing was sent.
         """
 
     async def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
@@ -904,6 +922,9 @@ class AsyncQueue(AsyncFacade):
             limit: The max number of jobs to return.
             newest_first: Reverse the order; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            ConfigurationError: An argument is not valid, or ``newest_first`` is set for another state.
         """
 
     async def search(
@@ -930,6 +951,9 @@ class AsyncQueue(AsyncFacade):
 
         Returns:
             The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
+
+        Raises:
+            ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
         """
 
     async def scan_jobs(
@@ -944,6 +968,9 @@ class AsyncQueue(AsyncFacade):
 
         Start with cursor ``"0"`` and continue with the cursor of each page until it is ``"0"`` again. A page
         may be empty. A job that exists during the whole scan is returned at least once.
+
+        Raises:
+            ConfigurationError: The state is unknown, or ``cursor`` is not valid; nothing was sent.
         """
 
     async def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
@@ -972,7 +999,7 @@ class AsyncQueue(AsyncFacade):
         """
 
     async def resume(self) -> None:
-        """Let workers start jobs again. Repeatable."""
+        """End the pause: workers start jobs again. Repeatable."""
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
@@ -1015,6 +1042,9 @@ class AsyncQueue(AsyncFacade):
 
         "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
         So do nodes of flows: retry the flow.
+
+        Raises:
+            InvalidJob: ``count`` is less than 1; nothing was sent.
         """
 
     async def set_global_concurrency(self, limit: int | None) -> None:

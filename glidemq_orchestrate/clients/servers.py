@@ -92,8 +92,8 @@ def examine(
 ) -> list[Finding]:
     """Check the server, or every primary of the cluster. Leaves nothing behind. Repeatable.
 
-    Checks connection, version, role, persistence, memory, permissions of the user, libraries, clock, slots,
-    and the supervision of running flows.
+    Checks connection, version, role, persistence, memory, durability, permissions of the user, libraries,
+    clock, slots, and the supervision of running flows.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; by default from ``GLIDEMQ_URL``.

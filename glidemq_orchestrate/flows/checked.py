@@ -128,7 +128,8 @@ class CheckedFlow:
 def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
     """Check everything that can be checked without a server, and encode the payloads.
 
-    Submitting a flow does this first. In a test of your flows it finds the errors of a submission.
+    A submission does this first. Use it in tests of your flows to find the errors that a submission would
+    raise.
 
     Args:
         spec: The flow.

@@ -145,7 +145,7 @@ def _read_manner(  # noqa: PLR0913, PLR0917  a field each
 
 
 class StoredNodes(NamedTuple):
-    """The stored nodes of a flow, as far as they were read in one go.
+    """The stored nodes of a flow, as far as one read has returned them.
 
     Attributes:
         rows: The row of every node, dependencies before dependents.

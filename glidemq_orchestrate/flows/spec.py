@@ -43,8 +43,8 @@ class FlowNode:
             the moment when the node may run. Options that remove jobs have no effect, since a flow keeps its
             nodes. A keyword overrides a field of ``options``: ``FlowNode("clean", attempts=3, timeout=60)``.
         rule: When the node runs, depending on how its dependencies end; see ``Rule``.
-        on_failure: How its failure counts for dependents that do not set that themselves; see ``OnFailure``.
-            Only with ``ignore`` does it not fail the flow.
+        on_failure: How its failure counts for dependents without a policy of their own; see ``OnFailure``. It
+            fails the flow, except with ``ignore``.
         queue_timeout: The node fails if no worker starts it within this time after it may run. None: that of
             the flow.
     """
@@ -172,7 +172,7 @@ class FlowSpec:
         """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
         JSON may have up to 256 MiB, YAML up to 16 MiB, 2,000,000 values and 100 levels. Aliases and merges
-        are expanded, up to a limit. Reading takes up to some 25 times the size of the file in memory.
+        are expanded, up to a limit. Reading takes memory of up to about 25 times the size of the file.
 
         Raises:
             ConfigurationError: The file cannot be read.

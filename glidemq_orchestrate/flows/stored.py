@@ -49,7 +49,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
     """
     backend = backend_of(ref)
     while True:
-        record = yield from _living(ref)
+        record = yield from _unexpired(ref)
         stored = yield from backend.stored(ref, record)
         if stored is not None:
             break
@@ -85,7 +85,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[StoredFlow]:
     return StoredFlow(flow, record.get("extensions", "0"))
 
 
-def _living(ref: FlowRef) -> Op[dict[str, str]]:
+def _unexpired(ref: FlowRef) -> Op[dict[str, str]]:
     """The fields of the record of a flow that still has its jobs."""
     record = yield from ask(record_fields(ref.home, ref.flow_id))
     if "digest" not in record:

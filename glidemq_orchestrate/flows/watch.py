@@ -65,9 +65,9 @@ class Watch:
         nodes: Every node with its rank, as last read.
         by_job: The names of the nodes, by job id.
         streams: The position in the events of each queue of the flow.
-        due_ms: Monotonic ms; when to read all nodes again even without an event.
+        due_ms: Monotonic ms; when to read all nodes again, even without an event.
         rest_ms: The max wait of one step for an event.
-        kept_ms: Monotonic ms; when the deadlines were last checked.
+        enforced_ms: Monotonic ms; when the deadlines were last enforced.
         may_only_read: Whether this reader lacks the right to end expired jobs.
         is_over: Whether the end was reported.
     """
@@ -81,7 +81,7 @@ class Watch:
     streams: dict[QueueKeys, str] = field(default_factory=dict)
     due_ms: int = 0
     rest_ms: int = REST_MS
-    kept_ms: int = -DEADLINES_MS
+    enforced_ms: int = -DEADLINES_MS
     may_only_read: bool = False
     is_over: bool = False
 
@@ -136,20 +136,20 @@ def next_changes(watch: Watch) -> Op[list[Change]]:
         if names:
             return (yield from _changes(watch, (yield from _read(watch, names))))
         if names is not None:
-            yield from _keep_deadlines(watch)
+            yield from _enforce_deadlines(watch)
             return []
     return (yield from _read_all(watch))
 
 
-def _keep_deadlines(watch: Watch) -> Op[None]:
+def _enforce_deadlines(watch: Watch) -> Op[None]:
     """Enforce the deadlines of a flow even if no worker or supervisor serves its home queue.
 
     Readers without the right to write skip this.
     """
     now_ms = watch.clock.monotonic_ms()
-    if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:
+    if now_ms < watch.enforced_ms + DEADLINES_MS or watch.may_only_read:
         return
-    watch.kept_ms = now_ms
+    watch.enforced_ms = now_ms
     if not (yield from ask(is_due(watch.ref.home, watch.clock.now_ms()))):
         return
     try:
@@ -183,7 +183,7 @@ def _status(watch: Watch) -> Op[FlowStatus]:
     if watch.backend.is_carried:  # its watchers advance it too
         yield from unconfirmed(watch.backend.advance(watch.ref, watch.clock))
     else:
-        yield from _keep_deadlines(watch)
+        yield from _enforce_deadlines(watch)
     status = yield from watch.backend.status(watch.ref)
     raise_if_superseded(status)
     return status
@@ -253,7 +253,7 @@ def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
     before = yield from _catch_up(watch, found)
     changes: list[Change] = []
     for rank, node in sorted((watch.nodes[name] for name in before), key=lambda one: (one[0], one[1].name)):
-        if watch.seen.has(rank, node) and not _has_moved(before[node.name], node):
+        if watch.seen.has(rank, node) and not _has_progressed(before[node.name], node):
             continue
         position = watch.seen.record(rank, node)
         at = time_of(node, _now(watch))
@@ -299,7 +299,7 @@ def _may_be_early(watch: Watch, name: str, *, is_again: bool) -> bool:
     return not node.state.is_terminal or (is_again and watch.seen.has(rank, node))
 
 
-def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
+def _has_progressed(before: NodeStatus | None, node: NodeStatus) -> bool:
     """Whether a node in the same state and turn as before has new progress."""
     return before is not None and node.state != UNSEEN and before.progress != node.progress
 

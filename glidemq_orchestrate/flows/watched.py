@@ -39,7 +39,7 @@ class NodeChange:
     Attributes:
         node: Its name.
         state: Its current state.
-        at: When it entered the state; if that time is not stored, when the change was noticed.
+        at: When it entered the state; if that time is not stored, when the change was read.
         attempts: The number of attempts started in its current run.
         reason: Why it last failed.
         progress: The last progress that the handler reported.

@@ -36,7 +36,7 @@ def duration(
     max_: timedelta = timedelta.max,
     error: type[GlideMQError] = ConfigurationError,
 ) -> timedelta:
-    """The duration that a value stands for; the message of an error has the name of the argument.
+    """The value as a duration; error messages name the argument.
 
     Raises:
         ConfigurationError, or ``error``: It is neither a ``timedelta`` nor a number of seconds, or it is not

@@ -110,7 +110,9 @@ def get_jobs(
 ) -> Op[list[Job]]:
     """The matching jobs, restricted to a range of positions."""
     if newest_first and filter_.state not in SORTED:
-        raise ConfigurationError("newest_first needs the state completed, failed, delayed or suspended")
+        raise ConfigurationError(
+            "newest_first needs the state completed, failed, delayed, prioritized or suspended"
+        )
     if span.start < 0 or span.stop < span.start:
         raise ConfigurationError("offset and limit must not be negative")
     found = yield from find(queue, filter_, span, newest_first=newest_first)

@@ -32,7 +32,7 @@ from glidemq_orchestrate.wire.stored import number
 AGAIN_MS: Final = 50
 MIN_MS: Final = 20
 SHARE: Final = 8  # an eighth of the time that a run has taken passes before its end is checked again
-REPORTED_MS: Final = 2_000  # our worker reports the end of its job; this is for when it dies
+REPORTED_MS: Final = 2_000  # our worker reports the end of its job; this covers its death
 LEASE_MS: Final = 1_000
 SKIPPED_MS: Final = 60_000
 SEARCH_PAGE: Final = 200
@@ -57,7 +57,7 @@ def upsert(
         old = None
     if old is not None:
         made = made.with_values(iterationCount=old.number("iterationCount"), lastRun=old.wire.get("lastRun"))
-    keeps = old is not None and _lives(old)
+    keeps = old is not None and _is_live(old)
     stored = made.with_values(nextRun=old.wire.get("nextRun") if old and keeps else made.first_run(now_ms))
     if stored.is_over or stored.is_finished:
         stored = stored.with_values(nextRun=None)
@@ -84,7 +84,7 @@ def _new_entry(name: str, schedule: Schedule, template: JobTemplate) -> StoredSc
     return stored
 
 
-def _lives(old: StoredSchedule) -> bool:
+def _is_live(old: StoredSchedule) -> bool:
     # 0 with a last run: its job still runs, and a fresh start would add a second one.
     return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
 

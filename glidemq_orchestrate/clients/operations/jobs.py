@@ -189,6 +189,9 @@ class JobOperations(QueueOperationsBase):
         """Read the output of a job after an entry (None: from the start).
 
         Waits at most ``timeout`` for the first entry, to the millisecond; 0: does not wait.
+
+        Raises:
+            ConfigurationError: ``limit`` is less than 1, or ``timeout`` is not valid; nothing was sent.
         """
         return output.read_output(
             self._keys, job_id, after, limit, milliseconds(duration("timeout", timeout))

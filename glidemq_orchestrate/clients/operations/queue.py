@@ -71,6 +71,9 @@ class WholeQueueOperations(QueueOperationsBase):
             limit: The max number of jobs to return.
             newest_first: Reverse the order; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Omit data and result, and do not transfer them.
+
+        Raises:
+            ConfigurationError: An argument is not valid, or ``newest_first`` is set for another state.
         """
         return listing.get_jobs(
             self._keys,
@@ -104,6 +107,9 @@ class WholeQueueOperations(QueueOperationsBase):
 
         Returns:
             The jobs; ``is_partial`` is true if the search stopped at ``look_at``, so there may be more.
+
+        Raises:
+            ConfigurationError: The state is unknown, or a limit is negative; nothing was sent.
         """
         return listing.search(
             self._keys, JobFilter(_state(state), name, data), limit, look_at, exclude_data=exclude_data
@@ -121,6 +127,9 @@ class WholeQueueOperations(QueueOperationsBase):
 
         Start with cursor ``"0"`` and continue with the cursor of each page until it is ``"0"`` again. A page
         may be empty. A job that exists during the whole scan is returned at least once.
+
+        Raises:
+            ConfigurationError: The state is unknown, or ``cursor`` is not valid; nothing was sent.
         """
         return listing.scan_jobs(
             self._keys, JobFilter(_state(state), name), cursor, exclude_data=exclude_data
@@ -195,7 +204,7 @@ class WholeQueueOperations(QueueOperationsBase):
         return limits.pause(self._keys)
 
     def resume(self) -> Op[None]:
-        """Let workers start jobs again. Repeatable."""
+        """End the pause: workers start jobs again. Repeatable."""
         return limits.pause(self._keys, resume=True)
 
     def is_paused(self) -> Op[bool]:
@@ -244,6 +253,9 @@ class WholeQueueOperations(QueueOperationsBase):
 
         "All" is the number of failed jobs at the start: jobs that fail again during the call remain failed.
         So do nodes of flows: retry the flow.
+
+        Raises:
+            InvalidJob: ``count`` is less than 1; nothing was sent.
         """
         return (yield from removal.retry_failed(self._keys, count, self._clock.now_ms()))
 

@@ -1,8 +1,8 @@
 """The owners of a portable flow; ``parts/owners.lua`` does the same for flows within one slot.
 
-The record contains ``owner:<round>:<name>``, the lapse in ms and what happens then, and
-``silent:<round>:<name>``, written by the first check that finds an owner silent: the time of its last
-renewal, and of that check. The leases are those of staged flows.
+The record contains ``owner:<round>:<name>``: the lease in ms, and what happens when it expires. It also
+contains ``silent:<round>:<name>``, which the first check without a new renewal writes: the times of the last
+renewal and of that check. The leases are stored as for staged flows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PER_FLOW: Final = 100
 
 class _Owned(NamedTuple):
     name: str
-    lapse_ms: int
+    lease_ms: int
     choice: str
 
 
@@ -68,32 +68,32 @@ def names(ref: FlowRef) -> Op[list[str]]:
 
 
 def abandoned(ref: FlowRef, record: Record, clock: Clock) -> Op[str]:
-    """Why the round of a flow must be cancelled, if all its owners have lapsed; else ''."""
+    """Why the round of a flow must be cancelled, if the leases of all its owners have expired; else ''."""
     owners = _owners(record)
     if not owners:
         return ""
     renewed_ms = yield from ask_all(
-        [last_renewal(ref.home, lease_name(owned.name, owned.lapse_ms)) for owned in owners]
+        [last_renewal(ref.home, lease_name(owned.name, owned.lease_ms)) for owned in owners]
     )
     now_ms, is_wanted = clock.now_ms(), False
     for owned, at in zip(owners, renewed_ms, strict=True):
-        if at is not None and now_ms < at + owned.lapse_ms // 2:
+        if at is not None and now_ms < at + owned.lease_ms // 2:
             is_wanted = True
-        elif not _has_lapsed(owned, at or 0, record, now_ms):
+        elif not _has_expired(owned, at or 0, record, now_ms):
             mark = f"silent:{record.number}:{owned.name}"
             if not record.fields.get(mark, "").startswith(f"{at or 0} "):
                 yield from ask(records.write(ref.home, ref.flow_id, {mark: f"{at or 0} {now_ms}"}))
             is_wanted = True
     pairs = [(owned, at or 0) for owned, at in zip(owners, renewed_ms, strict=True)]
-    last, at = max(pairs, key=lambda pair: pair[1] + pair[0].lapse_ms)
+    last, at = max(pairs, key=lambda pair: pair[1] + pair[0].lease_ms)
     return "" if is_wanted or last.choice != "cancel" else _reason(last, at)
 
 
-def _has_lapsed(owned: _Owned, renewed_ms: int, record: Record, now_ms: int) -> bool:
-    """Whether an owner was silent for its lapse, and was already silent at a check half a lapse ago."""
+def _has_expired(owned: _Owned, renewed_ms: int, record: Record, now_ms: int) -> bool:
+    """Whether a lease has expired, and a check half a lease ago already found no new renewal."""
     before, _, since = record.fields.get(f"silent:{record.number}:{owned.name}", "").partition(" ")
-    is_known = before == str(renewed_ms) and now_ms >= int(since) + owned.lapse_ms // 2
-    return is_known and now_ms >= renewed_ms + owned.lapse_ms
+    is_known = before == str(renewed_ms) and now_ms >= int(since) + owned.lease_ms // 2
+    return is_known and now_ms >= renewed_ms + owned.lease_ms
 
 
 def _owners(record: Record) -> list[_Owned]:
@@ -103,18 +103,18 @@ def _owners(record: Record) -> list[_Owned]:
         own = {name: text for name, text in record.fields.items() if name.startswith(start)}
         found |= {name.removeprefix(start): text for name, text in own.items()}
     pairs = [(name, text.partition("\n")) for name, text in found.items()]
-    return [_Owned(name, int(lapse), choice) for name, (lapse, _, choice) in pairs]
+    return [_Owned(name, int(lease), choice) for name, (lease, _, choice) in pairs]
 
 
 def _reason(owned: _Owned, renewed_ms: int) -> str:
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=renewed_ms)
     when = f"{at:%Y-%m-%d %H:%M:%S} UTC"
-    lasts = f"its lease lasts {owned.lapse_ms / 1000:g} s"
+    lasts = f"its lease lasts {owned.lease_ms / 1000:g} s"
     return f"its owner {owned.name} is gone: its last renewal was at {when}, {lasts}"
 
 
 def forget(home: QueueKeys, record: Record, clock: Clock) -> Op[None]:
-    """When a flow with owners is removed, forget the leases of those long lapsed. Idempotent."""
+    """When a flow with owners is removed, remove leases that expired long ago. Idempotent."""
     if any(name.startswith("owner:") for name in record.fields):
         gone = yield from ask(silent_leases(home, clock.now_ms() - FORGOTTEN_MS, PER_FLOW))
         if gone:

@@ -173,7 +173,7 @@ def drop_own(ref: FlowRef, places: Sequence[tuple[QueueKeys, str]]) -> Op[None]:
 
 
 def _heartbeat(ref: FlowRef, clock: Clock) -> Op[str]:
-    """Record that the submission is alive; returns the decision if there is one, else ''."""
+    """Record that the submission continues; returns the decision if there is one, else ''."""
     calls: list[Call[Any]] = [
         records.began(ref.home, ref.flow_id),
         records.write(ref.home, ref.flow_id, {"heard_at": clock.now_ms()}),

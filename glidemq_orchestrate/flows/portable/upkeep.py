@@ -2,8 +2,7 @@
 
 A supervisor sweeps a home queue: it advances its flows, and removes abandoned and expired ones. A worker
 reads the inputs of a node and notifies its dependents in other queues; the server notifies those in the same
-queue.
-``advance`` does what a kill left undone, and notifies all dependents of nodes with many.
+queue. ``advance`` completes what a kill interrupted, and notifies the dependents of nodes with many of them.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Service(AsyncFacade, ABC):
                 stopped = {"action": f"{self._kind}_stopped", "worker": self.id}
                 logger.info("%s %s has stopped", self._kind, self.id, extra=stopped)
 
-    def _whole(self, op: Op[T]) -> Op[T]:
+    def _guarded(self, op: Op[T]) -> Op[T]:
         """The operation without confirmation: chores are repeated, and ``Receipts`` confirm results."""
         with_all = with_libraries(op)
         return unconfirmed(with_all) if self._confirmation else with_all
@@ -169,7 +169,7 @@ class Service(AsyncFacade, ABC):
     async def _run_confirmed(self, op: Op[T]) -> T:
         """Run an operation with confirmation, as a client does: a handler or caller relies on it."""
         driver = self._own() or await self._connected()
-        return await driver.run(super()._whole(op))
+        return await driver.run(super()._guarded(op))
 
     def _keys_of(self, queues: Sequence[str]) -> list[QueueKeys]:
         """The keys of queues that a user named.
