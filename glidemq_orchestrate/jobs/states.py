@@ -97,13 +97,13 @@ retried: failed > delayed
     glidemq_retryJobs
 retried: failed > waiting
     gmo_retry_jobs
-completed by hand: waiting delayed prioritized group-waiting suspended > completed
+completed manually: waiting delayed prioritized group-waiting suspended > completed
     gmo_change_nodes gmo_advance_flow
-completed by hand: waiting-children active failed absent > completed
+completed manually: waiting-children active failed absent > completed
     gmo_change_nodes gmo_advance_flow
 reset: completed failed > waiting-children
     gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
-taken back: waiting delayed prioritized group-waiting suspended active > waiting-children
+withdrawn: waiting delayed prioritized group-waiting suspended active > waiting-children
     gmo_change_nodes gmo_advance_flow gmo_settle_foreign gmo_run_again
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
@@ -112,13 +112,13 @@ removed: any > absent
 message settled: waiting active delayed completed failed > waiting active delayed completed failed
     gmo_begin_messages gmo_end_messages gmo_take_over_messages gmo_settle_messages gmo_retry_message
     gmo_retry_jobs
-removed when all had it: any > absent
+removed after all subscriptions: any > absent
     gmo_end_messages gmo_begin_messages gmo_take_over_messages gmo_settle_messages gmo_trim_messages
 message copied: absent > delayed
     gmo_retry_message
 recorded after removal: absent > completed failed
     gmo_settle_missing
-made again after removal: absent > waiting-children
+recreated after removal: absent > waiting-children
     gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
 """
 

@@ -267,7 +267,7 @@ def _in_queue(job: Waiter, queue: _Queue) -> Wait:
 def _unhandled(job: Waiter, queue: _Queue) -> Wait | None:
     if not queue.handlers or job.job in queue.handlers:
         return None
-    return Wait(f"no live worker of queue {job.queue} has a handler {job.job}")
+    return Wait(f"no live worker of queue {job.queue} has a handler for {job.job}")
 
 
 def _held(job: _Job, group_until: datetime | None) -> Wait | None:

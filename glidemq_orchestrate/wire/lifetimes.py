@@ -217,9 +217,9 @@ def page() -> str:
         "with a server after a slow week of simulated time. Names follow `<prefix>:{<queue>}:`, unless",
         "they begin with `<prefix>`.",
         "",
-        "Jobs without a retention, and messages of broadcasts without `max_messages`, stay until they are",
-        "cleaned; flows without a retention stay with their jobs. All else is removed as listed, while",
-        "one of our workers or supervisors serves the queue: upkeep, sweep and cleanup are their chores.",
+        "Jobs without a retention, and messages of broadcasts without `max_messages`, remain until they are",
+        "cleaned; flows without a retention remain with their jobs. All else is removed as listed, while",
+        "one of our workers or supervisors serves the queue: they run upkeep, sweep and cleanup.",
         "",
     ]
     for heading, rows in lives():

@@ -276,7 +276,7 @@ class FlowOperations(ReadingOperations):
             FlowNotFound, FlowExpired: As ``rerun``.
         """
         picked = selection(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
+        change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped manually")
         yield from fenced(self.ref, generation)
         return (yield from change_and_own(self.ref, picked, change, self.clock, self.owned))
 

@@ -450,7 +450,7 @@ class TestByHand:
         assert flow.skip_node("a") == ["a"]
         work.held.pop("a").set()
         flow.wait(timeout=LONG)
-        assert (states(flow)["b"], reasons(flow)["a"]) == ("skipped", "skipped by hand")
+        assert (states(flow)["b"], reasons(flow)["a"]) == ("skipped", "skipped manually")
         work.ends["failed.1"] = "completed"
         work.ran.clear()
         flow.retry_failed()
@@ -483,7 +483,7 @@ class TestByHand:
             "d": "skipped",
             "e": "completed",
         }
-        assert (work.ran, reasons(done)["b"]) == ([], "skipped by hand")
+        assert (work.ran, reasons(done)["b"]) == ([], "skipped manually")
 
     @STAGED
     def test_an_element_of_a_fan_out(self, flows: FlowProducer, run_worker: RunWorker) -> None:

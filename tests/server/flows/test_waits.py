@@ -129,7 +129,7 @@ def test_a_node_that_workers_give_back_waits_for_a_handler(
     flow = flows.submit(spec, require_workers=False)
     eventually(lambda: flow.node("a").state == "delayed", 20)
     (wait,) = flow.waits().values()
-    assert str(wait) == "no live worker of queue etl has a handler missing"
+    assert str(wait) == "no live worker of queue etl has a handler for missing"
     flow.cancel()
 
 
