@@ -20,6 +20,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.foundation.suggestions import nearest
 from glidemq_orchestrate.queues.listing import JobFilter
+from glidemq_orchestrate.worker.services.worker import load_handlers
 
 
 def submitted(node: Any) -> object:
@@ -142,3 +143,14 @@ def test_a_word_without_a_likeness_suggests_nothing() -> None:
     assert nearest(7, ["name"]) is None
     with pytest.raises(ConfigurationError, match="Fix: use waiting"):
         JobFilter("xyz")  # type: ignore[arg-type]
+
+
+def test_a_wrong_app_names_the_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mistaken_steps.py").write_text(
+        "from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"Fix: leave \.py out: --app mistaken_steps$"):
+        load_handlers("mistaken_steps.py")
+    with pytest.raises(ConfigurationError, match=r"did you mean 'mistaken_steps:handlers'\?"):
+        load_handlers("mistaken_steps:handler")

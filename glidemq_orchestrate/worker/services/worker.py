@@ -29,6 +29,7 @@ from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.foundation.clock import Clock
 from glidemq_orchestrate.foundation.durations import Duration, milliseconds
 from glidemq_orchestrate.foundation.names import described, shown, with_directory
+from glidemq_orchestrate.foundation.suggestions import did_you_mean
 from glidemq_orchestrate.jobs.attempt import OURS, Attempt
 from glidemq_orchestrate.jobs.bounds import whole
 from glidemq_orchestrate.jobs.option_values import RateLimit
@@ -344,9 +345,10 @@ def load_handlers(name: str) -> Handlers:
             raise ConfigurationError(
                 f"--app {name}: {module_name} imports {exc.name}, which is not installed"
             ) from exc
-        raise ConfigurationError(
-            f"--app {name}: there is no module {exc.name}. Fix: install it, or start in its directory"
-        ) from exc
+        fix = "install it, or start in its directory"
+        if module_name.endswith(".py"):
+            fix = f"leave .py out: --app {module_name.removesuffix('.py').replace('/', '.')}"
+        raise ConfigurationError(f"--app {name}: there is no module {exc.name}. Fix: {fix}") from exc
     named = [attribute] if attribute else [*vars(module), "handlers"]  # a module may create them on first use
     found = [getattr(module, name, None) for name in named]
     for thing in found:
@@ -354,6 +356,7 @@ def load_handlers(name: str) -> Handlers:
             return thing
         if isinstance(thing, Worker):
             return thing.handlers
-    raise ConfigurationError(
-        f"--app {name} has no handlers. Fix: create a glidemq_orchestrate.Handlers() there"
-    )
+    there = [known for known, thing in vars(module).items() if isinstance(thing, Handlers | Worker)]
+    near = did_you_mean(f"{module_name}:{attribute}", [f"{module_name}:{known}" for known in there])
+    fix = near or ". Fix: create a glidemq_orchestrate.Handlers() there"
+    raise ConfigurationError(f"--app {name} has no handlers{fix}")
