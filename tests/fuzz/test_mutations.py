@@ -36,10 +36,10 @@ def test_a_repr_that_shows_the_password_is_reported(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_error_that_shows_data_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(exc: Any) -> str:
-        return str(exc.errors())
+    def shown(exc: Any, wire: Any, *_: Any) -> str:
+        return f"{exc.errors()} in {wire}"
 
-    monkeypatch.setattr(file, "_summary", shown)
+    monkeypatch.setattr(file, "summary", shown)
     assert "a secret is in the text of InvalidFlow" in found("flow-files", 150)
 
 

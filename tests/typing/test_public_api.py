@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
+from typer.testing import CliRunner
+
 from glidemq_orchestrate import (
     AsyncEventReader,
     AsyncFlowProducer,
@@ -39,6 +41,7 @@ from glidemq_orchestrate import (
     Worker,
     check_flow,
 )
+from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.wire.codec import Json
 
@@ -204,8 +207,9 @@ def more_mistakes() -> None:
     handlers.handler("late", timeout="60")  # type: ignore[call-overload]
 
 
-def test_this_file_passes_the_strict_check() -> None:
+def test_this_file_and_a_new_project_pass_the_strict_check(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
+    assert CliRunner().invoke(app, ["init", str(tmp_path)]).exit_code == 0
     program = [
         sys.executable,
         "-m",
@@ -214,6 +218,7 @@ def test_this_file_passes_the_strict_check() -> None:
         "--config-file",
         str(root / "pyproject.toml"),
         __file__,
+        *map(str, tmp_path.glob("*.py")),
     ]
     done = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -331,7 +331,7 @@ async def test_a_clear_of_an_expanded_task_survives_a_kill_of_the_triggerer(
     assert await fired(trigger(attempt=2, is_expanded=True)) == "success"
     assert (await asyncio.to_thread(flow.wait)).status.state == "completed"
     assert len(valkey.ran) == 15, "the others keep their results, and what follows has run"
-    assert {number for number in range(16) if flow.node(f"a[{number}]").run} == failing
+    assert {number for number in range(16) if flow.node(f"a[{number}]").reruns} == failing
     assert await fired(trigger(attempt=3, is_expanded=True)) == "success"
     await asyncio.to_thread(flow.wait)
     assert len(valkey.ran) == 15 + 14 + 1, "it showed success, so all of it runs again"
@@ -414,13 +414,13 @@ async def test_a_clear_survives_a_kill_of_the_triggerer_between_its_calls(
             await fired(trigger(attempt=2))
     later = asyncio.create_task(fired(trigger(attempt=2)))
     async with asyncio.timeout(20):
-        while not flow.node("a").run:  # noqa: ASYNC110  there is no event
+        while not flow.node("a").reruns:  # noqa: ASYNC110  there is no event
             await asyncio.sleep(0.02)
     valkey.gate.set()
     assert await later == "success"
     assert (await asyncio.to_thread(flow.wait)).status.state == "completed"
     assert valkey.ran == (["b"] if is_running else ["b", "b"])
-    assert flow.node("a").run > 0
+    assert flow.node("a").reruns > 0
 
 
 def test_a_monitor_that_defers_counts_clears_and_not_retries(context: Callable[..., Any]) -> None:
