@@ -93,13 +93,13 @@ def shortened(message: Mapping[str, Any]) -> str:
         params[field] = _start_of(str(params[field]))
     elif method == "closed":
         error = dict(params.get("exception") or {})
-        kept: dict[str, Any] = {
+        replaced: dict[str, Any] = {
             "message": _start_of(str(error.get("message"))),
             "stack": [],
             "cause": None,
             "context": None,
         }
-        params["exception"] = error | kept
+        params["exception"] = error | replaced
     else:
         raise PayloadTooLarge(
             f"a {method} message has {len(text):,} bytes; the limit is {MAX_MESSAGE_BYTES:,}. Store the data "

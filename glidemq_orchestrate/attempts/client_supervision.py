@@ -114,7 +114,7 @@ def for_home(home: QueueKeys, clock: Clock) -> Tending:
 
 
 def tend(tending: Tending) -> Op[None]:
-    """Do what is due. Idempotent. Only a refusal in its own queue is an error.
+    """Do the due work. Idempotent. Only a refusal in its own queue is an error.
 
     Raises:
         TransportError: The server cannot be reached; the locks expire on their own.
@@ -253,7 +253,7 @@ def wait(
 
 
 def step(tending: Tending, watch: Watch) -> Op[list[Change]]:
-    """Run ``watch.step``, then do what is due for the flow."""
+    """Run ``watch.step``, then do the due work for the flow."""
     longest = watch.rest_ms
     watch.rest_ms = min(longest, max(tending.rest_ms, tending.min_ms))
     try:

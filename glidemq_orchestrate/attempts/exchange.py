@@ -337,11 +337,11 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
 
 def renew_all(queue: QueueKeys, group: str, worker_id: str, clock: Clock) -> Op[int]:
     """Renew all leases of a worker in a queue or subscription; returns how many."""
-    total, goes_on = 0, ""
+    total, cursor = 0, ""
     while True:
-        count, goes_on = yield from ask(renew(queue, group, worker_id, goes_on, clock.now_ms()))
+        count, cursor = yield from ask(renew(queue, group, worker_id, cursor, clock.now_ms()))
         total += count
-        if not goes_on:
+        if not cursor:
             return total
 
 
@@ -352,9 +352,9 @@ def begin(queue: QueueKeys, consumer: str, attempt: Attempt, clock: Clock) -> Op
     return answer.verdicts == ["ok"]
 
 
-def renew(queue: QueueKeys, group: str, worker_id: str, goes_on: str, now_ms: int) -> Call[tuple[int, str]]:
+def renew(queue: QueueKeys, group: str, worker_id: str, cursor: str, now_ms: int) -> Call[tuple[int, str]]:
     """Renew a page of the leases of a worker; returns how many, and where to continue or ''. Idempotent."""
-    args = (now_ms, group, worker_id, goes_on)
+    args = (now_ms, group, worker_id, cursor)
 
     def decode(reply: Any) -> tuple[int, str]:
         return replies.integer(reply[0]), replies.text(reply[1])

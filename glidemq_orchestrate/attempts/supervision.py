@@ -144,7 +144,7 @@ class Tick:
 
 
 def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
-    """Do what is due in the queue, unless another supervisor leads it. Idempotent.
+    """Do the due work of the queue, unless another supervisor leads it. Idempotent.
 
     A refused step does not stop the other steps.
     """
@@ -200,7 +200,7 @@ def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
 def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
     """Report jobs that foreign workers have ended since the last call to their flows.
 
-    Without foreign workers this is one call. ``check_open`` finds what it misses.
+    Without foreign workers this is one call. ``check_open`` finds the jobs that it misses.
     """
     if not (yield from has_foreign_workers(watch.queue)):
         return
@@ -225,7 +225,7 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
 
 
 def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
-    """Do what is due, sweep, and continue unsettled flows. Returns when something is due next, or -1."""
+    """Do the due work, sweep, and continue unsettled flows. Returns when something is due next, or -1."""
     return (yield from upkeep_ops.upkeep([watch.queue], clock))
 
 

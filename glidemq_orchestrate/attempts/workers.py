@@ -52,7 +52,7 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A live worker and its registration; ``handlers`` is None for Node workers, which do not list theirs.
+    """A live worker and its registration; ``handlers`` is None for Node workers, which register none.
 
     ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
     ``silent``: the time since its last registration, which workers renew every 10 s; 0 for Node workers.
@@ -123,7 +123,7 @@ def lost(queue: QueueKeys, now_ms: int) -> Op[list[LostWorker]]:
 
 
 def _worker(name: str, text: str) -> WorkerInfo:
-    """A worker from its registration; one that cannot be read is ``broken``."""
+    """A worker from its registration; ``broken`` if that cannot be read."""
     try:
         wire = parsed_object(text)
         started = datetime.fromtimestamp(float(wire["startedAt"]) / 1000, UTC)

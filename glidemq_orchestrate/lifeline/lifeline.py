@@ -120,12 +120,12 @@ class _Guard:
     def __init__(self, name: str) -> None:
         if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
             raise OSError("no Python interpreter found to run it")
-        theirs, self._pipe = os.pipe()
+        read_end, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603  our own guard
                 [sys.executable, "-I", "-S", str(_PROGRAM), name, str(os.getpid())],
                 cwd="/",
-                stdin=theirs,
+                stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -134,7 +134,7 @@ class _Guard:
             os.close(self._pipe)
             raise
         finally:
-            os.close(theirs)
+            os.close(read_end)
 
     @property
     def is_alive(self) -> bool:

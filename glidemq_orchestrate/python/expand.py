@@ -40,12 +40,12 @@ def run_expansion(ctx: Context) -> dict[str, int]:
     title, data = f"expansion {ctx.node}", ctx.data
     if ctx.flow is None or not isinstance(data, dict) or not _FIELDS.issuperset(data):
         raise InvalidCall(f"{title}: a {JOB_NAME} job needs template, over and into, and to be in a flow")
-    given: dict[str, Any] = {"over": data.get("over")}
-    put_inputs(title, given, data.get("inputs"), ctx.inputs)
+    filled: dict[str, Any] = {"over": data.get("over")}
+    put_inputs(title, filled, data.get("inputs"), ctx.inputs)
     try:
         template = FlowSpec.from_dict({"name": "template", "nodes": [data.get("template")]}).nodes[0]
         nodes = expand(
-            replace(template, after=_needed(ctx, template, data)), given["over"], str(data["into"])
+            replace(template, after=_needed(ctx, template, data)), filled["over"], str(data["into"])
         )
     except (GlideMQError, KeyError, TypeError) as exc:
         raise InvalidCall(f"{title}: {exc}") from exc

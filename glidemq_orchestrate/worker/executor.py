@@ -197,17 +197,19 @@ class Caller:
             ThreadsUnavailable: The interpreter is shutting down.
             Exited: The handler raised an exception that no coroutine can raise.
         """
-        given: Any = execution.contexts if registered.batch_size else execution.contexts[0]
+        argument: Any = execution.contexts if registered.batch_size else execution.contexts[0]
         if registered.is_async:
-            awaited: Awaitable[Any] = registered.function(given)
+            awaited: Awaitable[Any] = registered.function(argument)
             return awaited
         if registered.in_process and self._processes is not None:
             token, job = process_token(execution.attempts[0]), portable(execution.contexts[0])
             return _value(call_async(self._processes.run, registered.function, token, job))
         if registered.grace:
             stop, grace = execution.contexts[0].cancelled.set, registered.grace
-            return _value(self.threads.run(_in_thread, execution, registered, given, stop=stop, grace=grace))
-        return _value(self.threads.run(_in_thread, execution, registered, given))
+            return _value(
+                self.threads.run(_in_thread, execution, registered, argument, stop=stop, grace=grace)
+            )
+        return _value(self.threads.run(_in_thread, execution, registered, argument))
 
 
 def process_token(attempt: Attempt) -> str:
@@ -215,10 +217,10 @@ def process_token(attempt: Attempt) -> str:
     return f"{attempt.token}:{attempt.job_id}"
 
 
-def _in_thread(execution: Execution, registered: Registered, given: Any) -> Any:
+def _in_thread(execution: Execution, registered: Registered, argument: Any) -> Any:
     execution.thread, began = threading.get_native_id(), time.thread_time()
     try:
-        return registered.function(given)
+        return registered.function(argument)
     finally:
         execution.used = time.thread_time() - began
 

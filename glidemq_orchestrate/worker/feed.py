@@ -53,12 +53,12 @@ class Flight:
     Attributes:
         request: The outcomes it carries, and how many jobs it requests.
         unsent: The outcomes that must be reported again if the call ends now.
-        is_out: Whether its places are reserved.
+        is_reserved: Whether its places are reserved.
     """
 
     request: Request
     unsent: Sequence[Outcome] = ()
-    is_out: bool = False
+    is_reserved: bool = False
 
     def __post_init__(self) -> None:
         """Start with every outcome unsent."""
@@ -134,7 +134,7 @@ class Feed:
         self._singly: deque[Outcome] = deque()  # outcomes of refused calls, to be sent one by one
         self._singly_at = 0.0
         self._pauses = reconnect_delays()
-        self._calls_out = 0
+        self._calls_under_way = 0
         self.schedules_due_ms, self.rescheduled = NEVER, asyncio.Event()
         self._closing = False
         self._loop = asyncio.get_running_loop()
@@ -246,17 +246,17 @@ class Feed:
         return flight
 
     def _reserve(self, flight: Flight) -> None:
-        flight.is_out = True
+        flight.is_reserved = True
         self._slots.reserved += flight.request.wanted
-        self._calls_out += 1
+        self._calls_under_way += 1
         self._listener.all_replied.clear()
 
     def _release(self, flight: Flight) -> None:
-        if flight.is_out:
-            flight.is_out, was_full = False, not self._slots.room()
+        if flight.is_reserved:
+            flight.is_reserved, was_full = False, not self._slots.room()
             self._slots.reserved -= flight.request.wanted
-            self._calls_out -= 1
-            if not self._calls_out:
+            self._calls_under_way -= 1
+            if not self._calls_under_way:
                 self._listener.all_replied.set()
             if was_full and flight.request.wanted:
                 self._runner.freed()

@@ -22,14 +22,14 @@ from glidemq_orchestrate.worker.handlers.tracebacks import pack, unpack
 
 HEAD: Final = struct.Struct(">cI")
 TASK: Final = b"T"
-BEGUN: Final = b"B"
+STARTED: Final = b"B"
 PROGRESS: Final = b"P"
 LOG: Final = b"L"
 MESSAGE: Final = b"M"
 CHECK: Final = b"C"
 DONE: Final = b"D"
 RAISED: Final = b"R"
-KINDS: Final = (BEGUN, PROGRESS, LOG, MESSAGE, CHECK, DONE, RAISED)
+KINDS: Final = (STARTED, PROGRESS, LOG, MESSAGE, CHECK, DONE, RAISED)
 MAX_FRAME: Final = 8 * MAX_PAYLOAD_BYTES
 
 
@@ -39,7 +39,7 @@ def serve(sock: socket.socket) -> None:
     os.setsid()
     own, frames = os.getpid(), FrameSender(sock)
     while (task := _receive(sock)) is not None:
-        frames.send(BEGUN, b"")
+        frames.send(STARTED, b"")
         try:
             function, job = pickle.loads(task)  # noqa: S301  from our own worker
             kind, body = DONE, _run(function, job, frames)

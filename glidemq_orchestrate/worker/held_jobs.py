@@ -29,7 +29,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 WAITING_SECONDS: Final = 1.0
 ASIDE_SECONDS: Final = 5.0
 REST_SECONDS: Final = 0.25
-"""For this long, a worker does not fetch the jobs that it gave back, so that others can."""
+"""After giving suspects back, a worker fetches no jobs for this long, so that others can take them."""
 PATIENCE_SECONDS: Final = 30.0
 GROWTH: Final = 4
 MAX_SECONDS: Final = 86_400.0

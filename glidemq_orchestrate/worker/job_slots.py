@@ -28,8 +28,8 @@ class JobSlots:
         reserved: The number of requested jobs.
         aside: How many held suspects wait although there is room; see ``held_jobs.Suspects``.
         is_blocked: Too many handlers run beyond their time limit: no job starts until one returns.
-        is_resting: Suspects were given back, and other workers are to fetch them first.
-        is_slow: Waiting jobs were given back: no more are held ahead until a handler returns.
+        is_resting: Suspects were given back, and other workers should fetch them first.
+        is_slow: Waiting jobs were given back: no further jobs are held ahead until a handler returns.
     """
 
     concurrency: int

@@ -157,8 +157,8 @@ class Messenger:
         """Run a coroutine on the loop, and return its result to another thread.
 
         Raises:
-            RuntimeError: This is the loop's thread, which would wait for itself; the message says
-                what to do ``instead``.
+            RuntimeError: This is the loop's thread, which would wait for itself; the message ends
+                with ``instead``.
         """
         if self._senders.is_here:
             work.close()

@@ -123,15 +123,15 @@ class _Process:
         # Not fork: copied locks of other threads would never be released. Nor the fork server: the exit codes
         # of its children are unknown here.
         context = multiprocessing.get_context("spawn")
-        self._sock, self._theirs = socket.socketpair()
+        self._sock, self._child_socket = socket.socketpair()
         self._sock.setblocking(False)
         self._process: BaseProcess = context.Process(
-            target=child.serve, args=(self._theirs,), name="glidemq-handler"
+            target=child.serve, args=(self._child_socket,), name="glidemq-handler"
         )
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can take a job. An idle process sends nothing, so anything to read means its end."""
+        """Whether it can take a job. An idle process sends nothing, so readable data means its end."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -142,7 +142,7 @@ class _Process:
 
     async def start(self) -> None:
         starting = asyncio.get_running_loop().run_in_executor(
-            self._threads, _start, self._process, self._theirs
+            self._threads, _start, self._process, self._child_socket
         )
         try:
             await asyncio.shield(starting)
@@ -154,15 +154,15 @@ class _Process:
     async def run(
         self, function: Callable[..., Any], job: dict[str, Any], send: Callable[[str, str], Awaitable[None]]
     ) -> JsonLike:
-        self.is_idle, begun = False, False
+        self.is_idle, has_started = False, False
         task = pickle.dumps((function, job))
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._sock, child.HEAD.pack(child.TASK, len(task)) + task)
             while True:
                 kind, body = await self._receive()
-                if kind == child.BEGUN:
-                    begun = True
+                if kind == child.STARTED:
+                    has_started = True
                 elif kind in _SENT:
                     await send(_SENT[kind], body.decode())
                 elif kind == child.CHECK:
@@ -171,7 +171,7 @@ class _Process:
                 else:
                     break
         except (OSError, EOFError) as exc:
-            if not begun:
+            if not has_started:
                 raise _NotStarted from exc
             raise ProcessExpired(await self.exit_report()) from exc
         result = unpack(body) if kind == child.RAISED else json.loads(body)
@@ -242,8 +242,8 @@ async def _checked(send: Callable[[str, str], Awaitable[None]]) -> bytes:
     return b""
 
 
-def _start(process: BaseProcess, theirs: socket.socket) -> None:
-    with theirs:
+def _start(process: BaseProcess, child_socket: socket.socket) -> None:
+    with child_socket:
         process.start()
     if process.pid is not None:
         lifeline.watch(process.pid)

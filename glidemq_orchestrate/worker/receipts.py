@@ -120,14 +120,14 @@ class Receipts:
 
     def _report_again(self, history: str) -> None:
         """Report again what another server accepted: the current server may have lost it."""
-        kept = []
+        current = []
         for receipt in self._waiting:
             if receipt.history == history:
-                kept.append(receipt)
+                current.append(receipt)
             else:
                 self._again[_key(receipt.outcome)] = receipt.before or receipt.verdict
                 self._report(receipt.outcome)
-        self._waiting = kept
+        self._waiting = current
 
     async def _verdict(self, receipt: Receipt) -> str:
         """The verdict to settle with: the earlier one, if the server still has its effect."""

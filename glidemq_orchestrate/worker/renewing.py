@@ -153,19 +153,19 @@ class Renewer:
     def _start(self) -> None:
         if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
             raise OSError("no Python interpreter found to run it")
-        theirs, self._pipe = os.pipe()
+        read_end, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
             self._process = subprocess.Popen(  # noqa: S603  our own program
                 [sys.executable, "-I", "-S", str(_PROGRAM), str(os.getpid()), *self._arguments],
                 cwd="/",
                 env={name: value for name, value in os.environ.items() if name != ENV_URL},
-                stdin=theirs,
+                stdin=read_end,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
         finally:
-            os.close(theirs)
+            os.close(read_end)
         os.write(self._pipe, json.dumps(self._input()).encode() + b"\n")
         if self._is_hurried and self._process.stdout is not None:
             select.select([self._process.stdout], [], [], READY_SECONDS)
@@ -240,8 +240,8 @@ class Heartbeats:
         if self.is_late(keys.queue):
             self._woken[keys.queue] = began
         if leased := [*held, *ended]:
-            kept = await self._run(heartbeat(keys, leased, self._clock.now_ms()))
-            for attempt, beat in zip(held, kept, strict=False):
+            renewals = await self._run(heartbeat(keys, leased, self._clock.now_ms()))
+            for attempt, beat in zip(held, renewals, strict=False):
                 if beat < 1:
                     cancel(attempt, beat == 0)
         self._renewed[keys.queue] = began
@@ -255,7 +255,7 @@ class Heartbeats:
         return now - self._renewed.get(queue, now) > 2 * self.seconds
 
     async def catch_up(self, queue: str) -> None:
-        """Renew and report first after the process was stopped; otherwise its own jobs count as lost."""
+        """Wait for a heartbeat after this process was stopped; otherwise its own jobs would count as lost."""
         now, late = time.monotonic(), 2 * self.seconds
         if self.is_late(queue) or now - self._woken.get(queue, -late) < late:
             await asyncio.sleep(self.seconds)

@@ -73,7 +73,9 @@ class JobRunner:
         self._tasks: dict[asyncio.Task[None], Execution] = {}
         self._seconds: dict[tuple[str, str], float] = {}
         self._overdue = OverdueJobs(WAITING_SECONDS, self._waiting, self._give_back)
-        self._overdue_aside = OverdueJobs(ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_aside)
+        self._overdue_aside = OverdueJobs(
+            ASIDE_SECONDS, lambda: list(self._suspects.aside), self._give_back_suspects
+        )
         self._messenger, self._threads = executor.contexts.messenger, executor.caller.threads
         self._log, self._events = VerdictLog(), JobEvents(executor.middleware)
         self._loop = asyncio.get_running_loop()
@@ -122,21 +124,21 @@ class JobRunner:
         return [*self._slots.waiting, *(attempt for batch in self._batches.closed for attempt in batch)]
 
     def _give_back(self, overdue: list[Attempt]) -> None:
-        """Give back jobs that wait for a place: those before them take longer than expected."""
+        """Give back jobs that wait for a place: the running jobs take longer than expected."""
         self._slots.is_slow = True
         for attempt in overdue:
             self._withdraw(attempt, Outcome(attempt, Kind.BACK))
 
-    def _give_aside(self, overdue: list[Attempt]) -> None:
-        """Give back suspects that wait for another suspect: another worker may run one."""
+    def _give_back_suspects(self, overdue: list[Attempt]) -> None:
+        """Give back suspects that wait for another suspect: another worker may run them."""
         # Otherwise this worker would fetch them again in the call that gives them back.
         self._slots.is_resting = True
-        self._loop.call_later(REST_SECONDS, self._rested)
+        self._loop.call_later(REST_SECONDS, self._end_rest)
         for attempt in overdue:
             self._withdraw(attempt, Outcome(attempt, Kind.BACK))
         self._slots.aside = len(self._suspects.aside)
 
-    def _rested(self) -> None:
+    def _end_rest(self) -> None:
         self._slots.is_resting = False
         self._wake()
 
@@ -276,7 +278,7 @@ class JobRunner:
     # --- ending them early ---
 
     def cancel(self, attempt: Attempt, revoked: bool) -> None:  # noqa: FBT001  called by heartbeats
-        """Stop the handler of a job that was revoked or lost its lease: async handlers are cancelled."""
+        """Stop the handler of a job that was revoked or lost its lease; async handlers are cancelled."""
         execution = self._execution_of(attempt)
         if execution is None:
             self._withdraw(attempt, refuse(attempt, "revoked") if revoked else None)
@@ -346,7 +348,7 @@ class JobRunner:
             raise LeaseLost("this attempt has ended")
 
     def executing(self) -> list[RunningHandler]:
-        """The running handlers, then those that ended last, newest first; from any thread."""
+        """The running handlers, then the last ended ones, newest first; from any thread."""
         known = [*list(self._running.values()), *reversed(list(self._ended))]
         return [RunningHandler(one.attempts[0], one.task, one.thread, one.used) for one in known]
 

@@ -32,14 +32,14 @@ class CallResult(NamedTuple):
     error: BaseException | None = None
 
 
-async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> CallResult:
+async def call_async(function: Callable[..., Awaitable[Any]], *arguments: Any) -> CallResult:
     """Await a coroutine function of user code.
 
     Raises:
         asyncio.CancelledError: This call was cancelled, or something that the function awaited was.
     """
     try:
-        return CallResult(await function(*given))
+        return CallResult(await function(*arguments))
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as exc:  # noqa: BLE001  it affects its own job only
@@ -67,7 +67,7 @@ class Threads:
     async def run(
         self,
         function: Callable[..., Any],
-        *given: Any,
+        *arguments: Any,
         stop: Callable[[], object] = lambda: None,
         grace: float = 0.0,
     ) -> CallResult:
@@ -75,7 +75,7 @@ class Threads:
 
         Args:
             function: The function.
-            given: Its arguments.
+            arguments: Its arguments.
             stop: Signals the function to return, when this call is cancelled and there is a grace.
             grace: Seconds that the function then has to return before the call ends.
 
@@ -85,11 +85,11 @@ class Threads:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[CallResult] = loop.create_future()
-        about = contextvars.copy_context()
+        context = contextvars.copy_context()
 
         def work() -> None:
             try:
-                ended = CallResult(about.run(function, *given))
+                ended = CallResult(context.run(function, *arguments))
             except BaseException as exc:  # noqa: BLE001  it affects its own job only
                 ended = CallResult(error=exc)
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the function still runs

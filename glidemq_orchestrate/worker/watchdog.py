@@ -1,4 +1,4 @@
-"""Names the handler that blocks a worker: one that occupies its loop, or the whole interpreter.
+"""Names the handler that blocks a worker, by occupying its loop or the whole interpreter.
 
 A thread checks every half second whether the loop has run in between. If not, the stack of the loop's thread
 shows which handler occupies it. If the checking thread itself could not run, a handler held the interpreter:
@@ -55,7 +55,7 @@ class Watchdog:
 
     Args:
         loop: The loop of the worker, in the thread that calls this.
-        running: Returns the running handlers, then those that ended last; called in any thread.
+        running: Returns the running handlers, then the last ended ones; called in any thread.
         note: Called with an attempt and a line for the log of its job; called in any thread.
     """
 

@@ -186,7 +186,7 @@ class WrittenMessages:
             box.close()
 
     async def _send(self, attempt: Attempt, box: Box) -> None:
-        """Send what is in a box until it is empty, again after each broken connection."""
+        """Send the messages of a box until it is empty, again after each broken connection."""
         pauses = reconnect_delays()
         try:
             while (batch := box.next()) is not None:

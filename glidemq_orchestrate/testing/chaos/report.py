@@ -46,7 +46,7 @@ ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.EFFECT_MISSING: "record the effect after it, not before it: an attempt that is killed "
     "between the two has recorded an effect that did not happen",
     FindingKind.RESULT_DIFFERS: "derive times, ids and random numbers from ctx.data or ctx.flow_id, and sort "
-    "unordered collections; if each attempt must have a part of its own, such as the folder that it wrote, "
+    "unordered collections; if each attempt must have its own part, such as the folder that it wrote, "
     "allow that (may_differ, --may-differ)",
     FindingKind.ENDS_DIFFERENTLY: "remove or overwrite leftovers of an earlier attempt, instead of failing",
     FindingKind.CHECK_FAILED: "see the text of the check",

@@ -73,7 +73,7 @@ class Stage:
         return f"valkey://127.0.0.1:{self._port}"
 
     def start_workers(self, setup: Setup) -> None:
-        """Start the workers; from now on those that end are restarted."""
+        """Start the workers, and from now on restart workers that end."""
         setup.write(self.folder)
         self.pause_seconds = setup.lease_seconds * 1.5 + 1
         self._workers = [self._start() for _ in range(self._wanted)]

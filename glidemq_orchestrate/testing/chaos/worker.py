@@ -63,7 +63,7 @@ def serve(setup: Setup, marker: Marker) -> None:
 
 
 def _marking(handlers: Handlers) -> Handlers:
-    """The same handlers, but marks also count in those that run in processes."""
+    """The same handlers; marks also count in handlers that run in processes."""
     made = Handlers()
     for name in handlers.names:
         registered = handlers.registered[name]

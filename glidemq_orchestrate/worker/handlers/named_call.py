@@ -74,9 +74,9 @@ class NamedCall:
             raise InvalidCall(f"{title}: arguments must be an object of values by parameter name")
         if unknown := sorted(set(data) - _FIELDS - set(fields)):
             raise InvalidCall(f"{title}: unknown field {', '.join(unknown)}; arguments go under arguments")
-        given = dict(arguments)
-        put_inputs(title, given, data.get("inputs"), ctx.inputs)
-        return cls(title, _imported(title, name, ctx.allow_import), given)
+        filled = dict(arguments)
+        put_inputs(title, filled, data.get("inputs"), ctx.inputs)
+        return cls(title, _imported(title, name, ctx.allow_import), filled)
 
     def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
         """Refuse arguments that, with those that the worker supplies, do not match the parameters.
@@ -127,7 +127,7 @@ def _not_json(value: Any, place: Sequence[object] = ()) -> tuple[str, Any] | Non
     if isinstance(value, list | tuple):
         parts = (_not_json(part, [*place, number]) for number, part in enumerate(value))
         return next((found for found in parts if found), None)
-    return f"what is at {_shown(place)}" if place else "it", value
+    return f"the value at {_shown(place)}" if place else "it", value
 
 
 def _of(place: Sequence[object]) -> str:

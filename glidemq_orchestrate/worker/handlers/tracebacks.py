@@ -59,13 +59,13 @@ def _trim(whole: traceback.TracebackException) -> bool:
         first = next((at for at, frame in enumerate(frames) if is_users(frame.filename)), None)
         has_users = has_users or first is not None
         if first is None:  # drop our own frames at least
-            theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE))
-            kept = frames[next(theirs, len(frames)) :]
+            foreign = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE))
+            shown = frames[next(foreign, len(frames)) :]
         else:
-            kept = frames[first:]
-        if len(kept) > MAX_FRAMES:
-            kept = [*kept[: MAX_FRAMES // 2], *kept[-MAX_FRAMES // 2 :]]
-        one.stack[:] = kept
+            shown = frames[first:]
+        if len(shown) > MAX_FRAMES:
+            shown = [*shown[: MAX_FRAMES // 2], *shown[-MAX_FRAMES // 2 :]]
+        one.stack[:] = shown
         todo += [
             more for more in (one.__cause__, one.__context__, *(one.exceptions or ())) if more is not None
         ]

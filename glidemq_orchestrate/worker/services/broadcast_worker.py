@@ -185,10 +185,10 @@ class BroadcastWorker(HandlerService):
     async def _beat(self) -> None:
         """Renew the leases; stop each run that has lost its lease, or whose message was revoked."""
         held = [attempt for attempt, _ in self._held.values()]
-        kept = await self._run(renew(self._subscription, self.id, held, self._clock))
+        renewals = await self._run(renew(self._subscription, self.id, held, self._clock))
         if not self._renewer.renewed():
             await asyncio.to_thread(self._renewer.start)
-        for attempt, beat in zip(held, kept, strict=True):
+        for attempt, beat in zip(held, renewals, strict=True):
             cancelled = self._cancelled.get(attempt.entry_id)
             if beat < 1 and cancelled is not None and not cancelled.is_set():
                 cancelled.set()

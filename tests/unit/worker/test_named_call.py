@@ -264,12 +264,12 @@ NOT_JSON: list[tuple[Any, str]] = [
     (Decimal("1.5"), r"it is of type decimal\.Decimal\. Convert it by int\(\.\.\.\), float"),
     (
         {"rows": [{"day": datetime(2026, 1, 1)}]},  # noqa: DTZ001  as it comes from a row
-        r"what is at \['rows'\]\[0\]\['day'\] is of type datetime\.datetime\. Convert it by str",
+        r"the value at \['rows'\]\[0\]\['day'\] is of type datetime\.datetime\. Convert it by str",
     ),
-    ((1, {2}), r"what is at \[1\] is of type set\. Convert it by sorted"),
+    ((1, {2}), r"the value at \[1\] is of type set\. Convert it by sorted"),
     ({"x": {7: 1}}, r"a key of \['x'\] is of type int\. Convert it by int"),
-    ([Single()], r"what is at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
-    ({"a": object()}, r"what is at \['a'\] is of type object\. Write it elsewhere$"),
+    ([Single()], r"the value at \[0\] is of type .*\.Single\. Convert it by \.item\(\)"),
+    ({"a": object()}, r"the value at \['a'\] is of type object\. Write it elsewhere$"),
     ([float("nan")], r"NaN and infinity are not JSON\. Write it elsewhere$"),
     (CIRCULAR, r"\. Write it elsewhere$"),
 ]
