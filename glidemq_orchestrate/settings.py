@@ -274,7 +274,7 @@ def options_in(url: str) -> dict[str, object]:
         parts = urlsplit(url)
     except ValueError:
         raise _refused("use HOST or HOST:PORT after ://, and [ ] around IPv6 addresses") from None
-    if _is_torn(url, parts):
+    if _is_split(url, parts):
         raise _refused(f"write {' '.join(_QUOTED)} in a password as {' '.join(_QUOTED.values())}")
     found = _once([*_query(parts), *_secrets(parts).items()])
     if scheme in _SOCKETS:
@@ -306,8 +306,8 @@ def _refused(why: str) -> ConfigurationError:
     return ConfigurationError(f"the URL does not name a server: {why}")
 
 
-def _is_torn(url: str, parts: SplitResult) -> bool:
-    """Whether the password seems to contain an unescaped ``/``, ``?`` or ``#``."""
+def _is_split(url: str, parts: SplitResult) -> bool:
+    """Whether an unescaped ``/``, ``?`` or ``#`` seems to split the password."""
     return "#" in url or any("@" in part for part in (parts.path, parts.query))
 
 

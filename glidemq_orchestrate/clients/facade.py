@@ -121,7 +121,7 @@ class _Facade(Generic[D]):
         """Whether the server's time was read too long ago."""
         return isinstance(self._clock, ServerClock) and self._clock.is_due()
 
-    def _doubt_clock(self) -> None:
+    def _forget_sync(self) -> None:
         """Forget the server's time: another server may be the primary now, and its clock may differ."""
         if isinstance(self._clock, ServerClock):
             self._clock.forget_sync()
@@ -138,7 +138,7 @@ class SyncFacade(_Facade["SyncDriver"]):
         try:
             return driver.run(self._guarded(op))
         except TransportError:
-            self._doubt_clock()
+            self._forget_sync()
             raise
 
     def _now(self) -> int:
@@ -198,7 +198,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         try:
             return await driver.run(self._guarded(op))
         except TransportError:
-            self._doubt_clock()
+            self._forget_sync()
             raise
 
     async def _now(self) -> int:

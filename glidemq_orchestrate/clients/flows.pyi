@@ -132,8 +132,8 @@ class Flow:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time. After a second or more, the message says why one of
-                its nodes does not run, unless it only waits for its turn.
+            WaitTimeout: The flow has not ended in time. With a timeout of at least a second, the message has
+                the reason why a node waits, unless all nodes only wait for their turn.
         """
 
     def supervise(self) -> None:
@@ -322,9 +322,10 @@ class Flow:
             error: Only nodes with a failure reason that matches this shell pattern. Here, square brackets
                 match only a class of characters.
             dependents: True: all following nodes that have begun rerun too; running ones are stopped. False:
-                nodes that run or have ended continue with the old result. A following node that waits for a
-                worker or its next attempt, or was only fetched, waits until this node has ended, and then
-                starts over with the new result. So does the next attempt of a running node.
+                nodes that run or have ended continue with the old result. A following node that has not
+                started (it waits for a worker or its next attempt, or was only fetched) waits until this node
+                has ended. Then it starts over with the new result. So does the next attempt of a running
+                node.
             idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
                 the nodes have ended again. Each node stores its last ten keys.
             generation: Only if this is the current generation.
@@ -568,8 +569,8 @@ class AsyncFlow:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time. After a second or more, the message says why one of
-                its nodes does not run, unless it only waits for its turn.
+            WaitTimeout: The flow has not ended in time. With a timeout of at least a second, the message has
+                the reason why a node waits, unless all nodes only wait for their turn.
         """
 
     async def supervise(self) -> None:
@@ -758,9 +759,10 @@ class AsyncFlow:
             error: Only nodes with a failure reason that matches this shell pattern. Here, square brackets
                 match only a class of characters.
             dependents: True: all following nodes that have begun rerun too; running ones are stopped. False:
-                nodes that run or have ended continue with the old result. A following node that waits for a
-                worker or its next attempt, or was only fetched, waits until this node has ended, and then
-                starts over with the new result. So does the next attempt of a running node.
+                nodes that run or have ended continue with the old result. A following node that has not
+                started (it waits for a worker or its next attempt, or was only fetched) waits until this node
+                has ended. Then it starts over with the new result. So does the next attempt of a running
+                node.
             idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
                 the nodes have ended again. Each node stores its last ten keys.
             generation: Only if this is the current generation.
@@ -932,10 +934,10 @@ class FlowProducer(SyncFacade):
                 generation that keeps nothing, with the same or a different specification. A new generation
                 cancels the previous one.
             idempotency_key: A token of the caller, such as the id of a click or a run, at most 256
-                characters. A repeated restart with the same key and specification finds the generation begun
-                by the first, so it is safe as long as that generation is stored; see ``Flow.history``.
-                Without a key, each restart begins another generation, except that simultaneous restarts may
-                share one. Requires ``flow_id``.
+                characters. A repeated restart with the same key and specification finds the generation that
+                the first began. So a repeat is safe as long as that generation is stored; see
+                ``Flow.history``. Without a key, each restart begins another generation, except that
+                simultaneous restarts may share one. Requires ``flow_id``.
             owner: The owner of the flow. When the lease of the last owner expires, the flow is cancelled or
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.
@@ -1070,10 +1072,10 @@ class AsyncFlowProducer(AsyncFacade):
                 generation that keeps nothing, with the same or a different specification. A new generation
                 cancels the previous one.
             idempotency_key: A token of the caller, such as the id of a click or a run, at most 256
-                characters. A repeated restart with the same key and specification finds the generation begun
-                by the first, so it is safe as long as that generation is stored; see ``Flow.history``.
-                Without a key, each restart begins another generation, except that simultaneous restarts may
-                share one. Requires ``flow_id``.
+                characters. A repeated restart with the same key and specification finds the generation that
+                the first began. So a repeat is safe as long as that generation is stored; see
+                ``Flow.history``. Without a key, each restart begins another generation, except that
+                simultaneous restarts may share one. Requires ``flow_id``.
             owner: The owner of the flow. When the lease of the last owner expires, the flow is cancelled or
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.

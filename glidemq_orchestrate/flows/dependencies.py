@@ -170,7 +170,7 @@ def read_policy(value: str, *, where: str) -> OnFailure:
     """
     if isinstance(value, str) and (found := _POLICIES.get(value)) is not None:
         return found
-    raise InvalidFlow(f"{where}: on_failure {described(value)} is unknown{_instead(value, OnFailure)}")
+    raise InvalidFlow(f"{where}: on_failure {described(value)} is unknown{_suggestion(value, OnFailure)}")
 
 
 def read_rule(value: str, *, where: str) -> Rule:
@@ -181,10 +181,10 @@ def read_rule(value: str, *, where: str) -> Rule:
     """
     if isinstance(value, str) and (found := _RULES.get(value)) is not None:
         return found
-    raise InvalidFlow(f"{where}: rule {described(value)} is unknown{_instead(value, Rule)}")
+    raise InvalidFlow(f"{where}: rule {described(value)} is unknown{_suggestion(value, Rule)}")
 
 
-def _instead(value: object, names: type[StrEnum]) -> str:
+def _suggestion(value: object, names: type[StrEnum]) -> str:
     *first, last = names
     return did_you_mean(value, names) or f"; use {', '.join(first)} or {last}"
 

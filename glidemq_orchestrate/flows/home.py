@@ -1,7 +1,7 @@
 """The home queue of a flow: its choice, its claim on the id, its links to other queues, and its deadlines.
 
 The claim is a key in its own slot, so no call writes it together with the record. A claim without a record
-was left by a kill between the two writes, or belongs to a submission that is about to write the record. A
+has one of two causes: a kill between the two writes, or a submission that is about to write the record. A
 submission with the same home continues with it; one with another home takes it over. Every submission
 confirms its claim before it starts its flow.
 
@@ -36,7 +36,7 @@ MAX_NAMED: Final = 5
 def claim_id(home: QueueKeys, flow_id: str) -> Call[None]:
     """Claim a flow id for a home queue, unless it is already claimed. Idempotent.
 
-    The claim expires after a quarter of an hour, unless ``keep`` is called.
+    The claim expires after 15 minutes, unless ``keep_claim`` is called.
     """
     key = flow_home(home.prefix, flow_id)
     return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=replies.anything, repeatable=True)

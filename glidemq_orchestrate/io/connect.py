@@ -319,13 +319,13 @@ class Pool(Generic[C]):
             return [connection]
         now = monotonic()
         self._idle.append((now, connection))
-        return self._unneeded(now - IDLE_SECONDS)
+        return self._idle_since(now - IDLE_SECONDS)
 
     def every(self) -> list[C]:
         """All connections, idle and in use."""
         return [connection for _, connection in list(self._idle)] + list(self._in_use) + list(self._old)
 
-    def _unneeded(self, since: float) -> list[C]:
+    def _idle_since(self, since: float) -> list[C]:
         found: list[C] = []
         while True:
             try:

@@ -1,13 +1,13 @@
 """Routes calls: to the one server, the primary behind sentinels, or the primaries of a cluster. Pure.
 
-``deliver`` is a generator. It yields lists of ``Parcel`` and receives, for each parcel, its replies (an error
-in place of a refused call) or the error that prevented all of them. The drivers send the parcels. Here a call
-is sent again only after the server refused it (MOVED, ASK), never when its outcome is unknown: ``repeats``
-decides that.
+``deliver`` is a generator. It yields lists of ``Parcel``. For each parcel it receives its replies (an error
+in place of a refused call), or the error that prevented all of them. The drivers send the parcels. Here a
+call is sent again only after the server refused it (MOVED, ASK), never when its outcome is unknown:
+``delivery`` decides that.
 
-Primaries and slots are looked up on first use. They are looked up again after a connection broke, a server
-replied READONLY or the like, or a slot moved, and while a server does not reply: its machine may be down, and
-another one may have taken over. Threads may share a topology: its state is replaced, not modified.
+Primaries and slots are looked up on first use. They are looked up again after a broken connection, a reply
+such as READONLY, or a moved slot. This also happens while a server does not reply: its machine may be down,
+and another one may have taken over. Threads may share a topology: its state is replaced, not modified.
 """
 
 from __future__ import annotations

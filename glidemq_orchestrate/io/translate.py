@@ -2,8 +2,8 @@
 
 A caller learns from an exception whether anything was sent, and whether a repeat helps.
 
-A byte of a reply that is not UTF-8 is read as an escape (``surrogateescape``) and sent again as the same
-byte, so ids keep their bytes. Any other lone surrogate cannot be sent.
+A reply byte that is not UTF-8 is read as an escape (``surrogateescape``) and sent as the same byte again. So
+ids keep their bytes. Any other lone surrogate cannot be sent.
 """
 
 from __future__ import annotations

@@ -223,10 +223,10 @@ def has_passed(result: Any) -> bool:
         return result is not False
     checks = result.get("checks")
     parts = checks if isinstance(checks, list) else []
-    return result.get("passed") is not False and all(map(_is_fine, parts))
+    return result.get("passed") is not False and all(map(_passes, parts))
 
 
-def _is_fine(part: Any) -> bool:
+def _passes(part: Any) -> bool:
     if not isinstance(part, dict) or part.get("passed") is not False:
         return True
     return str(part.get("severity", "")).upper() in ("WARN", "WARNING")

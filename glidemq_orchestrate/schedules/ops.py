@@ -1,8 +1,8 @@
 """Writes and fires schedulers: once per slot, with any number of Python and Node workers.
 
 A Node worker holds the lock from reading the entries until its transaction has written them. While it is
-held, our functions refuse. They also compare the entry with the text from which the new state was computed,
-so neither side can fire a slot that the other has fired.
+held, our functions refuse. They also compare the entry with the text from which the new state was computed.
+So neither side can fire a slot that the other has fired.
 """
 
 from __future__ import annotations

@@ -142,9 +142,10 @@ class FlowOperations(ReadingOperations):
             error: Only nodes with a failure reason that matches this shell pattern. Here, square brackets
                 match only a class of characters.
             dependents: True: all following nodes that have begun rerun too; running ones are stopped. False:
-                nodes that run or have ended continue with the old result. A following node that waits for a
-                worker or its next attempt, or was only fetched, waits until this node has ended, and then
-                starts over with the new result. So does the next attempt of a running node.
+                nodes that run or have ended continue with the old result. A following node that has not
+                started (it waits for a worker or its next attempt, or was only fetched) waits until this node
+                has ended. Then it starts over with the new result. So does the next attempt of a running
+                node.
             idempotency_key: At most 256 characters. A repeat with the same key changes nothing, even after
                 the nodes have ended again. Each node stores its last ten keys.
             generation: Only if this is the current generation.

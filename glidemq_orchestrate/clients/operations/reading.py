@@ -27,7 +27,7 @@ from glidemq_orchestrate.wire.codec import Json
 from glidemq_orchestrate.wire.stored import as_time
 
 Change: TypeAlias = "NodeChange | FlowChange"
-# Why a flow stands still takes some calls: not for those who wait in short steps, nor for large flows.
+# The reason for a wait takes some calls, so short waits and large flows go without it.
 EXPLAINED_MS: Final = 1_000
 EXPLAINED_NODES: Final = 10_000
 
@@ -160,8 +160,8 @@ class ReadingOperations:
                 timeout.
 
         Raises:
-            WaitTimeout: The flow has not ended in time. After a second or more, the message says why one of
-                its nodes does not run, unless it only waits for its turn.
+            WaitTimeout: The flow has not ended in time. With a timeout of at least a second, the message has
+                the reason why a node waits, unless all nodes only wait for their turn.
         """
         limit = _limit(timeout)
         try:
@@ -169,11 +169,11 @@ class ReadingOperations:
         except WaitTimeout as exc:
             if limit is None or limit < EXPLAINED_MS:
                 raise
-            why = yield from self._why_it_stands_still()
+            why = yield from self._blocking_wait()
             raise WaitTimeout(f"{exc}{why}") from exc.__cause__
 
-    def _why_it_stands_still(self) -> Op[str]:
-        """``; node NODE waits: REASON``, or '' if its nodes only wait for their turn or cannot be read."""
+    def _blocking_wait(self) -> Op[str]:
+        """``; node NODE waits: REASON``; '' if all nodes only wait for their turn, or cannot be read."""
         try:
             if (yield from self.status()).total > EXPLAINED_NODES:
                 return ""

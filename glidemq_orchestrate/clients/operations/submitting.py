@@ -72,10 +72,10 @@ class ProducerOperations:
                 generation that keeps nothing, with the same or a different specification. A new generation
                 cancels the previous one.
             idempotency_key: A token of the caller, such as the id of a click or a run, at most 256
-                characters. A repeated restart with the same key and specification finds the generation begun
-                by the first, so it is safe as long as that generation is stored; see ``Flow.history``.
-                Without a key, each restart begins another generation, except that simultaneous restarts may
-                share one. Requires ``flow_id``.
+                characters. A repeated restart with the same key and specification finds the generation that
+                the first began. So a repeat is safe as long as that generation is stored; see
+                ``Flow.history``. Without a key, each restart begins another generation, except that
+                simultaneous restarts may share one. Requires ``flow_id``.
             owner: The owner of the flow. When the lease of the last owner expires, the flow is cancelled or
                 continues, as the owner requests. A running flow gets an additional owner. A new generation
                 has only the owner of its caller. See ``Owner``.

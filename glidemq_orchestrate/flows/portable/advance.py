@@ -64,7 +64,7 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
     """Advance a running flow whose nodes may be released."""
     nodes = yield from read_nodes(ref)
     now = yield from ask(records.record(ref.home, ref.flow_id))
-    if not _is_still(now, record):
+    if not _is_current(now, record):
         return now.state  # the nodes may belong to the next round
     if any(node.is_stray for node in nodes):
         return (yield from _refuse_strays(ref, nodes, now, clock))
@@ -77,7 +77,7 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
         if (yield from _expire_waiting(ref, nodes, record.number, clock)):
             nodes = yield from read_nodes(ref)  # a worker may just have begun one of them
             now = yield from ask(records.record(ref.home, ref.flow_id))
-            if not _is_still(now, record):
+            if not _is_current(now, record):
                 return now.state
         record = yield from _stop_if_due(ref, record, nodes, clock)
     if record.cancel:
@@ -132,13 +132,13 @@ def _is_running(record: Record) -> bool:
     return record.number >= 0 and not record.end and not record.is_expired and bool(record.fields)
 
 
-def _is_still(now: Record, record: Record) -> bool:
+def _is_current(now: Record, record: Record) -> bool:
     """Whether the same round still runs and no other one is noted."""
     return _is_running(now) and now.number == record.number and not now.note
 
 
 def _stop_if_due(ref: FlowRef, record: Record, nodes: Sequence[Node], clock: Clock) -> Op[Record]:
-    """Request the end of all open nodes if a limit or a lapsed owner requires it; returns the new record."""
+    """Request the end of all open nodes if a limit or an expired owner requires it. Returns the record."""
     how, reason = FlowState.FAILED, _stopped(record, nodes, clock.now_ms())
     if not reason and any(not node.end for node in nodes):
         how, reason = FlowState.CANCELLED, (yield from owners.abandoned(ref, record, clock))
@@ -178,7 +178,7 @@ def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op
             break
         nodes = yield from read_nodes(ref)  # the outcome of these decides on others
         now = yield from ask(records.record(ref.home, ref.flow_id))
-        if not _is_still(now, record):
+        if not _is_current(now, record):
             return None
     return nodes
 

@@ -134,19 +134,19 @@ class Record:
             fields["reason"] = str(self.cancel["reason"])
         elif self.is_dropped and self.is_superseded:
             fields["reason"] = superseding(fields["superseded"])
-        begun = [number for number in range(1, self.number + 1) if not _goes_on(self.fields, number)]
+        begun = [number for number in range(1, self.number + 1) if not _continues(self.fields, number)]
         fields["runs"] = str(len(begun))
         return fields | {name: str(value) for name, value in self.end.items()}
 
 
 def _lasting(fields: Mapping[str, str], number: int) -> list[int]:
     found = [number]
-    while _goes_on(fields, found[-1]):
+    while _continues(fields, found[-1]):
         found.append(found[-1] - 1)
     return found
 
 
-def _goes_on(fields: Mapping[str, str], number: int) -> bool:
+def _continues(fields: Mapping[str, str], number: int) -> bool:
     """Whether a round was noted while the previous one ran."""
     return bool(json.loads(fields.get(f"note:{number}", "{}")).get("goes_on"))
 

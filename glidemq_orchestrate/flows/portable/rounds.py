@@ -150,9 +150,9 @@ class _NextRound:
             nodes = yield from read_nodes(self.ref)
         released = [n for n in nodes if n.name in following and n.state in (*NOT_BEGUN, "active")]
         yield from self._reset(released, only="idle")
-        yield from self._reset((yield from self._cut_off([n for n in nodes if n.name in following])))
+        yield from self._reset((yield from self._interrupted([n for n in nodes if n.name in following])))
 
-    def _cut_off(self, nodes: Sequence[Node]) -> Op[list[Node]]:
+    def _interrupted(self, nodes: Sequence[Node]) -> Op[list[Node]]:
         """Nodes that failed only because a client without our functions was interrupted in ``_reset``."""
         failed = [n for n in nodes if n.state == "failed" and n.round < self.number]
         found: list[Node] = []

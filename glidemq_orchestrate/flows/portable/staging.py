@@ -137,7 +137,7 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
     part: Sequence[CheckedNode] = ()
     for more in parts(flow.nodes[::-1]):  # dependents first, so that no dependency exists without them
         if word := (yield from _heartbeat(ref, clock)):
-            yield from _take_back(ref, part)
+            yield from _drop_orphans(ref, part)
             return word == records.RUN
         part = more
         yield from _add_nodes(ref, flow, part, now_ms)
@@ -151,11 +151,11 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
     if word == records.GONE:
         yield from ask(records.drop_record(home, flow_id))
     if not is_first:
-        yield from _take_back(ref, part)
+        yield from _drop_orphans(ref, part)
     return word == records.RUN
 
 
-def _take_back(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Op[None]:
+def _drop_orphans(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Op[None]:
     """Drop the jobs of these nodes if the flow was removed after its retention.
 
     In the meantime another client submitted it, and it ran and ended: jobs added since then are orphans.

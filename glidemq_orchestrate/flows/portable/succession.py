@@ -15,7 +15,7 @@ steps, each of which any client may repeat:
 What a kill leaves, and who continues:
 
 * within step 1: nodes behind gates, and a record without ``begin:0``. A repeat of the same call continues
-  with it; else the sweep removes it after a quarter of an hour without a heartbeat.
+  with it; else the sweep removes it after 15 minutes without a heartbeat.
 * after step 1: a record that has begun and was not noted, on the list of flows to advance. The first client
   that advances it (a repeat, or the next sweep of a supervisor) continues with step 2. If another one has its
   number, it is removed: nothing else is possible, since numbers are not reused.

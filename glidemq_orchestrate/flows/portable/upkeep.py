@@ -82,11 +82,11 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
             yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
     elif record.is_dropped:
         yield from remove(ref)
-    elif record.is_superseded or _last_alive_ms(record) < clock.now_ms() - ABANDONED_MS:
+    elif record.is_superseded or _last_heartbeat_ms(record) < clock.now_ms() - ABANDONED_MS:
         yield from discard(ref)
 
 
-def _last_alive_ms(record: Record) -> int:
+def _last_heartbeat_ms(record: Record) -> int:
     return int(record.fields.get("heard_at", record.fields.get("created_at", 0)))
 
 

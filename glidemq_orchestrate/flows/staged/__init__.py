@@ -1,6 +1,8 @@
 """The staged path: flows within one slot, where our server functions do everything.
 
-A kill between any two steps leaves either staged nodes that cannot start (submit again with the same id to
-continue), or a flow whose record lists the remaining work (``gmo:todo``). Every worker of the home queue
-periodically does such work.
+A kill between any two steps leaves one of these, and the work continues as stated:
+
+* staged nodes that cannot start: the next submission with the same id continues with them;
+* a started flow with remaining work, listed in ``gmo:todo``: every worker of the home queue does such work
+  periodically.
 """
