@@ -125,9 +125,9 @@ def tend(tending: Tending) -> Op[None]:
         yield from _find_queues(tending)
     for led in list(tending.led.values()):
         if clock.monotonic_ms() >= led.due_ms:
-            yield from _apart(tending, led.watch.queue, _tick(tending, led))
+            yield from _isolated_work(tending, led.watch.queue, _tick(tending, led))
         elif led.position is not None:
-            yield from _apart(tending, led.watch.queue, _settle(tending, led))
+            yield from _isolated_work(tending, led.watch.queue, _settle(tending, led))
 
 
 def _find_queues(tending: Tending) -> Op[None]:
@@ -146,13 +146,13 @@ def _find_queues(tending: Tending) -> Op[None]:
         if now_ms < tending.refused.get(queue, now_ms):
             missing.append(queue.queue)
         elif len(tending.led) < MAX_LED:
-            watch = tending.own if queue == own else _beside(tending.own, queue)
-            yield from _apart(tending, queue, _tick(tending, Led(watch)))
+            watch = tending.own if queue == own else _supervision_of(tending.own, queue)
+            yield from _isolated_work(tending, queue, _tick(tending, Led(watch)))
     tending.unsupervised = tuple(missing)
 
 
-def _beside(own: Supervision, queue: QueueKeys) -> Supervision:
-    """How a queue of other workers is supervised: their leases may be longer than ours."""
+def _supervision_of(own: Supervision, queue: QueueKeys) -> Supervision:
+    """The supervision of a queue of other workers, whose leases may be longer than ours."""
     lock_ms = max(own.lock_ms, milliseconds(DEFAULT_LEASE))
     return Supervision(queue, f"beside-{own.token}", lock_ms, lost=own.lost)
 
@@ -188,8 +188,8 @@ def _settle(tending: Tending, led: Led) -> Op[None]:
         yield from supervision.upkeep(led.watch, tending.clock)
 
 
-def _apart(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
-    """Work on one queue; after a refusal skip it for a while. A refusal in its own queue is raised."""
+def _isolated_work(tending: Tending, queue: QueueKeys, op: Op[None]) -> Op[None]:
+    """Work on a queue; after a refusal skip it for a while. A refusal in the own queue is raised."""
     try:
         yield from op
     except TransportError:

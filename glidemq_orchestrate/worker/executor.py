@@ -45,7 +45,7 @@ from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.threads import CallResult, Threads, ThreadsUnavailable, call_async
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
-LOST: Final = "the worker that ran it was lost, and it must not run again"
+LOST: Final = "the worker that ran it was lost, and the job must not run again"
 PAUSE_MS: Final = 1_000
 FIRST_PAUSE_MS: Final = 50
 MAX_PAUSE_MS: Final = 1_000

@@ -97,8 +97,8 @@ def log_lost_workers(lost: Iterable[tuple[QueueKeys, ReclaimedJobs]]) -> None:
     for keys, one in lost:
         some = f" ({', '.join(one.ids)}{', ...' if one.begun > len(one.ids) else ''})" if one.ids else ""
         text = (
-            "queue %s: worker %s was lost, or sent no heartbeat while its lease lasted: %d of its jobs run "
-            "again, which costs no attempt; %d of them had started%s"
+            "queue %s: worker %s was lost, or sent no heartbeat within its lease: %d of its jobs run again, "
+            "which costs no attempt; %d of them had started%s"
         )
         values = keys.queue, one.worker or "(unknown)", one.jobs, one.begun, some
         extra = {"action": "worker_lost", "queue": keys.queue, "worker": one.worker}

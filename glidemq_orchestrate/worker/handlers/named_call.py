@@ -229,7 +229,7 @@ def _shown(path: Sequence[object]) -> str:
     return "".join(f"[{step!r}]" for step in path)[:200]
 
 
-_FIX: Final = "start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
+_FIX: Final = "Fix: start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
 
 
 class ImportNotAllowed(Exception):
@@ -237,7 +237,7 @@ class ImportNotAllowed(Exception):
 
     def __init__(self, module: str, allowed: Sequence[str]) -> None:
         may = f"from {', '.join(allowed)}" if allowed else "nothing that a job names"
-        super().__init__(f"this worker may not import {module}: it imports {may}; {_FIX}")
+        super().__init__(f"this worker may not import {module}: it imports {may}. {_FIX}")
 
 
 def check_packages(names: Sequence[str]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def test_whoever_takes_the_jobs_back_says_so(  # noqa: PLR0917  fixtures
     past = int(queue.now().timestamp() * 1000) - 60_000
     hand.run(ask(exchange.finish_and_fetch(ETL, LOST, exchange.Request((), 1, f"{LOST}/t"), past)))
     second = timedelta(seconds=1)
-    said = f"worker {LOST} was lost, or sent no heartbeat while its lease lasted: 1 of its jobs"
+    said = f"worker {LOST} was lost, or sent no heartbeat within its lease: 1 of its jobs"
     with contextlib.ExitStack() as stack:
         if kind == "worker":
             run_worker(["etl"], {"work": lambda _: 1}, lease=second)
