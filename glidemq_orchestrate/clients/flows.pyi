@@ -148,8 +148,8 @@ class Flow:
     def is_supervised(self) -> bool:
         """Whether the home queue of the flow has a supervisor.
 
-        A supervisor is a Python worker of one of its queues, a client in ``wait`` or ``watch``, or ``glidemq
-        supervise``. Without one, the flow does not advance after jobs that Node workers have ended.
+        A supervisor is a Python worker of one of the flow's queues, ``glidemq supervise``, or a client in
+        ``wait`` or ``watch``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> Iterator[Change]:
@@ -585,8 +585,8 @@ class AsyncFlow:
     async def is_supervised(self) -> bool:
         """Whether the home queue of the flow has a supervisor.
 
-        A supervisor is a Python worker of one of its queues, a client in ``wait`` or ``watch``, or ``glidemq
-        supervise``. Without one, the flow does not advance after jobs that Node workers have ended.
+        A supervisor is a Python worker of one of the flow's queues, ``glidemq supervise``, or a client in
+        ``wait`` or ``watch``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
 
     def watch(self, *, after: str | None = None, timeout: Duration | None = None) -> AsyncIterator[Change]:

@@ -214,10 +214,10 @@ NOT_PASSED: Final = "the check did not pass"
 
 
 def has_passed(result: Any) -> bool:
-    """Whether the result of a check passes, which is the default.
+    """Whether the result of a check passes. All do, except the following.
 
-    ``False`` does not pass, nor does ``{"passed": false}``, nor ``{"checks": [...]}`` with a failed part,
-    unless that part is a warning: ``{"passed": false, "severity": "WARN"}``.
+    ``False`` and ``{"passed": false}`` do not pass. ``{"checks": [...]}`` does not pass with a failed check,
+    unless that is a warning: ``{"passed": false, "severity": "WARN"}``.
     """
     if not isinstance(result, dict):
         return result is not False

@@ -98,8 +98,8 @@ class Deduplication:
     Attributes:
         id: 1 to 256 characters; jobs with the same id are the same job.
         mode: ``simple``: not until the earlier job has ended. ``throttle``: not within ``ttl`` of the earlier
-            one. ``debounce``: replace the earlier one while it is delayed or prioritized; not while it is in
-            any other state that is not an end.
+            one. ``debounce``: replaces an earlier job that is delayed or prioritized; not while the earlier
+            job is in another state before its end.
         ttl: The window of ``throttle``.
     """
 

@@ -40,36 +40,36 @@ DEFAULT_LEASE: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How one job is run.
+    """How a job is run.
 
     Attributes:
         attempts: How many times the job may run in total, at least 1; a run lost with its worker does not
             count.
         backoff: Pause between attempts; without it a retry is immediate.
-        timeout: Longest time of one run; afterwards the attempt fails. None: no limit.
-        delay: Time before the first run; in a flow counted from the moment the dependencies have ended.
-        job_id: An id of your own, unique in the queue (letters, digits, punctuation except ``{ } :``). A flow
+        timeout: Max duration of one run; afterwards the attempt fails. None: no limit.
+        delay: Time before the first run; in a flow, counted from the end of the last dependency.
+        job_id: A custom id, unique in the queue (letters, digits, punctuation except ``{ } :``). A flow
             sets it for its nodes.
         priority: 0 to 2048. 1 runs first; 0, the default, runs in order of adding, after every job with a
             priority.
         lifo: Whether it runs before jobs added earlier; not together with ``ordering``.
-        ttl: Time after which it is no longer started: it fails with reason ``expired``.
+        ttl: Time after which it is not started any more, but fails with reason ``expired``.
         ordering: A key whose jobs run in order, and its limits.
         cost: Tokens that a start takes from the ``token_bucket`` of the ordering key; by default 1.
-        deduplication: When to skip adding the job because it was added earlier.
-        lease: How long a worker keeps the job without a heartbeat before another takes it over; 1
-            second to 1 day.
+        deduplication: When not to add the job because of an earlier one.
+        lease: How long a worker may go without a heartbeat before another takes the job over; 1 second to 1
+            day.
         remove_on_complete: Whether and when the completed job is removed.
         remove_on_fail: Whether and when the failed job is removed.
         fallbacks: What the attempts after the first use instead.
         must_pass: The job is a check: it fails, without a further attempt, when its handler returns
-            ``False``, ``{"passed": false}``, or ``{"checks": [...]}`` with such a part that does not have
+            ``False``, ``{"passed": false}``, or ``{"checks": [...]}`` with a failed check that does not have
             ``"severity": "WARN"``. The returned value is then stored as its ``progress``. Node workers ignore
             this option.
         parent: An existing job that waits for this one; in a cluster its queue must be in the same slot. A
             flow sets it for its nodes.
         traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
-            OpenTelemetry is set up.
+            OpenTelemetry is configured.
     """
 
     attempts: int = 1

@@ -24,8 +24,8 @@ _OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
 class CatchUp(StrEnum):
     """What happens to slots that passed while no worker was alive.
 
-    ``SKIP``: one run, for the oldest of them (all that glide-mq can do). ``LAST``: one run, for the newest.
-    ``ALL``: one run for each of the newest ``catch_up_limit``.
+    ``SKIP``: one run, for the oldest of them (the only choice of glide-mq). ``LAST``: one run, for the
+    newest. ``ALL``: one run for each of the newest ``catch_up_limit``.
     """
 
     SKIP = "skip"
@@ -40,10 +40,10 @@ class Schedule:
     Six-field patterns, ``catch_up`` other than ``SKIP``, ``overlap=False`` and ``logical_time`` are unknown
     to glide-mq: such schedules are stored apart from its own, and only Python workers fire them.
 
-    ``cron`` follows local time. When clocks go forward, a skipped time does not run on that day: ``30 2 * *
-    *`` in Berlin does not run on the last Sunday of March. When clocks go back, a repeated time runs once, at
-    its first occurrence, so an hourly pattern omits the repeated hour. If every interval matters, use UTC or
-    ``every``.
+    ``cron`` follows local time. When clocks go forward, a skipped time does not run on that day: in Berlin,
+    ``30 2 * * *`` does not run on the last Sunday of March. When clocks go back, a repeated time runs once,
+    at its first occurrence, so an hourly pattern omits the repeated hour. If every interval matters, use UTC
+    or ``every``.
 
     Attributes:
         every: A fixed interval, at least a millisecond.

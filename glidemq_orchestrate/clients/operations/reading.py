@@ -205,8 +205,8 @@ class ReadingOperations:
     def is_supervised(self) -> Op[bool]:
         """Whether the home queue of the flow has a supervisor.
 
-        A supervisor is a Python worker of one of its queues, a client in ``wait`` or ``watch``, or ``glidemq
-        supervise``. Without one, the flow does not advance after jobs that Node workers have ended.
+        A supervisor is a Python worker of one of the flow's queues, ``glidemq supervise``, or a client in
+        ``wait`` or ``watch``. Without one, the flow does not advance after jobs that Node workers have ended.
         """
         return tendings.is_supervised(self.ref)
 
